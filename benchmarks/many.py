@@ -20,8 +20,7 @@ if __name__ == "__main__":
 
 from benchmarks.common.project import pytest_run, write
 from pytest_ddpperf.parsers import argument, positive_int
-from pytest_ddpperf.reports.documents.judged import results_of
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.reading import read_results, results_of
 
 TEST = """\
 import pytest

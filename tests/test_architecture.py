@@ -25,7 +25,7 @@ PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 13  # rooms, from the one that imports to the last one imported
-MAX_LINES = 57_390
+MAX_LINES = 57_176
 FALLS_FROM = 57_800  # once it is set to this or less, MAX_LINES never rises again
 MAX_FILE = 320
 LONGER = {
@@ -37,7 +37,7 @@ LONGER = {
     "parsers.py": 336,  # one parser a kind of value
     "plugin.py": 350,  # pytest's hooks, and nothing else
     "records/measurement.py": 355,  # the docstrings of what tests hold
-    "reports/findings.py": 548,  # one row a finding
+    "reports/findings.py": 514,  # one row a finding
     "run/call/rounds.py": 365,  # one class, a measuring from its first round to its diagnosis
     "settings.py": 589,  # one row a knob
 }

@@ -21,7 +21,7 @@ from pytest_ddpperf.reports.formats.markdown import markdown_table
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.reports.two_runs import judged, two_runs_table
+from pytest_ddpperf.reports.two_runs import judged, two_runs
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
 
@@ -84,7 +84,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 def compare(options: argparse.Namespace) -> int:
     """Prints how far the metrics of two runs differ; the status is 1 if a verdict on the second one fails."""
     before, after = read_results(options.before), read_results(options.after)
-    table = two_runs_table(before, after)
+    table, _ = two_runs(before, after)
     if options.markdown is not None:
         write_text(options.markdown, f"{markdown_table(table)}\n", "--markdown")
     if options.html is not None:

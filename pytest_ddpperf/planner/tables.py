@@ -9,7 +9,7 @@ from pytest_ddpperf.planner.network import largest_bandwidths
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import CollectiveFit
 from pytest_ddpperf.reports.phrases import environment_text
-from pytest_ddpperf.reports.table import Table
+from pytest_ddpperf.reports.table import Table, table_of
 from pytest_ddpperf.units import format_count, format_percent, format_value, significant
 
 _GB = 1e9  # bytes, as nccl-tests has it
@@ -24,20 +24,18 @@ _LEGEND = {
 
 def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> Table:
     """One row for each collective: its range of sizes, latency and bandwidths, and the error of the fit."""
-    return Table(
+    return table_of(
+        fits,
+        {
+            "collective": lambda fit: fit.collective,
+            "sizes": lambda fit: " to ".join(format_value(end, "B") for end in (fit.min_bytes, fit.max_bytes)),
+            "latency": lambda fit: format_value(fit.segments[0].latency, "s"),
+            "algbw\nGB/s": lambda fit: significant(largest_bandwidths(fit)[0] / _GB),
+            "busbw\nGB/s": lambda fit: significant(largest_bandwidths(fit)[1] / _GB),
+            "lines": lambda fit: str(len(fit.segments)),
+            "error\n%": lambda fit: format_percent(fit.error).removesuffix(" %"),
+        },
         title=f"{environment_text(environment)}, {format_count(environment.world_size, 'rank')}",
-        headers=("collective", "sizes", "latency", "algbw\nGB/s", "busbw\nGB/s", "lines", "error\n%"),
-        rows=tuple(
-            (
-                fit.collective,
-                " to ".join(format_value(end, "B") for end in (fit.min_bytes, fit.max_bytes)),
-                format_value(fit.segments[0].latency, "s"),
-                *(significant(bandwidth / _GB) for bandwidth in largest_bandwidths(fit)),
-                str(len(fit.segments)),
-                format_percent(fit.error).removesuffix(" %"),
-            )
-            for fit in fits
-        ),
         right=0,
         legend=_LEGEND,
     )

@@ -14,7 +14,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.lines import whom
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.phrases import find, interval_header, with_interval
-from pytest_ddpperf.reports.remarks import Remark, told_once
+from pytest_ddpperf.reports.remarks import told_once
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import Scale, format_percent, scale, significant
 
@@ -40,16 +40,14 @@ _PROFILE_MEANINGS = {
 }
 
 
-def phase_table(results: Sequence[Result]) -> Table | None:
-    """One row for each benchmark whose steps were taken apart; None if there is none."""
+def phase_table(results: Sequence[Result]) -> Table:
+    """One row for each benchmark whose steps were taken apart."""
     rows = []
     for name, result in zip(names_of(results), results, strict=True):
         phases = [find(result, f"phase_{phase}") for phase in PHASES]
         seconds = [0.0 if phase is None else phase.series.value for phase in phases]
         if sum(seconds):
             rows.append((name, *(_share(part / sum(seconds)) for part in seconds)))
-    if not rows:
-        return None
     return Table(
         title="shares of a step in %, of the average rank, in steps of their own",
         headers=("benchmark", *(phase.replace("_", " ", 1).replace(" ", "\n") for phase in PHASES)),
@@ -63,15 +61,13 @@ def _share(share: float) -> str:
     return NOTHING if not share else "<1" if percent == "0" else percent
 
 
-def section_table(results: Sequence[Result]) -> Table | None:
-    """One row for each section that users marked in their steps; None if there is none."""
+def section_table(results: Sequence[Result]) -> Table:
+    """One row for each section that users marked in their steps."""
     named = [
         (name, section)
         for name, result in zip(names_of(results), results, strict=True)
         for section in sections_of(result.measurement)
     ]
-    if not named:
-        return None
     times = scale([section.mean for _, section in named], "s")
     kinds = dict.fromkeys(_MEMORY[section.memory.kind] for _, section in named if section.memory is not None)
     memory = (f"{' or '.join(kinds)}\nMiB",) if kinds else ()
@@ -101,15 +97,13 @@ def _growth(section: SectionSummary) -> str:
     return change if change.startswith("-") else f"+{change}"
 
 
-def communication_table(results: Sequence[Result]) -> Table | None:
-    """One row for each benchmark whose communication was measured; None if there is none."""
+def communication_table(results: Sequence[Result]) -> Table:
+    """One row for each benchmark whose communication was measured."""
     named = [
         (name, result)
         for name, result in zip(names_of(results), results, strict=True)
         if find(result, EXPOSED) or result.measurement.profile
     ]
-    if not named:
-        return None
     shown = [result for _, result in named]
     exposed = [comparison for result in shown if (comparison := find(result, EXPOSED)) is not None]
     profiles = [result.measurement.profile for result in shown if result.measurement.profile is not None]
@@ -140,7 +134,7 @@ def communication_table(results: Sequence[Result]) -> Table | None:
         ),
         notes=(
             *_notes_by_size(named),
-            *told_once(((name, Remark(text, text)) for name, one in named for text in _left_out(one)), len(named)),
+            *told_once(((name, text) for name, one in named for text in _left_out(one)), len(named)),
         ),
         legend={
             "exposed": "whole steps less steps that average no gradients, in blocks that alternate",
@@ -172,16 +166,14 @@ def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
             yield f"{whom(names, len(named))}: {told}"
 
 
-def collective_table(results: Sequence[Result]) -> Table | None:
-    """One row for each benchmark whose collectives were profiled on all ranks; None if there is none."""
+def collective_table(results: Sequence[Result]) -> Table:
+    """One row for each benchmark whose collectives were profiled on all ranks."""
     named = [
         (name, profile)
         for name, result in zip(names_of(results), results, strict=True)
         if (profile := result.measurement.profile) is not None
         if profile.transfer is not None or profile.window is not None or profile.bandwidths
     ]
-    if not named:
-        return None
     times = [time for _, profile in named for time in (profile.transfer, profile.wait) if time is not None]
     windows = [profile.window for _, profile in named if profile.window is not None]
     common = scale([*times, *(window.communication for window in windows)], "s")

@@ -13,19 +13,9 @@ from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_of_note
-from pytest_ddpperf.reports.phrases import (
-    change_line,
-    change_text,
-    count_text,
-    decisive,
-    every_finding,
-    find,
-    incomparable_changes,
-    open_text,
-    signed,
-)
 from pytest_ddpperf.units import format_count
 
 # The metrics that take a step apart, in words. Exposed communication is inside the phases.
@@ -37,8 +27,8 @@ _LINE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
 def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
     """The metrics that fail the test, the worst first; none if the benchmark as a whole does."""
     if general_cause(result, verdict):
-        return decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
-    return tuple(sorted(decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
+        return phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
+    return tuple(sorted(phrases.decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
 
 
 def general_cause(result: Result, verdict: Verdict) -> str:
@@ -48,7 +38,7 @@ def general_cause(result: Result, verdict: Verdict) -> str:
     if verdict is Verdict.NEW and result.baseline is None:
         return result.origin
     lost = [finding_text(finding) for finding in result.findings if finding.code == "lost_metric"]
-    if verdict is Verdict.INCOMPATIBLE and lost and not decisive(result, {Verdict.INCOMPATIBLE}):
+    if verdict is Verdict.INCOMPATIBLE and lost and not phrases.decisive(result, {Verdict.INCOMPATIBLE}):
         return lost[0]
     if verdict is Verdict.INCOMPATIBLE and result.differs:
         return f"the baseline is not comparable: {', '.join(result.differs)}"
@@ -59,22 +49,25 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
     """Returns what made the metrics worse, the likeliest first: the lines behind counts, else the parts of a step."""
     general = general_cause(result, verdict)
     if general:
-        return [general, *incomparable_changes(result)]
+        return [general, *phrases.incomparable_changes(result)]
     counts = leading_counts(heads)
     if counts:
-        told = [count_text(c) if c.note or c.difference else f"{c.series.metric} {count_text(c)}" for c in counts]
-        better = (find(result, name) for name in WORK)
+        told = [
+            phrases.count_text(c) if c.note or c.difference else f"{c.series.metric} {phrases.count_text(c)}"
+            for c in counts
+        ]
+        better = (phrases.find(result, name) for name in WORK)
         traded = [c for c in better if c is not None and c.verdict is Verdict.IMPROVED and (c.note or c.difference)]
-        return [*told, *(f"in exchange: {count_text(c)}" for c in traded[:1])]
+        return [*told, *(f"in exchange: {phrases.count_text(c)}" for c in traded[:1])]
     metrics = {head.series.metric for head in heads}
-    skew, timed = find(result, "straggler_skew"), "step_time" in metrics
+    skew, timed = phrases.find(result, "straggler_skew"), "step_time" in metrics
     codes = {"long_steps"} | ({"memory_growth"} & metrics)
-    told = [finding_text(each) for each in every_finding(result) if each.code in codes]
+    told = [finding_text(each) for each in phrases.every_finding(result) if each.code in codes]
     told += [_slowest(result.measurement)] if skew is not None and skew.verdict is Verdict.REGRESSED else []
     told += [parts] if timed and (parts := parts_text(result)) else []
     told += [words_of_note(head.note) for head in heads if head.note is not None and head.note.code in EXPLAINING]
-    told += [open_text(head) for head in heads if head.verdict is not Verdict.REGRESSED]
-    unsure = {each.code for each in every_finding(result)} & {"unsure_counts", "ungated_counts"}
+    told += [phrases.open_text(head) for head in heads if head.verdict is not Verdict.REGRESSED]
+    unsure = {each.code for each in phrases.every_finding(result)} & {"unsure_counts", "ungated_counts"}
     same = counts_words(result) == "counts same" and not unsure
     return told or [f"not known{': by its counts a step does the same as before' if same else ''}"]
 
@@ -92,7 +85,7 @@ def cause_in_words(result: Result, verdict: Verdict, failing: Collection[Verdict
         at = f" ({place[1] or place[2]})" if place else ""
         told.append(f"{re.split(r' per | [(]|[:;,] ', first)[0].replace('_calls', ' calls')}{at}")
     for head in [head for head in heads if head.series.scale != "exact"][:1]:
-        change = signed(head.change, head) if head.change is not None else head.verdict.value
+        change = phrases.signed(head.change, head) if head.change is not None else head.verdict.value
         told.append(f"{head.series.metric.replace('_', ' ')} {change}")
     return ", ".join(told)
 
@@ -109,19 +102,19 @@ def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) 
     """Returns why a benchmark fails its test, for reports: a line for each metric, or for the benchmark as a whole."""
     general = general_cause(result, verdict)
     if general:
-        return "\n".join([f"{verdict.value}: {general}", *incomparable_changes(result)])
-    return "\n".join(map(change_line, heads_of(result, verdict, failing)))
+        return "\n".join([f"{verdict.value}: {general}", *phrases.incomparable_changes(result)])
+    return "\n".join(map(phrases.change_line, heads_of(result, verdict, failing)))
 
 
 def parts_text(result: Result) -> str:
     """The parts of a step that changed as it did: for certain, and by more than its tolerance in seconds."""
-    step = find(result, "step_time")
+    step = phrases.find(result, "step_time")
     if step is None or step.baseline is None or step.change is None:
         return ""
     limit = step.tolerance * step.baseline
-    found = [(part, words) for metric, words in PARTS.items() if (part := find(result, metric)) is not None]
+    found = [(part, words) for metric, words in PARTS.items() if (part := phrases.find(result, metric)) is not None]
     moved = [
-        (part.change, f"{words} {change_text(part)}")
+        (part.change, f"{words} {phrases.change_text(part)}")
         for part, words in found
         if part.change is not None and (interval := part.change_interval) is not None
         if part.change * step.change > 0 and abs(part.change) > limit and not interval.low <= 0 <= interval.high

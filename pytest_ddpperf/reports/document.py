@@ -205,18 +205,14 @@ class IntervalData(Document):
     confidence: Confidence = about("Confidence level: 0.95 for 95 %.")
 
 
-def ensure_writable(path: Path, option: str) -> None:
-    """Makes sure, before anything is measured, that results can be written there: SettingError if not."""
-    ensure_text(path, option)
-    _require_results(path, option)
-
-
-def ensure_text(path: Path, option: str) -> None:
-    """Makes sure, before anything is measured, that a text can be written there: SettingError if not."""
+@contextmanager
+def _writing(path: Path, option: str) -> Iterator[None]:
+    """Within, a failure to write a file is a SettingError, which names its option."""
     try:
-        require_writable(path)
+        yield
     except OSError as error:
-        raise _unwritable(path, error, option) from None
+        why = error.strerror or error
+        raise SettingError(f"{option}: {path} cannot be written: {why}; name another file") from None
 
 
 @contextmanager
@@ -239,31 +235,36 @@ def ensure_folder(folder: Path, option: str, what: str) -> None:
         require_writable_folder(folder)
 
 
+def ensure_text(path: Path, option: str) -> None:
+    """Makes sure, before anything is measured, that a text can be written there: SettingError if not."""
+    with _writing(path, option):
+        require_writable(path)
+
+
+def ensure_writable(path: Path, option: str) -> None:
+    """Makes sure, as ``ensure_text`` does, that results can be written there.
+
+    They replace nothing but JSON: an option without a value takes the test file behind it for one.
+    """
+    ensure_text(path, option)
+    special = path.parts[1:2] in {("dev",), ("proc",)}  # standard output may be a log that has begun
+    with _writing(path, option):
+        if special or not path.is_file() or not path.stat().st_size:
+            return
+        with path.open("rb") as file:
+            if not file.read(_HEAD).lstrip().startswith((b"{", b"[")):
+                raise OSError(0, "it holds something else than JSON")
+
+
 def write_text(path: Path, text: str, option: str, *, append: bool = False) -> None:
     """Writes a text, as ``write`` does a document; ``append``: behind what the file has."""
-    try:
+    with _writing(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
         if append:
             with path.open("a", encoding="utf-8") as file:
                 file.write(text)
         else:
             write_file(path, text)
-    except OSError as error:
-        raise _unwritable(path, error, option) from None
-
-
-def _require_results(path: Path, option: str) -> None:
-    """Refuses to replace what is no JSON: an option without a value takes the test file behind it for one."""
-    special = path.parts[1:2] in {("dev",), ("proc",)}  # standard output may be a log that has begun
-    try:
-        if special or not path.is_file() or not path.stat().st_size:
-            return
-        with path.open("rb") as file:
-            head = file.read(_HEAD).lstrip()
-    except OSError as error:
-        raise _unwritable(path, error, option) from None
-    if not head.startswith((b"{", b"[")):
-        raise _unwritable(path, OSError(0, "it holds something else than JSON"), option)
 
 
 def write(path: Path, document: dict[str, Any], option: str) -> None:
@@ -271,24 +272,19 @@ def write(path: Path, document: dict[str, Any], option: str) -> None:
 
     ``-`` is standard output, and devices and pipes are written to, as ``baselines.files.write_file`` does it.
     """
-    _require_results(path, option)
+    ensure_writable(path, option)
     write_text(path, document_text(document), option)
 
 
 def document_text(document: Mapping[str, Any]) -> str:
     """Returns the text of a document: a line for each field, and for each item of its lists."""
 
+    def flat(value: Any) -> str:
+        return msgspec.json.encode(value, order="sorted").decode()
+
     def text(value: Any) -> str:
-        if isinstance(value, list) and value:
-            return "[\n" + ",\n".join(map(text, value)) + "\n]" if isinstance(value[0], dict) else _flat(value)
-        return _flat(value)
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            return "[\n" + ",\n".join(map(flat, value)) + "\n]"
+        return flat(value)
 
-    return "{\n" + ",\n".join(f"{_flat(name)}: {text(document[name])}" for name in sorted(document)) + "\n}\n"
-
-
-def _flat(value: Any) -> str:
-    return msgspec.json.encode(value, order="sorted").decode()
-
-
-def _unwritable(path: Path, error: OSError, option: str) -> SettingError:
-    return SettingError(f"{option}: {path} cannot be written: {error.strerror or error}; name another file")
+    return "{\n" + ",\n".join(f"{flat(name)}: {text(document[name])}" for name in sorted(document)) + "\n}\n"

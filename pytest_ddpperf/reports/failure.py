@@ -11,25 +11,11 @@ from pytest_ddpperf.metrics.communication import OVERHEAD
 from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, general_cause, heads_of, parts_text
 from pytest_ddpperf.reports.count_changes import count_difference
 from pytest_ddpperf.reports.findings import MACHINE, finding_text, words_of_note
 from pytest_ddpperf.reports.lines import INDENT, command, cut_after, folded, labelled, printable, words_of
-from pytest_ddpperf.reports.phrases import (
-    commit_text,
-    confidence_text,
-    counts_origin,
-    decisive,
-    every_finding,
-    interval_text,
-    judges,
-    open_text,
-    seen_in,
-    signed,
-    size_text,
-    value_texts,
-    without_derived,
-)
 from pytest_ddpperf.units import format_count
 
 WIDTH = 80  # of a terminal that nobody knows
@@ -122,8 +108,8 @@ def _title(result: Result, verdict: Verdict) -> str:
     if result.paired is not None:
         against = f" compared with {result.paired.named}"
     elif baseline is not None:
-        commit = f" {commit_text(baseline.commit, dirty=baseline.dirty)}" if baseline.commit else ""
-        counts = f" ({counts_origin(baseline)})" if baseline.counted is not None else ""
+        commit = f" {phrases.commit_text(baseline.commit, dirty=baseline.dirty)}" if baseline.commit else ""
+        counts = f" ({phrases.counts_origin(baseline)})" if baseline.counted is not None else ""
         against = f" compared with baseline{commit} of {baseline.date}{counts}"
     name = f"{measured.training}, {measured.mode} scaling" if measured.name == measured.mode else measured.name
     group = f"{format_count(measured.world_size, 'rank')}, {measured.environment.backend}"
@@ -136,11 +122,11 @@ def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> 
     A time that fails has a row, however many counts do.
     """
     changed = [c for c in result.comparisons if c.verdict in {Verdict.REGRESSED, Verdict.IMPROVED} and c not in heads]
-    told = without_derived([c for c in result.comparisons if c in heads or c in changed])
+    told = phrases.without_derived([c for c in result.comparisons if c in heads or c in changed])
     of_step = {c.series.metric for c in changed if c.series.rules.repeats_step_time} | {*PARTS, OVERHEAD}
     others = [c for c in told if c in changed and c.series.scale != "exact" and c.series.metric not in of_step]
     hints = [c for c in told if c in others or (c in changed and c.gated)]
-    undecided = [c for c in decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
+    undecided = [c for c in phrases.decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     # Bytes that are a mean over steps that differ follow from the calls, if these have a row.
     followed = {"collective_bytes"} if any(head.series.metric == "collective_calls" for head in heads) else ()
     first = [c for c in (*heads, *hints, *undecided) if c.series.metric not in followed or c.series.value.is_integer()]
@@ -158,25 +144,25 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
     red = [head for head in heads if head.verdict is Verdict.REGRESSED and head.series.scale != "exact"]
     if not red:
         return []
-    metric, seen = red[0].series.metric, seen_in(red[0])
+    metric, seen = red[0].series.metric, phrases.seen_in(red[0])
     told = [f"{f'{metric} ' * (metric != 'step_time')}{seen}{', side by side' * red[0].paired}" if seen else ""]
     told += [
         f"the first {format_count(each.facts['launches'], 'launch')} raised the suspicion, those after confirm it"
-        for each in every_finding(result)
+        for each in phrases.every_finding(result)
         if each.code == "suspected" and any(head.series.metric in " ".join(each.facts["metrics"]) for head in red)
     ]
     told += [words_of_note(head.note) for head in red if head.note is not None and head.note.code not in EXPLAINING]
-    machine = "; ".join(finding_text(each) for each in every_finding(result) if each.code in MACHINE)
+    machine = "; ".join(finding_text(each) for each in phrases.every_finding(result) if each.code in MACHINE)
     labels = {"Confirmed": "; ".join(filter(None, dict.fromkeys(told))), "Machine": machine}
     return [(label, text) for label, text in labels.items() if text]
 
 
 def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
     """Returns what only ``-v`` shows, but for what is ``told`` already."""
-    undecided = [c for c in decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
+    undecided = [c for c in phrases.decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
-    notes = [finding_text(each) for each in every_finding(result, without=said)]
-    opened = [("Open", open_text(c)) for c in undecided]
+    notes = [finding_text(each) for each in phrases.every_finding(result, without=said)]
+    opened = [("Open", phrases.open_text(c)) for c in undecided]
     every = [("Phases", parts_text(result)), *opened, *(("Note", note) for note in dict.fromkeys(notes))]
     return [(label, text) for label, text in every if text and text not in told]
 
@@ -184,7 +170,7 @@ def _details(result: Result, heads: Sequence[Comparison], told: Collection[str])
 def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str]:
     """Returns how to accept what is intended; nothing is stored beside another revision."""
     if result.paired is not None:
-        red = [worse.series.metric for worse in decisive(result, {Verdict.REGRESSED})]
+        red = [worse.series.metric for worse in phrases.decisive(result, {Verdict.REGRESSED})]
         texts = [f"--ddpperf-allow={shlex.quote(f'{result.test} {metric}')} for this run" for metric in red[:1]]
         texts += [f"the same for {words_of(red[1:])}"] if red[1:] else []
         texts += [f"or accept={{{metric!r}: LIMIT}} for the test" for metric in red if not count_row(metric).of_work]
@@ -198,13 +184,13 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
     """A line for each metric, in as many columns as there is room for."""
     marked = [row for row in rows if _apart(row)]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
-    values = [("", *value_texts(row))[-2:] for row in rows]
+    values = [("", *phrases.value_texts(row))[-2:] for row in rows]
     columns = {
         "": [row.series.metric for row in rows],
         "reference": [before for before, _ in values],
         "now": [after for _, after in values],
         "change": [_change(row) + ("*" if row in marked else " " * bool(marked)) for row in rows],
-        ", ".join(map(confidence_text, sorted(levels))) or "interval": list(map(_interval, rows)),
+        ", ".join(map(phrases.confidence_text, sorted(levels))) or "interval": list(map(_interval, rows)),
         "limit": list(map(_limit, rows)),
         " ": ["FAIL" if row in failing else row.verdict.value if row.gated else "" for row in rows],
     }
@@ -225,22 +211,22 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
 
 def _apart(row: Comparison) -> bool:
     """Returns whether a reader who divides both values gets another change."""
-    if row.series.scale != "ratio" or not row.baseline or row.change is None or not judges(row):
+    if row.series.scale != "ratio" or not row.baseline or row.change is None or not phrases.judges(row):
         return False
     return abs(row.series.value / row.baseline / (1 + row.change) - 1) > _APART
 
 
 def _change(row: Comparison) -> str:
-    if row.change is None or row.baseline is None or not judges(row):
+    if row.change is None or row.baseline is None or not phrases.judges(row):
         return ""
     if row.series.scale == "exact":
         return count_difference(row.series.metric, row.baseline, row.series.value)
-    return signed(row.change, row)
+    return phrases.signed(row.change, row)
 
 
 def _interval(row: Comparison) -> str:
     exact = row.series.scale == "exact" and row.baseline is not None
-    return "exact" if exact else interval_text(row) if judges(row) else ""
+    return "exact" if exact else phrases.interval_text(row) if phrases.judges(row) else ""
 
 
 def _limit(row: Comparison) -> str:
@@ -251,4 +237,8 @@ def _limit(row: Comparison) -> str:
         floor = count_row(row.series.metric)
         least = max(floor.floor, 0.0 if floor.floor_alone else floor.floor_share * row.baseline)
         return f"+{quantity_texts(row.series.metric, [least])[0]}" if least else "0"
-    return f"{'+' if row.series.better == 'lower' else '-'}{size_text(row.tolerance, row)}" if judges(row) else ""
+    return (
+        f"{'+' if row.series.better == 'lower' else '-'}{phrases.size_text(row.tolerance, row)}"
+        if phrases.judges(row)
+        else ""
+    )

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.files import write_bytes
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, remark_of, units_of, view_of
+from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, in_units, remark_of, view_of
 from pytest_ddpperf.reports.charts.table import charts_of
 from pytest_ddpperf.reports.document import ensure_folder, writing_into
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.names import file_stem
-from pytest_ddpperf.units import Scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,35 +91,31 @@ def figure_of(charts: Sequence[Chart]) -> Figure:
 
 
 def _draw(chart: Chart, axes: Axes) -> None:
-    drawn = [*chart.series, *chart.references]
-    across, units = units_of(chart)
-    axes.set_xlabel(_axis_name(chart.x, across))
-    axes.set_ylabel(_axis_name(chart.y, units))
+    chart = in_units(chart)
+    axes.set_xlabel(_axis_name(chart.x))
+    axes.set_ylabel(_axis_name(chart.y))
     axes.grid(axis="y", alpha=0.3)
-    if chart.style == "stacked":
-        _stack(chart, axes, units)
-    else:
-        _plot(chart, axes, units, across)
-    _ticks(chart, axes, across)
+    (_stack if chart.style == "stacked" else _plot)(chart, axes)
+    _ticks(chart, axes)
     lines = [] if chart.style == "stacked" else axes.containers
     colors = {str(each.get_label()): each[0].get_color() for each in lines}
     for series in chart.references:
-        _refer(series, axes, units, across, colors.get(series.of, "0.5"))
-    if len(drawn) > 1 or chart.style == "stacked":
+        _refer(series, axes, colors.get(series.of, "0.5"))
+    if len(chart.series) + len(chart.references) > 1 or chart.style == "stacked":
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize="small")
     said = wrapped([remark] if (remark := remark_of(chart)) else [], _LETTERS)
     if chart.style != "stacked":
         view = view_of(chart)
-        axes.set_ylim(view.low / units.factor, view.high / units.factor)
+        axes.set_ylim(view.low, view.high)
         said += [CUT] * view.cut
     axes.set_title("\n".join((chart.title, chart.subject, *said)), loc="left", fontsize="medium")
 
 
-def _axis_name(axis: Axis, units: Scale) -> str:
-    return f"{axis.name} ({units.unit})" if units.unit else axis.name
+def _axis_name(axis: Axis) -> str:
+    return f"{axis.name} ({axis.unit})" if axis.unit else axis.name
 
 
-def _ticks(chart: Chart, axes: Axes, across: Scale) -> None:
+def _ticks(chart: Chart, axes: Axes) -> None:
     """What stands along the horizontal axis: the labels of places, else the values where there are few."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
@@ -132,7 +127,7 @@ def _ticks(chart: Chart, axes: Axes, across: Scale) -> None:
             range(len(chart.x.labels)), chart.x.labels, rotation=30 * tilted, ha="right" if tilted else "center"
         )
         return
-    values = sorted({point.x / across.factor for series in chart.series for point in series.points})
+    values = sorted({point.x for series in chart.series for point in series.points})
     if len(values) <= len(_MARKERS):
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.xaxis.set_minor_locator(NullLocator())
@@ -140,16 +135,16 @@ def _ticks(chart: Chart, axes: Axes, across: Scale) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=not chart.x.unit))
 
 
-def _plot(chart: Chart, axes: Axes, units: Scale, across: Scale) -> None:
+def _plot(chart: Chart, axes: Axes) -> None:
     """Draws series as lines or points with their intervals; points that share a place stand side by side."""
     middle = (len(chart.series) - 1) / 2
     for i, (series, marker) in enumerate(zip(chart.series, cycle(_MARKERS), strict=False)):
         lines = chart.style == "lines"
         aside = 0.0 if lines else (i - middle) * min(_ASIDE, 0.8 / len(chart.series))
         axes.errorbar(
-            [point.x / across.factor + aside for point in series.points],
-            [point.y / units.factor for point in series.points],
-            yerr=_reach(series.points, units),
+            [point.x + aside for point in series.points],
+            [point.y for point in series.points],
+            yerr=_reach(series.points),
             label=series.name,
             marker=marker if len(series.points) <= _MARKED else "",
             markersize=5,
@@ -159,26 +154,26 @@ def _plot(chart: Chart, axes: Axes, units: Scale, across: Scale) -> None:
         )
 
 
-def _reach(points: Sequence[ChartPoint], units: Scale) -> Any:
+def _reach(points: Sequence[ChartPoint]) -> Any:
     """Returns how far the interval of each point reaches below and above it; None if no point has one."""
     if all(point.low is None and point.high is None for point in points):
         return None
-    below = [max(0.0, point.y - (point.y if point.low is None else point.low)) / units.factor for point in points]
-    above = [max(0.0, (point.y if point.high is None else point.high) - point.y) / units.factor for point in points]
+    below = [max(0.0, point.y - (point.y if point.low is None else point.low)) for point in points]
+    above = [max(0.0, (point.y if point.high is None else point.high) - point.y) for point in points]
     return [below, above]
 
 
-def _stack(chart: Chart, axes: Axes, units: Scale) -> None:
+def _stack(chart: Chart, axes: Axes) -> None:
     """Draws amounts upon each other, those below 0 downwards."""
     tops: dict[tuple[float, bool], float] = {}
     for series, hatch in zip(chart.series, cycle(("", "//", "..", "xx", "\\\\")), strict=False):
-        heights = [point.y / units.factor for point in series.points]
+        heights = [point.y for point in series.points]
         bottoms = [tops.get((point.x, point.y < 0), 0.0) for point in series.points]
         axes.bar(
             [point.x for point in series.points],
             heights,
             bottom=bottoms,
-            yerr=_reach(series.points, units),
+            yerr=_reach(series.points),
             label=series.name,
             width=0.6,
             hatch=hatch,
@@ -189,16 +184,11 @@ def _stack(chart: Chart, axes: Axes, units: Scale) -> None:
             tops[point.x, point.y < 0] = bottom + height
 
 
-def _refer(series: ChartSeries, axes: Axes, units: Scale, across: Scale, color: Any) -> None:
+def _refer(series: ChartSeries, axes: Axes, color: Any) -> None:
     """Draws what the series are seen beside: a dashed line, with a band where its points have intervals."""
-    places = [point.x / across.factor for point in series.points]
-    values = [point.y / units.factor for point in series.points]
+    places, values = zip(*((point.x, point.y) for point in series.points), strict=True)
     axes.plot(places, values, "--", linewidth=1, label=series.name, color=color)
-    known = [
-        (point.x / across.factor, point.low / units.factor, point.high / units.factor)
-        for point in series.points
-        if point.low is not None and point.high is not None
-    ]
-    if known:
+    ends = [(point.x, point.low, point.high) for point in series.points]
+    if known := [each for each in ends if None not in each]:
         xs, lows, highs = zip(*known, strict=True)
         axes.fill_between(xs, lows, highs, alpha=0.15, color=color)

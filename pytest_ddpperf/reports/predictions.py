@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from pytest_ddpperf.metrics.health import LOAD
-from pytest_ddpperf.reports.table import NOTHING, Table, filled_columns
+from pytest_ddpperf.reports.table import NOTHING, Table, table_of
 from pytest_ddpperf.units import Scale, format_count, format_percent, scale, signed_percent
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from pytest_ddpperf.records.predictions import Candidate, Gain, Prediction, StrategyAdvice
+    from pytest_ddpperf.records.predictions import Candidate, Gain, Predicted, Prediction, StrategyAdvice
     from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StepData, StrategyAdviceData
 
     # Of a run, or of the file that it wrote.
     Step: TypeAlias = Prediction | StepData
-    Named: TypeAlias = tuple[str, Prediction | PredictionData, Gain | None]  # test, step, gain
 
 _LEGEND = {
     "memory": "the most bytes of tensors of a rank; 10 % of what there is is left for the allocator and NCCL",
@@ -30,77 +30,77 @@ _LEGEND = {
 }
 
 
-def predictions_table(predictions: Sequence[Named]) -> Table:
+def predictions_table(predictions: Sequence[Predicted | PredictionData]) -> Table:
     """One row for each prediction, in the order made."""
-    steps = [step for _, step, _ in predictions]
+    steps = [_predicted(one) for one in predictions]
     common = scale([step.seconds for step in steps], "s")
-    columns = {
-        "prediction": [f"{test.partition('::')[2]} {step.name}" for test, step, _ in predictions],
-        "ranks": [str(step.world_size) for step in steps],
-        "network": [step.network for step in steps],
-        "computing": [step.accelerator or "this machine" for step in steps],
-        f"step\n{common.unit}": [_step(step, common) for step in steps],
-        "exposed\n%": [format_percent(step.exposed / step.seconds).removesuffix(" %") for step in steps],
-        "eff.\n%": [_efficiency(step) for step in steps],
-        "gain\n%": [_gain(gain) for _, _, gain in predictions],
+    networks = dict.fromkeys(step.network for step in steps)
+    computing = dict.fromkeys(_computing(step) for step in steps)
+    columns: dict[str, Callable[[Predicted | PredictionData], str]] = {
+        "prediction": lambda one: f"{one.test.partition('::')[2]} {_predicted(one).name}",
+        "ranks": lambda one: str(_predicted(one).world_size),
+        "network": lambda one: _predicted(one).network if len(networks) > 1 else "",
+        "computing": lambda one: _computing(_predicted(one)) if len(computing) > 1 else "",
+        f"step\n{common.unit}": lambda one: _step(_predicted(one), common),
+        "exposed\n%": lambda one: _exposed(_predicted(one)),
+        "eff.\n%": lambda one: _efficiency(_predicted(one)),
+        "gain\n%": lambda one: _gain(one.gain),
     }
     # What all rows have in common stands in the title.
-    where = [
-        f"{words}{columns.pop(header)[0]}"
-        for header, words in (("network", ""), ("computing", "computing of "))
-        if len(set(columns[header])) == 1
-    ]
-    return _table(f"steps that were predicted, not measured: {', '.join(where)}".removesuffix(": "), columns, steps)
+    where = [*networks] * (len(networks) == 1) + [f"computing of {one}" for one in computing if len(computing) == 1]
+    title = f"steps that were predicted, not measured: {', '.join(where)}".removesuffix(": ")
+    return _explained(table_of(predictions, columns, every=False, title=title), steps)
 
 
-def _table(title: str, columns: Mapping[str, Sequence[str]], steps: Iterable[Step]) -> Table:
-    """The columns that have anything, with their meanings, and whether others computed while steps were timed."""
-    headers, rows = filled_columns(columns)
-    names = {header.partition("\n")[0] for header in headers}
+def _predicted(one: Predicted | PredictionData) -> Prediction | PredictionData:
+    return cast("Prediction | PredictionData", getattr(one, "prediction", one))
+
+
+def _computing(step: Step) -> str:
+    return step.accelerator or "this machine"
+
+
+def _exposed(step: Step) -> str:
+    return format_percent(step.exposed / step.seconds).removesuffix(" %")
+
+
+def _explained(table: Table, steps: Iterable[Step]) -> Table:
+    """The table with the meanings of its columns, and whether others computed while steps were timed."""
+    names = {header.partition("\n")[0] for header in table.headers}
     lost = max((step.lost for step in steps), default=0.0)
     busy = f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine predicts less"
-    return Table(
-        title=title,
-        headers=headers,
-        rows=rows,
-        notes=(busy,) if lost > LOAD else (),
-        legend={name: meaning for name, meaning in _LEGEND.items() if name in names},
-    )
+    legend = {name: meaning for name, meaning in _LEGEND.items() if name in names}
+    return replace(table, notes=(busy,) if lost > LOAD else (), legend=legend)
 
 
 def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
     """One row for each candidate, the best one first; what has no prediction comes last, with the reason."""
-    predictions = [each.prediction for each in advice.candidates if each.prediction is not None]
+    candidates: Sequence[Candidate | CandidateData] = advice.candidates
+    predictions = [each.prediction for each in candidates if each.prediction is not None]
     common = scale([each.seconds for each in predictions], "s")
-    samples = _sample_seconds(advice)
-    of_sample = scale([each for each in samples if each is not None], "s")
-    sizes = scale([each.memory for each in advice.candidates if each.memory is not None], "B")
-    found_steps = [each.prediction for each in advice.candidates]
-    columns = {
-        "training": [each.name for each in advice.candidates],
-        "batch": ["" if each.batch_size is None else str(each.batch_size) for each in advice.candidates],
-        f"memory\n{sizes.unit}": [
-            "" if each.memory is None else sizes.number(each.memory) for each in advice.candidates
-        ],
-        f"step\n{common.unit}": ["" if step is None else _step(step, common) for step in found_steps],
-        f"sample\n{of_sample.unit}": ["" if each is None else of_sample.number(each) for each in samples],
-        f"measured\n{common.unit}": [
-            "" if each.measured is None else common.number(each.measured) for each in advice.candidates
-        ],
-        "eff.\n%": ["" if step is None else _efficiency(step) for step in found_steps],
-        "advice": [_standing(each) for each in advice.candidates],
+    alike = len({each.batch_size for each in candidates}) == 1  # then the step tells as much as a sample
+
+    def sample(each: Candidate | CandidateData) -> float | None:
+        step = each.prediction
+        return None if alike or step is None or not step.samples else step.seconds / step.samples
+
+    of_sample = scale([seconds for each in candidates if (seconds := sample(each)) is not None], "s")
+    sizes = scale([each.memory for each in candidates if each.memory is not None], "B")
+    columns: dict[str, Callable[[Candidate | CandidateData], str]] = {
+        "training": lambda each: each.name,
+        "batch": lambda each: "" if each.batch_size is None else str(each.batch_size),
+        f"memory\n{sizes.unit}": lambda each: "" if each.memory is None else sizes.number(each.memory),
+        f"step\n{common.unit}": lambda each: "" if each.prediction is None else _step(each.prediction, common),
+        f"sample\n{of_sample.unit}": lambda each: (
+            "" if (seconds := sample(each)) is None else of_sample.number(seconds)
+        ),
+        f"measured\n{common.unit}": lambda each: "" if each.measured is None else common.number(each.measured),
+        "eff.\n%": lambda each: "" if each.prediction is None else _efficiency(each.prediction),
+        "advice": _standing,
     }
-    found = predictions[0] if predictions else None
-    where = "" if found is None else f", {found.network}, computing of {found.accelerator or 'this machine'}"
-    return _table(f"ways to train on {format_count(advice.world_size, 'rank')}{where}", columns, predictions)
-
-
-def _sample_seconds(advice: StrategyAdvice | StrategyAdviceData) -> list[float | None]:
-    """What a sample of the whole group takes; None if the step tells as much, because batches are of one size."""
-    if len({each.batch_size for each in advice.candidates}) == 1:
-        return [None] * len(advice.candidates)
-    found = [each.prediction for each in advice.candidates]
-    return [None if each is None or not each.samples else each.seconds / each.samples for each in found]
+    where = f", {predictions[0].network}, computing of {_computing(predictions[0])}" if predictions else ""
+    title = f"ways to train on {format_count(advice.world_size, 'rank')}{where}"
+    return _explained(table_of(candidates, columns, every=False, title=title), predictions)
 
 
 def best_line(advice: StrategyAdvice) -> str:

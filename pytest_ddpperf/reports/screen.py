@@ -8,10 +8,8 @@ from itertools import zip_longest
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.batch_sizes import batch_size_table
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
-from pytest_ddpperf.reports.calibration import calibration_table
-from pytest_ddpperf.reports.convergence import convergence_table
+from pytest_ddpperf.reports.calls import batch_size_table, calibration_table, convergence_table
 from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.findings import MACHINE, finding_text, words_of_note
@@ -20,7 +18,7 @@ from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.overall import common_text, headline, overall_lines
 from pytest_ddpperf.reports.phrases import decisive, environment_text, every_finding, first_of, names_by_remark
-from pytest_ddpperf.reports.remarks import every_remark, remark_of, told_once, undecided_lines
+from pytest_ddpperf.reports.remarks import every_remark, told_once, undecided_lines
 from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
 from pytest_ddpperf.reports.table import Paint, Table, render, uncoloured
@@ -59,10 +57,8 @@ def summary_parts(
     """
     results = made.results
 
-    def rendered(table: Table | None) -> str:
-        if table is None:
-            return ""
-        return render(table if verbosity > 0 else replace(table, legend={}), width, paint)
+    def rendered(table: Table) -> str:
+        return render(table if verbosity > 0 else replace(table, legend={}), width, paint) if table.rows else ""
 
     title = "ddpperf"
     lines = _screen(made, width, paint, verbosity)
@@ -75,11 +71,11 @@ def summary_parts(
     predicted, advised = _predictions(made)
     parts = {
         title: "\n".join(lines),
-        "ddpperf batch sizes": rendered(batch_size_table(made.searches) if made.searches else None),
-        "ddpperf convergence": rendered(convergence_table(made.convergences) if made.convergences else None),
+        "ddpperf batch sizes": rendered(batch_size_table(made.searches)),
+        "ddpperf convergence": rendered(convergence_table(made.convergences)),
         "ddpperf predictions": "\n\n".join(map(rendered, predicted)),
         "ddpperf advice": "\n\n".join(map(rendered, advised)),
-        "ddpperf calibration": rendered(calibration_table(made.calibrated) if made.calibrated else None),
+        "ddpperf calibration": rendered(calibration_table(made.calibrated)),
     }
     if verbosity > 0:
         parts |= {
@@ -151,7 +147,7 @@ def _warnings(results: Sequence[Result], *, every: bool, accepting: bool) -> lis
     """
     reasons = dict.fromkeys(finding_text(each) for one in results for each in one.findings if each.code == "unpaired")
     remarks = (
-        (name, remark_of(finding))
+        (name, finding)
         for name, result in zip(names_of(results), results, strict=True)
         for finding in every_finding(result)
         if finding.code in _WARNINGS and (accepting or not result.red)
@@ -201,5 +197,4 @@ def _predictions(made: Outputs) -> tuple[list[Table], list[Table]]:
         return [], []
     from pytest_ddpperf.reports.predictions import advice_table, predictions_table
 
-    named = [(one.test, one.prediction, one.gain) for one in made.predictions]
-    return [predictions_table(named)] if named else [], list(map(advice_table, made.advice))
+    return [predictions_table(made.predictions)] if made.predictions else [], list(map(advice_table, made.advice))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -12,18 +12,11 @@ from pytest_ddpperf.baselines.store import SavedRecord
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.results import BaselineRecord, Result
+from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.lines import clipped, whom, wrapped
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.outputs import Stored
-from pytest_ddpperf.reports.phrases import (
-    NOISY,
-    commit_text,
-    confidence_text,
-    counts_origin,
-    environment_text,
-    named_metrics,
-)
-from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.reports.table import NOTHING, Table, table_of
 from pytest_ddpperf.units import format_count, format_value, scale, span
 
 
@@ -56,7 +49,7 @@ def record_table(test: str, record: BaselineRecord) -> Table:
     Columns that no metric fills are left out.
     """
     levels = sorted({series.interval.confidence for series in record.series if series.interval is not None})
-    interval = ", ".join(["interval", *map(confidence_text, levels)])
+    interval = ", ".join(["interval", *map(phrases.confidence_text, levels)])
     strategy = ", ".join(
         (
             f"strategy {record.strategy}",
@@ -68,31 +61,36 @@ def record_table(test: str, record: BaselineRecord) -> Table:
         f"{test}: {record.name}",
         f"{strategy}, {format_count(record.environment.world_size, 'rank')}; {_plan(record)}",
         f"saved {record.date} at commit {_commit(record)} as {environment_key(record.environment)}",
-        counts_origin(record),
-        environment_text(record.environment),
+        phrases.counts_origin(record),
+        phrases.environment_text(record.environment),
         ", ".join(f"{name} {value}" for name, value in sorted(record.environment.recorded.items())),
     )
-    rows = [_metric_row(series) for series in sorted(record.series, key=lambda series: not series.gated)]
-    timed = bool(record.steps)
-    return Table(
-        title="\n".join(filter(None, facts)),
-        headers=("metric", "value", *([interval, "launches"] if timed else []), "better", "gated"),
-        rows=tuple(rows if timed else [(*row[:2], *row[4:]) for row in rows]),
-        right=2,
-    )
+    columns: dict[str, Callable[[Series], str]] = {
+        "metric": lambda series: series.metric,
+        "value": _value,
+        **({interval: _interval, "launches": _launches} if record.steps else {}),
+        "better": lambda series: series.better,
+        "gated": lambda series: "yes" if series.gated else "no",
+    }
+    gated_first = sorted(record.series, key=lambda series: not series.gated)
+    return table_of(gated_first, columns, title="\n".join(filter(None, facts)), right=2)
 
 
-def _metric_row(series: Series) -> tuple[str, ...]:
+def _value(series: Series) -> str:
+    if series.scale == "exact":
+        return quantity_texts(series.metric, (series.value,))[0]
+    return scale([series.value], series.unit).text(series.value)
+
+
+def _interval(series: Series) -> str:
     common = scale([series.value], series.unit)
-    interval = NOTHING
-    if series.interval is None and series.scale != "exact" and len(series.samples) > 1:
-        interval = NOISY
-    elif series.interval is not None:
-        interval = f"{common.number(series.interval.low)} .. {common.number(series.interval.high)}"
-    samples = NOTHING if series.scale == "exact" else str(len(series.samples))
-    gated = "yes" if series.gated else "no"
-    value = quantity_texts(series.metric, (series.value,))[0] if series.scale == "exact" else common.text(series.value)
-    return (series.metric, value, interval, samples, series.better, gated)
+    if series.interval is not None:
+        return f"{common.number(series.interval.low)} .. {common.number(series.interval.high)}"
+    return phrases.NOISY if series.scale != "exact" and len(series.samples) > 1 else ""
+
+
+def _launches(series: Series) -> str:
+    return "" if series.scale == "exact" else str(len(series.samples))
 
 
 def _plan(record: BaselineRecord) -> str:
@@ -103,7 +101,7 @@ def _plan(record: BaselineRecord) -> str:
 
 
 def _commit(record: BaselineRecord) -> str:
-    return commit_text(record.commit, dirty=record.dirty) if record.commit else NOTHING
+    return phrases.commit_text(record.commit, dirty=record.dirty) if record.commit else NOTHING
 
 
 def _step_time(record: BaselineRecord) -> str:
@@ -122,7 +120,7 @@ def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
     left_out = {
         "does not fit into memory, so a baseline stays without --ddpperf-force-save": unfit,
         "does not fit into memory, and its baseline is removed": removed,
-        "failed, so not stored": named_metrics(failed),
+        "failed, so not stored": phrases.named_metrics(failed),
     }
     why = stored.without_commit
     alone = [f"they name no commit, and times can be compared with stored ones alone: {why}"] * bool(why)

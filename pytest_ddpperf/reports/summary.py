@@ -11,23 +11,14 @@ from pytest_ddpperf.judge.detection import UNPROVEN
 from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.compared import how_it_scales, what_pays
 from pytest_ddpperf.reports.count_changes import counts_text, counts_words
 from pytest_ddpperf.reports.lines import INDENT
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.overall import FAILED, PASSED, kind_of, kinds_text, ruled_out
-from pytest_ddpperf.reports.phrases import (
-    bound_text,
-    by_stored_times,
-    environment_text,
-    find,
-    interval_header,
-    is_noisy,
-    judges,
-    with_interval,
-)
 from pytest_ddpperf.reports.remarks import red_text
-from pytest_ddpperf.reports.table import NOTHING, Table, filled_columns
+from pytest_ddpperf.reports.table import NOTHING, Table, table_of
 from pytest_ddpperf.units import (
     Scale,
     format_count,
@@ -77,10 +68,9 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = ()) -
         ("counts", counts_text),
         ("verdict", lambda result: _word(result, stored=result.test in accepted)),
     ]
-    headers, rows = filled_columns({header: list(map(cell, results)) for header, cell in columns})
-    machines = dict.fromkeys(environment_text(result.measurement.environment) for result in results)
+    machines = dict.fromkeys(phrases.environment_text(result.measurement.environment) for result in results)
     ranks = f", {format_count(results[0].measurement.world_size, 'rank')}" if len(sizes) == 1 else ""
-    return Table(title="; ".join(machines) + ranks, headers=headers, rows=rows)
+    return table_of(results, dict(columns), every=False, title="; ".join(machines) + ranks)
 
 
 def worst_first(results: Sequence[Result]) -> list[Result]:
@@ -101,8 +91,8 @@ def _metric_columns(results: Sequence[Result]) -> list[_MetricColumn]:
         ("memory\n{unit}", "peak_allocated" if _filled(results, "peak_allocated") else RESIDENT, _value),
         ("eff.\n{unit}", "scaling_efficiency", _value),
         *([(_header("speedup", speedups), "speedup", _value_with_interval)] if speedups else []),
-        (interval_header("change\n%", (step.change_interval for step in steps)), "step_time", _change),
-        ("at most\n%", "step_time", lambda step, _: bound_text(step).removesuffix(" %")),
+        (phrases.interval_header("change\n%", (step.change_interval for step in steps)), "step_time", _change),
+        ("at most\n%", "step_time", lambda step, _: phrases.bound_text(step).removesuffix(" %")),
     ]
     counted: list[_MetricColumn] = [
         # A mean over several steps need not be whole.
@@ -116,11 +106,11 @@ def _metric_columns(results: Sequence[Result]) -> list[_MetricColumn]:
 
 
 def _header(word: str, comparisons: Sequence[Comparison]) -> str:
-    return interval_header(f"{word}\n{{unit}}", (comparison.series.interval for comparison in comparisons))
+    return phrases.interval_header(f"{word}\n{{unit}}", (comparison.series.interval for comparison in comparisons))
 
 
 def _filled(results: Sequence[Result], metric: str) -> list[Comparison]:
-    return [comparison for result in results if (comparison := find(result, metric)) is not None]
+    return [comparison for result in results if (comparison := phrases.find(result, metric)) is not None]
 
 
 def _metric_column(
@@ -131,7 +121,7 @@ def _metric_column(
     common = scale([comparison.series.value for comparison in filled], filled[0].series.unit)
 
     def text(result: Result) -> str:
-        comparison = find(result, metric)
+        comparison = phrases.find(result, metric)
         return NOTHING if comparison is None else cell(comparison, common)
 
     return header.format(unit=common.unit).replace("\n ", "\n").rstrip(), text
@@ -144,21 +134,23 @@ def _value(comparison: Comparison, common: Scale) -> str:
 def _value_with_interval(comparison: Comparison, common: Scale) -> str:
     series = comparison.series
     noisy = series.interval is None and len(series.samples) > 1
-    return with_interval(common.number, series.value, series.interval, noisy=noisy)
+    return phrases.with_interval(common.number, series.value, series.interval, noisy=noisy)
 
 
 def _change(step_time: Comparison, _common: Scale) -> str:
-    if step_time.change is None or not judges(step_time):
+    if step_time.change is None or not phrases.judges(step_time):
         return NOTHING
     ends = step_time.change_interval
-    return with_interval(signed_percent, step_time.change, ends, noisy=ends is not None and is_noisy(ends))
+    return phrases.with_interval(
+        signed_percent, step_time.change, ends, noisy=ends is not None and phrases.is_noisy(ends)
+    )
 
 
 def _word(result: Result, *, stored: bool) -> str:
     """The verdict, and what it does not say of itself."""
     if stored and result.verdict is Verdict.REGRESSED:
         return f"{result.verdict.value} (accepted)"
-    return f"{result.verdict.value} ({_STORED_TIMES})" if by_stored_times(result) else result.verdict.value
+    return f"{result.verdict.value} ({_STORED_TIMES})" if phrases.by_stored_times(result) else result.verdict.value
 
 
 def brief_table(results: Sequence[Result], accepted: Collection[str] = (), *, most: int = _MOST) -> Table:
@@ -213,7 +205,7 @@ def _brief_columns(results: Sequence[Result]) -> list[_MetricColumn]:
 
 
 def _before_and_now(step_time: Comparison, common: Scale) -> str:
-    known = step_time.baseline is not None and judges(step_time)
+    known = step_time.baseline is not None and phrases.judges(step_time)
     before = f"{common.number(step_time.baseline)} -> " if known and step_time.baseline is not None else ""
     return f"{before}{common.number(step_time.series.value)}"
 
@@ -225,7 +217,7 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
     known = {result.verdict for result in results}
     steps = [result.measurement.plan.steps for result in results if result.measurement.launches] or [1]
-    ok = {by_stored_times(result) for result in results if result.verdict is Verdict.OK}
+    ok = {phrases.by_stored_times(result) for result in results if result.verdict is Verdict.OK}
     meanings = {
         "compared": f"with {others}{f', this being {here}' if here else ''}" if others else "",
         "memory": "; or ".join(memory),
@@ -251,7 +243,7 @@ def _compared_with(results: Sequence[Result], others: str, here: str) -> str:
     """From what the step time changed."""
     if others:
         return f"{others}{f' to {here}' if here else ''}, measured side by side"
-    compared = [result for result in results if (step := find(result, "step_time")) and step.change is not None]
+    compared = [result for result in results if (step := phrases.find(result, "step_time")) and step.change is not None]
     pairs = [result.pair is not None for result in compared]
     if all(pairs):
         return "the commit of the baseline, measured side by side"

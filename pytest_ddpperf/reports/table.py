@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folded, printable, wrapped
@@ -21,6 +21,7 @@ _COLOURS: Mapping[str, str] = {
     Verdict.REGRESSED.value: "red",
     Verdict.BROKEN.value: "red",
 }
+T = TypeVar("T")
 Paint: TypeAlias = "Callable[[str, str], str]"
 """Gives a text a colour."""
 
@@ -38,11 +39,17 @@ class Table:
     legend: Mapping[str, str] = field(default_factory=dict)  # what a header or another word means
 
 
-def filled_columns(columns: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The headers and the rows of those columns, by their headers, that any cell fills."""
-    filled = {header: cells for header, cells in columns.items() if set(cells) - {"", NOTHING}}
-    rows = zip(*filled.values(), strict=True)
-    return tuple(filled), tuple(tuple(cell or NOTHING for cell in row) for row in rows)
+def table_of(
+    items: Iterable[T], columns: Mapping[str, Callable[[T], str]], *, every: bool = True, **more: Any
+) -> Table:
+    """A row for each item, and a column for each header with the function that makes its cells.
+
+    Unless ``every`` column is to be there, those that no item fills are omitted. ``more``: fields of the table.
+    """
+    listed = list(items)
+    cells = {header: [cell(item) or NOTHING for item in listed] for header, cell in columns.items()}
+    shown = {header: column for header, column in cells.items() if every or set(column) != {NOTHING}}
+    return Table(headers=tuple(shown), rows=tuple(zip(*shown.values(), strict=True)), **more)
 
 
 def uncoloured(text: str, _colour: str) -> str:

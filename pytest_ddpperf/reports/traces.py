@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ddpperf.analysis.traces.clocks import ClockAlignment
-from pytest_ddpperf.analysis.traces.difference import TraceChange, TraceDifference, TraceUse
+from pytest_ddpperf.analysis.traces.difference import TraceDifference, TraceUse
 from pytest_ddpperf.analysis.traces.reading import RankTimes, RankTrace, group_profile, times_of
-from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.reports.table import NOTHING, Table, table_of
 from pytest_ddpperf.units import (
     format_change,
     format_count,
@@ -38,27 +38,17 @@ def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
     def share(seconds: float, of: RankTimes) -> str:
         return f"{unit.number(seconds)} ({format_percent(seconds / of.step)})"
 
-    return Table(
+    return table_of(
+        times,
+        {
+            "rank": lambda each: str(each.rank),
+            f"step\n{unit.unit}": lambda each: unit.number(each.step),
+            f"compute\n{unit.unit}": lambda each: share(each.computed, each),
+            f"communication\n{unit.unit}": lambda each: share(each.communicated, each),
+            "overlap\n%": lambda each: NOTHING if each.overlap is None else significant(100 * each.overlap),
+            f"idle\n{unit.unit}": lambda each: share(each.idle, each),
+        },
         title=f"{name}: {format_count(len(times), 'rank')}, {_steps(times)}",
-        headers=(
-            "rank",
-            f"step\n{unit.unit}",
-            f"compute\n{unit.unit}",
-            f"communication\n{unit.unit}",
-            "overlap\n%",
-            f"idle\n{unit.unit}",
-        ),
-        rows=tuple(
-            (
-                str(each.rank),
-                unit.number(each.step),
-                share(each.computed, each),
-                share(each.communicated, each),
-                NOTHING if each.overlap is None else significant(100 * each.overlap),
-                share(each.idle, each),
-            )
-            for each in times
-        ),
         notes=tuple(straggler_lines(traces)),
         right=0,
         legend=_SUMMARY,
@@ -120,28 +110,21 @@ def difference_table(found: TraceDifference, most: int) -> Table:
     def time(use: TraceUse | None) -> str:
         return NOTHING if use is None else unit.number(use.seconds)
 
-    def word(each: TraceChange) -> str:
-        return "total" if each in found.totals else each.word
-
     left = len(found.changes) - most
     before, after = found.steps
-    return Table(
+    return table_of(
+        changes,
+        {
+            "name": lambda each: each.name,
+            "what": lambda each: each.what,
+            "calls A": lambda each: calls(each.before),
+            "calls B": lambda each: calls(each.after),
+            f"time A\n{unit.unit}": lambda each: time(each.before),
+            f"time B\n{unit.unit}": lambda each: time(each.after),
+            "change": lambda each: "total" if each in found.totals else each.word,
+        },
         title=f"a step: {_s(before)} -> {_s(after)}, {format_change(after / before - 1)}",
-        headers=("name", "what", "calls A", "calls B", f"time A\n{unit.unit}", f"time B\n{unit.unit}", "change"),
-        rows=tuple(
-            (
-                each.name,
-                each.what,
-                calls(each.before),
-                calls(each.after),
-                time(each.before),
-                time(each.after),
-                word(each),
-            )
-            for each in changes
-        ),
         notes=tuple([f"{format_count(left, 'more change')} not shown"] if left > 0 else []),
         left=2,
-        right=1,
         legend=_DIFFERENCE,
     )

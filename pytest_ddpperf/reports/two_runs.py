@@ -16,7 +16,7 @@ from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Comparison, Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.judged import results_of
+from pytest_ddpperf.reports.documents.reading import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.phrases import NOISY, commit_text, find, is_noisy, signed
@@ -32,34 +32,17 @@ _MEANING = "runs of different minutes: of times only a gross slowdown is regress
 class TwoRunsRow:
     """A metric of a benchmark that both runs have."""
 
-    benchmark: str  # a short name
-    metric: str
-    before: str
-    after: str
-    values: tuple[float, float]  # both as numbers
-    change: str
+    cells: tuple[str, ...]  # a short name of the benchmark, the metric, before, after and the change
+    values: tuple[float, float]  # before and after as numbers
     drawn: tuple[float, float, float] | None = None  # the change and the ends of its interval, as fractions
     key: BenchmarkKey  # of the benchmark
 
 
-def two_runs_table(before: ResultsData, after: ResultsData) -> Table:
+def two_runs(before: ResultsData, after: ResultsData) -> tuple[Table, list[TwoRunsRow]]:
     """A row for each gated metric that both runs have; of counts those that differ, and these benchmarks first.
 
     The step time comes first.
     """
-    rows, notes = two_runs(before, after)
-    return Table(
-        title=f"{_run(before)} -> {_run(after)}",
-        headers=("benchmark", "metric", "before", "after", "change [95 % CI]"),
-        rows=tuple((row.benchmark, row.metric, row.before, row.after, row.change) for row in rows),
-        notes=tuple(notes),
-        left=2,
-        right=0,
-    )
-
-
-def two_runs(before: ResultsData, after: ResultsData) -> tuple[list[TwoRunsRow], list[str]]:
-    """The rows, and what is to be said of them all."""
     old, new = ({_key(result): result for result in results_of(each)} for each in (before, after))
     both = judged(before, after)
     new |= {_key(result): result for result in both}
@@ -68,7 +51,7 @@ def two_runs(before: ResultsData, after: ResultsData) -> tuple[list[TwoRunsRow],
     notes: list[str] = []
     same: list[str] = []
     told = {key: _rows(name, old[key], new[key]) for key, name in names.items()}
-    counted = {key for key, some in told.items() if any(row.change.endswith(_COUNTED) for row in some)}
+    counted = {key for key, some in told.items() if any(row.cells[-1].endswith(_COUNTED) for row in some)}
     for key, name in sorted(names.items(), key=lambda each: each[0] not in counted):
         rows += told[key]
         same += [] if told[key] else [name]
@@ -79,7 +62,15 @@ def two_runs(before: ResultsData, after: ResultsData) -> tuple[list[TwoRunsRow],
     for which, (here, there) in zip(("first", "second"), ((old, new), (new, old)), strict=True):
         if alone := [result for key, result in here.items() if key not in there]:
             notes.append(f"only in the {which} run: {', '.join(names_of(alone))}")
-    return rows, [*notes, *([_MEANING] if rows else []), *([] if names else ["no benchmark is in both runs"])]
+    table = Table(
+        title=f"{_run(before)} -> {_run(after)}",
+        headers=("benchmark", "metric", "before", "after", "change [95 % CI]"),
+        rows=tuple(row.cells for row in rows),
+        notes=(*notes, *[_MEANING] * bool(rows), *["no benchmark is in both runs"] * (not names)),
+        left=2,
+        right=0,
+    )
+    return table, rows
 
 
 def judged(before: ResultsData, after: ResultsData) -> list[Result]:
@@ -143,17 +134,17 @@ def _rows(name: str, old: Result, new: Result) -> list[TwoRunsRow]:
         if (was.unit, was.scale, was.better) != (now.unit, now.scale, now.better):
             continue
         values = (was.value, now.value)
-        made = partial(TwoRunsRow, benchmark=name, metric=now.metric, values=values, key=_key(new))
+        made = partial(TwoRunsRow, values=values, key=_key(new))
         if now.scale == "exact":
             if now.value != was.value:
                 share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
                 then, here = quantity_texts(now.metric, values)
-                rows.append(made(before=then, after=here, change=share + _COUNTED))
+                rows.append(made(cells=(name, now.metric, then, here, share + _COUNTED)))
             continue
         if all(map(math.isfinite, values)):
             change, drawn = (NOTHING, None) if new.differs else _change(comparison)
             then, here = format_values(values, now.unit)
-            rows.append(made(before=then, after=here, change=change, drawn=drawn))
+            rows.append(made(cells=(name, now.metric, then, here, change), drawn=drawn))
     return rows
 
 

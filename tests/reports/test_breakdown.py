@@ -41,7 +41,6 @@ def taken_apart(make_result: Make, make_comparison: Compare) -> Result:
 
 def test_shares_of_a_step_add_up(taken_apart: Result) -> None:
     table = phase_table([taken_apart])
-    assert table is not None
     assert table.headers == (
         *("benchmark", "data\nwait", "forward", "backward", "gradient\nsync", "optimizer", "other"),
     )
@@ -50,15 +49,14 @@ def test_shares_of_a_step_add_up(taken_apart: Result) -> None:
 
 def test_the_users_own_sections_have_a_table(taken_apart: Result, make_result: Make) -> None:
     table = section_table([taken_apart])
-    assert table is not None
     assert table.headers == (*("benchmark", "section", "entries\na step", "each\nus", "of the step\n%", "heap\nMiB"),)
     assert table.rows == (("test_step[bucketed]", "encode", "2", "625", "12.5", "+1.50"),)
-    assert section_table([make_result()]) is None
+    assert not section_table([make_result()]).rows
 
 
 def test_without_phases_there_is_no_table(make_result: Make) -> None:
-    assert phase_table([make_result()]) is None
-    assert phase_table([]) is None
+    assert not phase_table([make_result()]).rows
+    assert not phase_table([]).rows
 
 
 def exposed(make_comparison: Compare, low: float, high: float) -> Comparison:
@@ -92,7 +90,6 @@ def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make
         comparisons=(exposed(make_comparison, 0.004, 0.0062), overhead), measured={"launches": launches}
     )
     table = communication_table([result])
-    assert table is not None
     assert table.headers == ("benchmark", "step\nms", "exposed\nms [95 % CI]", "of it\n%")
     assert table.rows == (("test_step[bucketed]", "50.0", "6.30 [6.00, 6.60]", "12.6"),)
     assert table.notes == ()
@@ -114,13 +111,11 @@ def test_less_than_nothing_is_no_share(make_result: Make, make_comparison: Compa
         below, series=replace(below.series, value=-0.001, interval=Interval(low=-0.003, high=0.001, confidence=0.95))
     )
     table = communication_table([make_result(comparisons=(below,), measured={"launches": launches})])
-    assert table is not None
     assert table.rows == (("test_step[bucketed]", "50.0", "-1.00 [-3.00, 1.00]", "-"),)
 
 
 def test_what_was_not_measured_is_left_open(make_result: Make, make_comparison: Compare) -> None:
     table = communication_table([make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062),))])
-    assert table is not None
     assert table.rows[0][1:] == ("-", "-", "-")
 
 
@@ -132,7 +127,6 @@ def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: 
         measured={"launches": (Launch(round=0, ranks=ranks, seconds=1.0),)},
     )
     table = communication_table([result])
-    assert table is not None
     assert table.rows[0][1:] == ("20.0", "6.30 [6.00, 6.60]", "31.5")
     assert table.notes == ("test_step[bucketed]: exposed communication is without the parameters that are gathered",)
 
@@ -144,25 +138,22 @@ def test_a_profile_stands_beside_it(make_result: Make, make_comparison: Compare)
     )
     plain = make_result(comparisons=profiled.comparisons, measured={"name": "naive", "strategy": "naive"})
     table = communication_table([profiled, plain])
-    assert table is not None
     assert table.headers[4:] == (*("busy\nms", "of its step\n%", "overlap\n%", "profiled exposed\nms", "gaps\nms"),)
     assert [row[4:] for row in table.rows] == [("20.0", "40.0", "75.0", "5.00", "1.00"), ("-",) * 5]
 
 
 def test_what_the_profile_knows_of_collectives_has_a_table(make_result: Make) -> None:
     table = collective_table([make_result(measured={"profile": PROFILE}), make_result()])
-    assert table is not None
     assert table.headers == (
         *("benchmark", "transfer\nms", "wait\nms", "last\nrank", "all_reduce\nGB/s (bus)", "window\nms", "late\nms"),
     )
     assert table.rows == (("test_step[bucketed] bucketed", "12.0", "8.00", "1 (75 %)", "2.50 (3.75)", "30.0", "10.0"),)
-    assert collective_table([make_result()]) is None
+    assert not collective_table([make_result()]).rows
 
 
 def test_where_nobody_knows_which_ranks_met_it_is_said(make_result: Make) -> None:
     unplaced = replace(PROFILE, transfer=None, wait=None, slowest=None, bandwidths=(), window=None, unplaced=True)
     table = communication_table([make_result(measured={"profile": unplaced})])
-    assert table is not None
     assert table.rows[0][4:] == ("20.0", "40.0", "75.0", "5.00", "1.00")
     (note,) = table.notes
     assert note == (
@@ -174,7 +165,6 @@ def test_where_nobody_knows_which_ranks_met_it_is_said(make_result: Make) -> Non
 def test_a_profile_alone_makes_a_table(make_result: Make) -> None:
     nothing = replace(PROFILE, busy=0.0, overlapped=0.0, gaps=0.0, slowest=None, bandwidths=(), window=None)
     table = communication_table([make_result(measured={"profile": nothing})])
-    assert table is not None
     assert table.rows[0][1:] == ("-", "-", "-", "0", "0", "-", "0", "0")
     assert table.notes == ()
 
@@ -185,11 +175,9 @@ def test_models_of_several_sizes_are_told_beside_what_they_send(make_result: Mak
         return make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured={"counts": counts})
 
     table = communication_table([of_size(4.2e6), of_size(124e6)])
-    assert table is not None
     assert table.headers[1] == "parameters\nM"
     assert [row[1] for row in table.rows] == ["4.2", "124"]
     alike = communication_table([of_size(4.2e6), of_size(4.2e6)])
-    assert alike is not None
     assert "parameters\nM" not in alike.headers
 
 
@@ -211,15 +199,13 @@ def test_what_models_of_each_size_send_is_told_where_there_are_several(
     small = [of_size("a", 4e6, 0.02), of_size("b", 9e6, 0.06)]
     told = "models of {} parameters expose communication for {} % of a step (median)"
     table = communication_table([*small, of_size("c", 1e8, 0.02)])
-    assert table is not None
     assert [note.rpartition(": ")[2] for note in table.notes] == [
         told.format("less than 10 M", 21),
         told.format("100 M or more", 31.5),
     ]
     alike = communication_table(small)
-    assert alike is not None
     assert alike.notes == ()
 
 
 def test_without_it_there_is_no_table(make_result: Make) -> None:
-    assert communication_table([make_result()]) is None
+    assert not communication_table([make_result()]).rows

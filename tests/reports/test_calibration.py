@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.calibration import calibration_table
+from pytest_ddpperf.reports.calls import calibration_table
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.screen import summary_parts
 from pytest_ddpperf.reports.table import render

@@ -13,7 +13,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import read_as
-from pytest_ddpperf.reports.documents.judged import full_name, results_of
+from pytest_ddpperf.reports.documents.reading import full_name, results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.overall import overall
 from pytest_ddpperf.reports.phrases import change_line, findings

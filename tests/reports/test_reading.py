@@ -15,8 +15,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import document_text
-from pytest_ddpperf.reports.documents.judged import results_of
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.reading import read_results, results_of
 from tests.factories import make_results_document
 from tests.reports.conftest import comparison
 

@@ -50,8 +50,8 @@ def run(make_result: Make, make_comparison: Compare) -> Callable[..., ResultsDat
 
 def told(before: ResultsData, after: ResultsData) -> tuple[dict[str, tuple[str, str, str]], list[str]]:
     """By metric both values and the change; and the notes but for the last one, on what an interval has."""
-    rows, notes = two_runs(before, after)
-    return {row.metric: (row.before, row.after, row.change) for row in rows}, notes[:-1]
+    table, _ = two_runs(before, after)
+    return {metric: (then, now, change) for _, metric, then, now, change in table.rows}, list(table.notes[:-1])
 
 
 def test_step_times_are_the_means_of_all_steps(run: Callable[..., ResultsData]) -> None:

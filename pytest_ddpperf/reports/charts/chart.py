@@ -10,7 +10,7 @@ from typing import Literal
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.document import IntervalData
 from pytest_ddpperf.reports.phrases import confidence_text
-from pytest_ddpperf.units import Scale, scale
+from pytest_ddpperf.units import scale
 
 CUT = "An interval that ends at the edge goes on beyond it."  # where a view cuts one
 _NEAR = 0.4  # of the highest value: 0 is shown where the lowest one is below that
@@ -72,9 +72,7 @@ class Chart:
     """What one picture shows.
 
     Attributes:
-        kind: its row of ``CHARTS``.
         title: what it shows, in a few words.
-        subject: of which test or benchmark.
         style: how its series are drawn.
         x, y: its axes.
         series: at least one, each with at least one point.
@@ -83,11 +81,11 @@ class Chart:
         confidence: of the intervals; None if there are none.
         benchmarks: the places, from 0, of what it shows among the results of the document.
         note: what a reader has to know of the data; may be empty.
+        subject: of which test or benchmark.
+        kind: its row of ``CHARTS``.
     """
 
-    kind: str
     title: str
-    subject: str
     style: Style
     x: Axis
     y: Axis
@@ -96,6 +94,8 @@ class Chart:
     confidence: float | None = None
     benchmarks: tuple[int, ...] = ()
     note: str = ""
+    subject: str = ""
+    kind: str = ""
 
 
 def view_of(chart: Chart) -> View:
@@ -117,13 +117,32 @@ def view_of(chart: Chart) -> View:
     return View(low=bottom - gap if bottom else 0.0, high=top + gap, cut=cut)
 
 
-def units_of(chart: Chart) -> tuple[Scale, Scale]:
-    """The units in which both axes read well: of x, and of y; of what is stacked, of the sums."""
+def in_units(chart: Chart) -> Chart:
+    """The chart with its numbers in the units in which both axes read well; of what is stacked, in that of the sums."""
     values = [(each.x, each.y) for series in chart.series for each in series.points]
     ys = [y for _, y in values]
     if chart.style == "stacked":
         ys = [sum(y for x, y in values if x == place) for place in {x for x, _ in values}]
-    return scale([x for x, _ in values] if chart.x.unit else [], chart.x.unit or "1"), scale(ys, chart.y.unit or "1")
+    by_x = scale([x for x, _ in values] if chart.x.unit else [], chart.x.unit or "1")
+    by_y = scale(ys, chart.y.unit or "1")
+
+    def value(y: float | None) -> float | None:
+        return None if y is None else y / by_y.factor
+
+    def converted(every: Sequence[ChartSeries]) -> tuple[ChartSeries, ...]:
+        return tuple(
+            replace(
+                one,
+                points=tuple(
+                    ChartPoint(each.x / by_x.factor, each.y / by_y.factor, value(each.low), value(each.high))
+                    for each in one.points
+                ),
+            )
+            for one in every
+        )
+
+    x, y = replace(chart.x, unit=by_x.unit), replace(chart.y, unit=by_y.unit)
+    return replace(chart, x=x, y=y, series=converted(chart.series), references=converted(chart.references))
 
 
 def remark_of(chart: Chart) -> str:

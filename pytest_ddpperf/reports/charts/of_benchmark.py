@@ -47,12 +47,10 @@ def confidence_of(*metrics: MetricData) -> float | None:
     return next((metric.interval.confidence for metric in metrics if metric.interval is not None), None)
 
 
-def steps(result: ResultData, subject: str) -> Iterator[Chart]:
+def steps(result: ResultData) -> Iterator[Chart]:
     """The time of each timed step, a line for each launch."""
     yield Chart(
-        kind="steps",
         title="step time by step and launch",
-        subject=subject,
         style="lines",
         x=Axis(name="timed step"),
         y=Axis(name="step time of the slowest rank", unit="s"),
@@ -61,7 +59,7 @@ def steps(result: ResultData, subject: str) -> Iterator[Chart]:
     )
 
 
-def launches(result: ResultData, subject: str, sides: tuple[str, str] | None = None) -> Iterator[Chart]:
+def launches(result: ResultData, sides: tuple[str, str] | None = None) -> Iterator[Chart]:
     """The value of each launch beside those of the baseline; for the step time and each other gated metric.
 
     ``sides``: what the baseline and the benchmark are called.
@@ -76,9 +74,8 @@ def launches(result: ResultData, subject: str, sides: tuple[str, str] | None = N
         ends = (1, max(each.x for one in (ours, theirs) for each in one.points))
         middles = {now: now_of(metric, 0), before: before_of(metric, 0)}
         yield Chart(
-            kind="launches",
             title=f"{name} by launch",
-            subject=f"{subject} {name}",
+            subject=name,
             style="points",
             x=Axis(name="round" if metric.paired or result.against is not None else "launch"),
             y=Axis(name=name, unit=metric.unit),
@@ -91,7 +88,7 @@ def launches(result: ResultData, subject: str, sides: tuple[str, str] | None = N
         )
 
 
-def phase_change(result: ResultData, subject: str, sides: tuple[str, str] | None = None) -> Iterator[Chart]:
+def phase_change(result: ResultData, sides: tuple[str, str] | None = None) -> Iterator[Chart]:
     """The phases of a step upon each other, before and now; where the baseline has them."""
     there, here = sides or (reference_of(result), THIS_RUN)
     known = phases_of(result)
@@ -100,7 +97,7 @@ def phase_change(result: ResultData, subject: str, sides: tuple[str, str] | None
         return
     now = {phase: now_of(metric, 0) for phase, metric in known.items()}
     bars = {there: before, here: now}
-    yield stacked_phases("phase_change", "phases of a step, before and now", subject, bars, tuple(known.values()))
+    yield stacked_phases("phases of a step, before and now", bars, tuple(known.values()))
 
 
 def phases_of(result: ResultData) -> dict[str, MetricData]:
@@ -110,17 +107,11 @@ def phases_of(result: ResultData) -> dict[str, MetricData]:
 
 
 def stacked_phases(
-    kind: str,
-    title: str,
-    subject: str,
-    bars: Mapping[str, Mapping[str, ChartPoint | None]],
-    metrics: Sequence[MetricData],
+    title: str, bars: Mapping[str, Mapping[str, ChartPoint | None]], metrics: Sequence[MetricData]
 ) -> Chart:
     """Phases upon each other: a bar for each label, the points of which are by phase."""
     return Chart(
-        kind=kind,
         title=title,
-        subject=subject,
         style="stacked",
         x=Axis(name="", labels=tuple(bars)),
         y=Axis(name="time of a step of the average rank", unit="s"),
@@ -140,13 +131,11 @@ def stacked_phases(
     )
 
 
-def memory(result: ResultData, subject: str) -> Iterator[Chart]:
+def memory(result: ResultData) -> Iterator[Chart]:
     """The memory of each rank, by category."""
     known = {kind: ranks for kind, ranks in result.memory_by_rank.items() if kind.startswith(_BYTES)}
     yield Chart(
-        kind="memory",
         title="memory of ranks by category",
-        subject=subject,
         style="points",
         x=Axis(name="rank", labels=tuple(str(rank) for rank in range(result.world_size))),
         y=Axis(name="peak, mean over launches", unit="B"),
@@ -161,14 +150,12 @@ def memory(result: ResultData, subject: str) -> Iterator[Chart]:
     )
 
 
-def memory_phases(result: ResultData, subject: str) -> Iterator[Chart]:
+def memory_phases(result: ResultData) -> Iterator[Chart]:
     """What each phase did to the memory of a rank."""
     known = [(phase, result.memory_by_phase[phase]) for phase in PHASES if phase in result.memory_by_phase]
     kinds = dict.fromkeys(_MEMORY[use.kind] for _, use in known)
     yield Chart(
-        kind="memory_phases",
         title="memory by phase",
-        subject=subject,
         style="points",
         x=Axis(name="phase", labels=tuple(phase.replace("_", " ") for phase, _ in known)),
         y=Axis(name=" and ".join(kinds) or "memory", unit="B"),

@@ -5,23 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.reports.charts import of_benchmark
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.charts.of_benchmark import (
-    BEFORE_NOTE,
-    THIS_RUN,
-    before_of,
-    confidence_of,
-    mean_of,
-    now_of,
-    phases_of,
-    reference_of,
-    stacked_phases,
-)
 from pytest_ddpperf.reports.documents.calls import ConvergenceData, TrainingsData
 from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
 from pytest_ddpperf.reports.names import curve_of
@@ -55,14 +46,14 @@ def _scaling(document: ResultsData, metric: str, ideal: Callable[[int, int], flo
 
         def value(result: ResultData, base: int = base) -> ChartPoint | None:
             if metric in result.metrics:
-                return now_of(result.metrics[metric], result.world_size)
+                return of_benchmark.now_of(result.metrics[metric], result.world_size)
             return ChartPoint(base, 1.0) if result.world_size == base else None
 
         yield Chart(
             **_ranks_chart(metric.removeprefix("scaling_"), f"{mode} scaling", test, points, value),
             y=Axis(name=f"{metric.replace('_', ' ')} over {format_count(base, 'rank')}", unit="1"),
             references=(ChartSeries("ideal", tuple(ChartPoint(size, ideal(size, base)) for size in sizes)),),
-            confidence=confidence_of(*_known(points, metric)),
+            confidence=of_benchmark.confidence_of(*_known(points, metric)),
         )
 
 
@@ -91,7 +82,7 @@ def rank_throughput(document: ResultsData) -> Iterator[Chart]:
             **_ranks_chart("rank_throughput", f"{mode} scaling", test, points, _value_of(rate)),
             y=Axis(name=rate.replace("_", " "), unit=_known(points, rate)[0].unit),
             references=tuple(ideals),
-            confidence=confidence_of(*_known(points, rate)),
+            confidence=of_benchmark.confidence_of(*_known(points, rate)),
         )
 
 
@@ -118,7 +109,6 @@ def _ranks_chart(
         if (found := value(result)) is not None:
             ways.setdefault(curve_of(result.name), []).append(found)
     return {
-        "kind": kind,
         "title": f"{kind.removeprefix('rank_')} by number of ranks, {what}",
         "subject": test,
         "style": "lines",
@@ -135,7 +125,7 @@ def throughput(document: ResultsData) -> Iterator[Chart]:
         rate = _rate(points)
         if len(points) >= _TWO and rate is not None:
             subject = f"{test} on {format_count(ranks, 'rank')}"
-            yield from _side_by_side("throughput", f"{rate.replace('_', ' ')} by way to train", subject, points, rate)
+            yield from _side_by_side(f"{rate.replace('_', ' ')} by way to train", subject, points, rate)
 
 
 def epoch_time(document: ResultsData) -> Iterator[Chart]:
@@ -143,42 +133,52 @@ def epoch_time(document: ResultsData) -> Iterator[Chart]:
     for test, points in _groups(
         document, lambda result: _function(result) if "epoch_time" in result.metrics else None
     ).items():
-        yield from _side_by_side("epoch_time", "time of an epoch, before and now", test, points, "epoch_time")
+        yield from _side_by_side("time of an epoch, before and now", test, points, "epoch_time")
 
 
 def phases(document: ResultsData) -> Iterator[Chart]:
     """The phases of a step upon each other, a bar for each benchmark of a test."""
-    for test, points in _groups(document, lambda result: _function(result) if phases_of(result) else None).items():
+    for test, points in _groups(
+        document, lambda result: _function(result) if of_benchmark.phases_of(result) else None
+    ).items():
         for part, some in _parts(test, points):
             bars = {
-                label: {phase: now_of(metric, 0) for phase, metric in phases_of(result).items()}
+                label: {
+                    phase: of_benchmark.now_of(metric, 0) for phase, metric in of_benchmark.phases_of(result).items()
+                }
                 for label, (_, result) in zip(_labels(some), some, strict=True)
             }
-            metrics = [metric for _, result in some for metric in phases_of(result).values()]
-            chart = stacked_phases("phases", "phases of a step", part, bars, metrics)
-            yield replace(chart, benchmarks=tuple(i for i, _ in some))
+            metrics = [metric for _, result in some for metric in of_benchmark.phases_of(result).values()]
+            chart = of_benchmark.stacked_phases("phases of a step", bars, metrics)
+            yield replace(chart, subject=part, benchmarks=tuple(i for i, _ in some))
 
 
-def _side_by_side(kind: str, title: str, subject: str, points: Sequence[Placed], metric: str) -> Iterator[Chart]:
+def _side_by_side(title: str, subject: str, points: Sequence[Placed], metric: str) -> Iterator[Chart]:
     """A metric of some benchmarks, each with what it is compared with."""
     for part, some in _parts(subject, points):
-        known = [(x, result, result.metrics[metric]) for x, (_, result) in enumerate(some)]
-        before = dict.fromkeys(reference_of(result) for _, result, _ in known)
         yield Chart(
-            kind=kind,
             title=title,
             subject=part,
             style="points",
             x=Axis(name="", labels=tuple(_labels(some))),
-            y=Axis(name=metric.replace("_", " "), unit=known[0][2].unit),
-            series=(
-                _points(THIS_RUN, (now_of(each, x) for x, _, each in known)),
-                _points(" and ".join(before), (before_of(each, x) for x, _, each in known)),
-            ),
-            confidence=confidence_of(*(each for *_, each in known)),
-            benchmarks=tuple(i for i, _ in some),
-            note=BEFORE_NOTE if any(each.baseline is not None for *_, each in known) else "",
+            y=Axis(name=metric.replace("_", " "), unit=some[0][1].metrics[metric].unit),
+            **_before_and_now(metric, [(x, *placed) for x, placed in enumerate(some)]),
         )
+
+
+def _before_and_now(metric: str, points: Sequence[tuple[float, int, ResultData]]) -> dict[str, Any]:
+    """Returns what all charts of a metric have that show benchmarks, each at its x, and what they are compared with."""
+    known = [(x, result.metrics[metric]) for x, _, result in points]
+    before = " and ".join(dict.fromkeys(of_benchmark.reference_of(result) for *_, result in points))
+    return {
+        "series": (
+            _points(of_benchmark.THIS_RUN, (of_benchmark.now_of(each, x) for x, each in known)),
+            _points(before, (of_benchmark.before_of(each, x) for x, each in known)),
+        ),
+        "confidence": of_benchmark.confidence_of(*(each for _, each in known)),
+        "benchmarks": tuple(i for _, i, _ in points),
+        "note": of_benchmark.BEFORE_NOTE if any(each.baseline is not None for _, each in known) else "",
+    }
 
 
 def bucket_sizes(document: ResultsData) -> Iterator[Chart]:
@@ -194,22 +194,14 @@ def bucket_sizes(document: ResultsData) -> Iterator[Chart]:
     for (test, strategy, ranks, _), points in sweeps.items():
         if len({_size(result) for _, result in points}) < _TWO:
             continue
-        swept = sorted(points, key=lambda placed: _size(placed[1]))
-        known = [(_size(result), result.metrics[STEP_TIME]) for _, result in swept]
+        swept = sorted(((_size(result), i, result) for i, result in points), key=itemgetter(0))
         yield Chart(
-            kind="bucket_sizes",
             title="step time by size of buckets",
             subject=f"{test}, {strategy}, {format_count(ranks, 'rank')}",
             style="lines",
-            x=Axis(name=_SWEPT, log=min(size for size, _ in known) > 0),
+            x=Axis(name=_SWEPT, log=swept[0][0] > 0),
             y=Axis(name="step time", unit="s"),
-            series=(
-                _points(THIS_RUN, (now_of(each, size) for size, each in known)),
-                _points(reference_of(swept[0][1]), (before_of(each, size) for size, each in known)),
-            ),
-            confidence=confidence_of(*(each for _, each in known)),
-            benchmarks=tuple(i for i, _ in swept),
-            note=BEFORE_NOTE if any(each.baseline is not None for _, each in known) else "",
+            **_before_and_now(STEP_TIME, swept),
         )
 
 
@@ -245,7 +237,6 @@ def convergence(document: ResultsData) -> Iterator[Chart]:
 
 def _trained(found: ConvergenceData, quantity: str) -> Chart:
     return Chart(
-        kind="convergence",
         title=f"{quantity} by optimizer step",
         subject=f"{found.test} {quantity} on {format_count(found.world_size, 'rank')}",
         style="lines",
@@ -260,7 +251,10 @@ def _course(one: TrainingsData, quantity: str) -> Iterator[ChartPoint]:
     """The mean over launches at each step that all of them have."""
     curves = [dict(zip(curve.steps, curve.values.get(quantity, ()), strict=False)) for curve in one.curves]
     for step in curves[0] if curves else ():
-        if all(step in curve for curve in curves) and (mean := mean_of([curve[step] for curve in curves])) is not None:
+        if (
+            all(step in curve for curve in curves)
+            and (mean := of_benchmark.mean_of([curve[step] for curve in curves])) is not None
+        ):
             yield replace(mean, x=step)
 
 
@@ -309,7 +303,7 @@ def _known(points: Sequence[Placed], metric: str) -> list[MetricData]:
 
 
 def _value_of(metric: str) -> Callable[[ResultData], ChartPoint | None]:
-    return lambda result: now_of(result.metrics[metric], result.world_size)
+    return lambda result: of_benchmark.now_of(result.metrics[metric], result.world_size)
 
 
 def _points(name: str, found: Iterator[ChartPoint | None]) -> ChartSeries:

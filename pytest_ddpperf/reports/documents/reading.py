@@ -1,20 +1,39 @@
-"""A results document that was written before, read again: typed, or refused with the field that does not fit."""
+"""A results document that was written before, read again: typed or refused, and as the benchmarks of a run."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import msgspec
 
 from pytest_ddpperf.baselines.jsonfile import FileKind, checked, read_text
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.reports.document import read_as
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
+from pytest_ddpperf.metrics.table import METRICS, rules_of
+from pytest_ddpperf.records.counts import COUNTS, Counts
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import GpuHealth, Health
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Interval, Measurement, Series
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.document import IntervalData, read_as, values_of
+from pytest_ddpperf.reports.documents.parts import AgainstData, HealthData
+from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
+from pytest_ddpperf.reports.phrases import commit_text, environment_text
 
 RESULTS = FileKind(
     subject="results", version=2, cure="write it again with --ddpperf-report=json:FILE", content=ResultsData, shapes={}
 )
+_VERDICTS = {verdict.value: verdict for verdict in Verdict}
+_PLACES = {
+    name: place for place, name in enumerate((*COUNTS, *(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY))
+}
 _PROBLEM = re.compile(r"(.*) - at (?:`key` in )?`\$(?:\.(.*))?`", re.DOTALL)
 _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")
 
@@ -50,3 +69,131 @@ def problem_text(error: msgspec.DecodeError) -> str:
         problem = "is missing" if "missing" in problem else "is not known here"
     problem = re.sub(r"^(?=Expected|Object|Invalid)[A-Z]", lambda first: first[0].lower(), problem)
     return f"field {path}: {problem}" if path else problem
+
+
+def results_of(document: ResultsData) -> tuple[Result, ...]:
+    """The benchmarks, in the order measured, with all that a report on them says, and what a verdict on them needs.
+
+    What the document does not have stays out: each rank's own figures, and the record of a baseline.
+    """
+    return tuple(_result(data, document) for data in document.results)
+
+
+def facts_line(document: ResultsData, results: Sequence[Result]) -> str:
+    """The code, the day, the machines and what benchmarks are compared with, in one line."""
+    branch = f" of {document.branch}" if document.branch else ""
+    commit = f"commit {commit_text(document.commit, dirty=document.dirty)}{branch}" if document.commit else ""
+    machines = dict.fromkeys(environment_text(result.measurement.environment) for result in results)
+    against = [origin for origin in dict.fromkeys(result.origin for result in results) if origin]
+    compared = f"compared with {'; '.join(against)}" if against else ""
+    return "; ".join(filter(None, (commit, document.date, *machines, compared)))
+
+
+def full_name(result: Result) -> str:
+    """What tells a benchmark from all others of a project, on one machine: test, variant and number of ranks."""
+    return f"{result.test} {result.name} w{result.measurement.world_size}"
+
+
+def _result(data: ResultData, document: ResultsData) -> Result:
+    # In the order of the tables of counts and metrics, those of hooks last.
+    comparisons = tuple(
+        _comparison(name, data)
+        for name in sorted(data.metrics, key=lambda name: (_PLACES.get(name, len(_PLACES)), name))
+    )
+    environment = document.environments.get(data.environment_key, document.environment)
+    if environment is None:
+        raise BaselineError("field environment of the results: expected an object, for benchmarks were measured")
+    launches = zip(data.step_times, chain(map(_health, data.health), repeat(None)), strict=False)
+    measurement = Measurement(
+        **{each: getattr(data, each) for each in ("name", "strategy", "mode", "recipe", "over", "turns", "plan")},
+        environment=replace(environment, world_size=data.world_size),
+        launches=tuple(_launch(number, *each) for number, each in enumerate(launches)),
+        series=tuple(comparison.series for comparison in comparisons),
+        counts=None if data.counts is None else Counts(**values_of(data.counts)),
+    )
+    paired, pair = (None if one is None else _revision(one, measurement) for one in (data.against, data.paired_with))
+    return Result(
+        test=data.test,
+        measurement=measurement,
+        comparisons=comparisons,
+        verdict=_VERDICTS[data.verdict],
+        reference=paired or StoredBaseline(record=None, origin=data.origin, pair=pair, unpaired=data.unpaired),
+        findings=tuple(Finding("read_again", {"text": text}) for text in data.findings),
+        seconds=data.seconds,
+        failure=data.failure,
+    )
+
+
+def _comparison(name: str, result: ResultData) -> Comparison:
+    metric = result.metrics[name]
+    value = math.nan if metric.value is None else metric.value
+    series = Series(
+        **{each: getattr(metric, each) for each in ("unit", "scale", "gated")},
+        better=metric.better or "lower",
+        family=metric.family or "counted",
+        metric=name,
+        min_tolerance=metric.min_tolerance or 0.0,
+        samples=(value,) if metric.scale == "exact" else _numbers(metric.samples),
+        value=value,
+        interval=_interval(metric.interval),
+        rules=rules_of(name),
+    )
+    same = ("gated", "baseline", "change", "standard_error", "margin", "mde", "bound", "worse_in", "paired")
+    return Comparison(
+        **{each: getattr(metric, each) for each in same},
+        series=series,
+        change_interval=_interval(metric.change_interval),
+        df=math.inf if metric.df is None else metric.df,
+        tolerance=metric.tolerance if metric.tolerance is not None else 0.0 if metric.scale == "exact" else math.inf,
+        verdict=_VERDICTS[metric.verdict],
+        note=Finding("read_again", {"text": metric.note}) if metric.note else None,
+        base_samples=_numbers(metric.baseline_samples),
+    )
+
+
+def _numbers(samples: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(math.nan if sample is None else sample for sample in samples)
+
+
+def _interval(data: IntervalData | None) -> Interval | None:
+    """An interval; an end that is not finite is not in the document."""
+    if data is None:
+        return None
+    low, high = (-math.inf if data.low is None else data.low), (math.inf if data.high is None else data.high)
+    return Interval(low=low, high=high, confidence=data.confidence)
+
+
+def _launch(number: int, step_times: list[float], health: Health | None) -> Launch:
+    """A launch as one rank, whose steps last as long as those of the slowest rank."""
+    times = tuple(step_times)
+    rank = RankLaunch(rank=0, step_times=times, memory={}, loss=None, samples_per_step=None, tokens_per_step=None)
+    return Launch(round=number, ranks=(rank,), seconds=0.0, health=health)
+
+
+def _health(seen: HealthData | None) -> Health | None:
+    if seen is None:
+        return None
+    gpus = ({**values_of(gpu), "others": {other.pid: other.memory for other in gpu.others}} for gpu in seen.gpus)
+    return Health(cpu=seen.cpu, nodes=seen.nodes, gpus=tuple(GpuHealth(**gpu) for gpu in gpus))
+
+
+def _revision(data: AgainstData, measured: Measurement) -> PairedRevision:
+    """The other revision; its record tells only that it ran."""
+    record = None
+    if data.environment is not None:
+        record = BaselineRecord(
+            **{**measured.identity_fields, "environment": replace(data.environment, world_size=measured.world_size)},
+            plan=measured.plan,
+            series=(),
+            commit=data.commit,
+            date="",
+            steps=(),
+        )
+    return PairedRevision(
+        revision=data.revision,
+        commit=data.commit,
+        record=record,
+        launches=data.launches,
+        candidate_launches=len(measured.launches),
+        python=data.python,
+    )

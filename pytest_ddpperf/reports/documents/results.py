@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,22 +20,7 @@ from pytest_ddpperf.records.measurement import Better, Environment, Family, Mode
 from pytest_ddpperf.records.phases import MemoryUse
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.reports.document import Document, IntervalData, MetricName, Natural, NotNegative, Positive, about
-from pytest_ddpperf.reports.documents.calls import (
-    BatchSizeData,
-    CalibratedData,
-    ConvergenceData,
-    PredictionData,
-    StrategyAdviceData,
-)
-from pytest_ddpperf.reports.documents.parts import (
-    AgainstData,
-    BaselineData,
-    BenchmarkData,
-    CountsData,
-    DiagnosisData,
-    ProfileData,
-    SectionData,
-)
+from pytest_ddpperf.reports.documents import calls, parts
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.overall import overall
 from pytest_ddpperf.reports.phrases import findings
@@ -56,6 +42,9 @@ VerdictWord = Annotated[
 ]
 
 
+_UNKNOWN = {"commit": None, "branch": None, "dirty": False, "commit_date": None}  # code outside of a repository
+
+
 def results_document(
     made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None
 ) -> dict[str, Any]:
@@ -72,17 +61,9 @@ def results_document(
             environment=max(environments, key=lambda environment: environment.world_size, default=None),
             environments={environment_key(environment): environment for environment in reversed(environments)},
             date=date,
-            branch=None if code is None else code.branch,
-            commit_date=None if code is None else code.commit_date,
-            commit=None if code is None else code.commit,
-            dirty=code is not None and code.dirty,
-            results=made.results,
+            **(_UNKNOWN if code is None else asdict(code)),
+            made=made,
             overall=overall(made.results),
-            batch_sizes=made.searches,
-            calibration=made.calibrated,
-            convergences=made.convergences,
-            predictions=made.predictions,
-            advice=made.advice,
             interrupted=interrupted,
         )
     )
@@ -137,7 +118,7 @@ class MetricData(Document, inside="series", of=[Comparison, Series], sparse=True
     )
 
 
-class ResultData(BenchmarkData, of=[StoredBaseline]):
+class ResultData(parts.BenchmarkData, of=[StoredBaseline]):
     """One benchmark."""
 
     mode: Mode | None
@@ -162,26 +143,26 @@ class ResultData(BenchmarkData, of=[StoredBaseline]):
     )
     seconds: NotNegative
     time: TimeSpent | None = about(source="spent")
-    against: AgainstData | None = about(source="paired")
-    paired_with: AgainstData | None = about(
+    against: parts.AgainstData | None = about(source="paired")
+    paired_with: parts.AgainstData | None = about(
         "The commit of the stored baseline, if times were measured side by side with it; null elsewhere.",
         lambda result: None if result.paired is not None else result.pair,
     )
     unpaired: str = about(source=lambda result: getattr(result.reference, "unpaired", ""))
-    baseline: BaselineData | None
+    baseline: parts.BaselineData | None
     origin: str
-    counts: CountsData | None
+    counts: parts.CountsData | None
     still_sent: str = about(
         "What steps that averaged no gradients sent all the same: exposed communication is without it; empty for "
         "nothing.",
         lambda result: still_sent(result.measurement),
     )
-    profile: ProfileData | None
-    diagnosis: DiagnosisData | None = about(
+    profile: parts.ProfileData | None
+    diagnosis: parts.DiagnosisData | None = about(
         "What its step is bound by, and what would make it faster; null if no step was taken apart.",
         lambda result: diagnosis_of(result.measurement),
     )
-    sections: list[SectionData] = about(
+    sections: list[parts.SectionData] = about(
         "The parts of a step that the user named, averaged over ranks, launches and steps.",
         lambda result: sections_of(result.measurement),
     )
@@ -214,7 +195,7 @@ class OverallData(Document):
     )
 
 
-class ResultsData(Document):
+class ResultsData(Document, inside="made"):
     """What --ddpperf-report=json:FILE writes: every benchmark of a run, measured and judged."""
 
     schema: Literal["pytest-ddpperf/results/2"] = about("Name and version of this format.")
@@ -232,14 +213,15 @@ class ResultsData(Document):
     interrupted: str | None = about("Why the run ended before all its tests had run; null if it did not.")
     overall: OverallData = about("All benchmarks together.")
     results: list[ResultData] = about("One entry for each benchmark, in the order measured.")
-    batch_sizes: list[BatchSizeData] = about(
-        "One entry for each search for the largest batch that fits, in the order made."
+    batch_sizes: list[calls.BatchSizeData] = about(
+        "One entry for each search for the largest batch that fits, in the order made.", "searches"
     )
-    calibration: list[CalibratedData] = about(
-        "One entry for each benchmark that ddpperf calibrate measured beside itself, in the order measured."
+    calibration: list[calls.CalibratedData] = about(
+        "One entry for each benchmark that ddpperf calibrate measured beside itself, in the order measured.",
+        "calibrated",
     )
-    convergences: list[ConvergenceData] = about(
+    convergences: list[calls.ConvergenceData] = about(
         "One entry for each call of converge, which trains by several strategies, in the order made."
     )
-    advice: list[StrategyAdviceData] = about("One entry for each call of advise, in the order made.")
-    predictions: list[PredictionData] = about("One entry for each step that was predicted, in the order made.")
+    advice: list[calls.StrategyAdviceData] = about("One entry for each call of advise, in the order made.")
+    predictions: list[calls.PredictionData] = about("One entry for each step that was predicted, in the order made.")

@@ -6,7 +6,7 @@ import json
 import math
 
 from pytest_ddpperf.records.results import Comparison
-from pytest_ddpperf.reports.documents.judged import full_name, results_of
+from pytest_ddpperf.reports.documents.reading import full_name, results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.lines import printable
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.reports.documents.judged import full_name, results_of
+from pytest_ddpperf.reports.documents.reading import full_name, results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.phrases import change_text

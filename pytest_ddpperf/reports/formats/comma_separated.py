@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.reports.documents.judged import results_of
+from pytest_ddpperf.reports.documents.reading import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.findings import words_of_note
 

@@ -8,18 +8,23 @@ from dataclasses import replace
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.charts.table import charts_of
-from pytest_ddpperf.reports.document import IntervalData
-from pytest_ddpperf.reports.documents.calls import BatchSizeData, ConvergenceData, PredictionData, StrategyAdviceData
-from pytest_ddpperf.reports.documents.judged import full_name, results_of
+from pytest_ddpperf.reports.documents.calls import (
+    BatchSizeData,
+    ConvergenceData,
+    FinalValueData,
+    PredictionData,
+    StrategyAdviceData,
+)
+from pytest_ddpperf.reports.documents.reading import facts_line, full_name, results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.page.benchmark import sections_of_benchmark
 from pytest_ddpperf.reports.formats.page.page import Block, Page, PageEntry, PageRow, PageSection, filled, html_of
-from pytest_ddpperf.reports.formats.words import facts_line, remarks
 from pytest_ddpperf.reports.overall import common_text, headline, overall_lines
 from pytest_ddpperf.reports.phrases import find, judges
 from pytest_ddpperf.reports.predictions import advice_table, predictions_table
+from pytest_ddpperf.reports.remarks import all_findings
 from pytest_ddpperf.reports.summary import summary_table, worst_first
-from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.reports.table import Table, table_of
 from pytest_ddpperf.units import format_count, format_percent, format_value, signed_percent
 
 _TELLING = ("benchmark", "change", "at most", "step time")
@@ -46,7 +51,7 @@ def html(document: ResultsData) -> str:
     return html_of(
         Page(
             title=f"ddpperf: {headline(results)}",
-            facts=tuple(facts_line(document).split("; ")) if results else (),
+            facts=tuple(facts_line(document, results).split("; ")) if results else (),
             lines=(*ended, *common_text(results, slower=False), *overall_lines(results)),
             noun="benchmark",
             headers=headers,
@@ -56,7 +61,7 @@ def html(document: ResultsData) -> str:
             ),
             notes=tuple(f"{word}: {meaning}" for word, meaning in table.legend.items()),
             entries=tuple(_entries(document, [(one, places[id(one)]) for one in ordered], charts)),
-            sections=tuple(_shared(document, results, charts)),
+            sections=tuple(_shared(document, results, charts, table.notes)),
         )
     )
 
@@ -115,15 +120,16 @@ def _entries(
         )
 
 
-def _shared(document: ResultsData, results: Sequence[Result], charts: Sequence[Chart]) -> Iterator[PageSection]:
+def _shared(
+    document: ResultsData, results: Sequence[Result], charts: Sequence[Chart], conclusions: tuple[str, ...]
+) -> Iterator[PageSection]:
     """What concerns several benchmarks, or none."""
     parts: dict[str, list[Block]] = {
         title: [chart for kind in kinds for chart in charts if chart.kind == kind] for title, kinds in _CURVES.items()
     }
-    table = summary_table(results) if results else None
     parts["Convergence"].append(_kept(document.convergences))
-    parts["Conclusions"] = [] if table is None else [table.notes]
-    parts["Notes"] = [tuple(remarks(results))]
+    parts["Conclusions"] = [conclusions]
+    parts["Notes"] = [tuple(all_findings(results))]
     parts["Predictions"] = _predictions(document.predictions)
     parts["Advice"] = _advice(document.advice)
     parts["Batch sizes"] = [_batch_sizes(document.batch_sizes)]
@@ -134,35 +140,30 @@ def _shared(document: ResultsData, results: Sequence[Result], charts: Sequence[C
 
 def _kept(found: Sequence[ConvergenceData]) -> Table:
     """Returns how the end of each strategy's trainings stands to that of the first one's."""
-    return Table(
+    return table_of(
+        [(each.test, row) for each in found for row in each.kept],
+        {
+            "training": lambda each: f"{each[0].partition('::')[2]} {each[1].name}",
+            "quantity": lambda each: each[1].quantity,
+            "verdict": lambda each: each[1].agreement,
+            "worse": lambda each: _worse(each[1].worse),
+            "tolerance": lambda each: format_percent(each[1].tolerance),
+        },
         title="beside the first strategy; worse: as a share of its value",
-        headers=("training", "quantity", "verdict", "worse", "tolerance"),
-        rows=tuple(
-            (
-                f"{each.test.partition('::')[2]} {row.name}",
-                row.quantity,
-                row.agreement,
-                NOTHING
-                if row.worse.value is None
-                else f"{signed_percent(row.worse.value)} %{_ends(row.worse.interval)}",
-                format_percent(row.tolerance),
-            )
-            for each in found
-            for row in each.kept
-        ),
         left=3,
         right=0,
     )
 
 
-def _ends(interval: IntervalData | None) -> str:
-    if interval is None or interval.low is None or interval.high is None:
-        return ""
-    return f" [{signed_percent(interval.low)} .. {signed_percent(interval.high)}]"
+def _worse(found: FinalValueData) -> str:
+    ends, change = found.interval, "" if found.value is None else f"{signed_percent(found.value)} %"
+    if not change or ends is None or ends.low is None or ends.high is None:
+        return change
+    return f"{change} [{signed_percent(ends.low)} .. {signed_percent(ends.high)}]"
 
 
 def _predictions(predictions: Sequence[PredictionData]) -> list[Block]:
-    return [predictions_table([(each.test, each, each.gain) for each in predictions])] if predictions else []
+    return [predictions_table(predictions)] if predictions else []
 
 
 def _advice(advice: Sequence[StrategyAdviceData]) -> list[Block]:
@@ -172,17 +173,14 @@ def _advice(advice: Sequence[StrategyAdviceData]) -> list[Block]:
 
 
 def _batch_sizes(found: Sequence[BatchSizeData]) -> Table:
-    return Table(
+    return table_of(
+        found,
+        {
+            "search": lambda each: f"{each.test.partition('::')[2]} {each.training}",
+            "ranks": lambda each: str(each.world_size),
+            "fits": lambda each: str(each.size),
+            "peak": lambda each: "" if each.peak is None else format_value(each.peak, "B"),
+            "tried": lambda each: ", ".join(str(trial.size) for trial in each.tried),
+        },
         title="the largest batch of a rank that fits",
-        headers=("search", "ranks", "fits", "peak", "tried"),
-        rows=tuple(
-            (
-                f"{each.test.partition('::')[2]} {each.training}",
-                str(each.world_size),
-                str(each.size),
-                NOTHING if each.peak is None else format_value(each.peak, "B"),
-                ", ".join(str(trial.size) for trial in each.tried),
-            )
-            for each in found
-        ),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pytest_ddpperf.reports.documents.judged import results_of
+from pytest_ddpperf.reports.documents.reading import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first

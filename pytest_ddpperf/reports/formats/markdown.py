@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN
-from pytest_ddpperf.reports.documents.judged import results_of
+from pytest_ddpperf.reports.documents.reading import facts_line, results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.formats.words import facts_line, reasons, remarks
 from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.overall import common_text, headline, overall_lines
-from pytest_ddpperf.reports.remarks import undecided_lines
+from pytest_ddpperf.reports.remarks import all_findings, reasons, undecided_lines
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count
@@ -53,7 +52,7 @@ def markdown(document: ResultsData) -> str:
             _folded(f"{title} {format_count(number, 'benchmark')}", markdown_table(benchmark_table(shown))),
             _remarks(results),
         ]
-        blocks.append(plain(facts_line(document)))
+        blocks.append(plain(facts_line(document, results)))
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
@@ -88,7 +87,7 @@ def _cell(text: str) -> str:
 
 
 def _remarks(results: Sequence[Result]) -> str:
-    lines = [f"- {plain(line)}" for line in remarks(results)]
+    lines = [f"- {plain(line)}" for line in all_findings(results)]
     more = [f"- and {len(lines) - _NOTES} more"] if len(lines) > _NOTES else []
     return _folded("Notes", "\n".join([*lines[:_NOTES], *more])) if lines else ""
 

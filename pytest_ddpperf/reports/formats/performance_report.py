@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.diagnosis import CAUSES
-from pytest_ddpperf.reports.documents.judged import results_of
+from pytest_ddpperf.reports.documents.reading import facts_line, results_of
 from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
-from pytest_ddpperf.reports.formats.words import facts_line, reasons
-from pytest_ddpperf.reports.lines import INDENT, printable, wrapped
+from pytest_ddpperf.reports.lines import INDENT, printable
 from pytest_ddpperf.reports.overall import headline
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.predictions import advice_table, predictions_table
+from pytest_ddpperf.reports.remarks import reasons
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import render
 
@@ -29,13 +29,14 @@ def performance_report(document: ResultsData) -> str:
     data = {id(result): each for result, each in zip(results, document.results, strict=True)}
     ordered = worst_first(results)
     ended = [f"the run ended before all its tests had run: {document.interrupted}"] if document.interrupted else []
-    head = [_TITLE, "=" * len(_TITLE), *wrapped([facts_line(document)] if results else [], None), *wrapped(ended, None)]
+    facts = [facts_line(document, results)] if results else []
+    head = [_TITLE, "=" * len(_TITLE), *map(printable, (*facts, *ended))]
     blocks = ["\n".join(head), headline(results)]
     if ordered:
         blocks.append(render(benchmark_table(ordered)))
     blocks += ["\n".join(_benchmark(result, data[id(result)])) for result in ordered]
     if document.predictions:
-        blocks.append(render(predictions_table([(one.test, one, one.gain) for one in document.predictions])))
+        blocks.append(render(predictions_table(document.predictions)))
     blocks += [f"{printable(advice.test)}\n{render(advice_table(advice))}" for advice in document.advice]
     return "\n\n".join(blocks) + "\n"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.judged import full_name, results_of
+from pytest_ddpperf.reports.documents.reading import full_name, results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 
 _VERSION = "5.0.0"  # of pytest-benchmark, whose files these are like

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.baselines.history.database import HistoryRun
+from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Trainings
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, thinned, view_of
@@ -17,9 +20,9 @@ from pytest_ddpperf.reports.charts.of_trend import trend_chart
 from pytest_ddpperf.reports.charts.table import CHARTS, charts_of
 from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.documents.trend import TrendData
 from tests.factories import make_results_document
 from tests.reports.golden_runs import RUNS, metric, result, strategy
+from tests.reports.test_trend import BENCHMARK
 
 SCALED = "perf/test_scaling.py::test_weak"
 
@@ -251,31 +254,12 @@ def test_trainings_converge_step_by_step() -> None:
 
 
 def test_a_trend_is_a_chart() -> None:
-    run = {"commit": "a1b2c3d4e5", "dirty": False, "date": "2026-10-02T10:00:00+00:00"}
-    shared = {**run, "branch": None, "recorded": run["date"], "runs": 1, "change": None}
-    interval = {"low": 0.9, "high": 1.1, "confidence": 0.95}
-    trend = read_as(
-        TrendData,
-        {
-            **dict.fromkeys(("mode", "steps")),
-            **dict.fromkeys(("name", "strategy"), "ddp"),
-            "test": "t.py::test_f",
-            "recipe": {},
-            "world_size": 2,
-            "environment_key": "cpu",
-            "beside": False,
-            "unit": "s",
-            "better": "lower",
-            "scale": "ratio",
-            "changes": [],
-            "outliers": [1],
-            "points": [
-                {**shared, "value": 1.0, "interval": interval, "level": 1.01},
-                {**shared, "commit": None, "value": 2.0, "interval": None, "level": 1.01},
-            ],
-        },
+    run = HistoryRun(date="2026-10-02T10:00:00+00:00", commit="a1b2c3d4e5")
+    first = Point(
+        run=run, runs=1, value=1.0, interval=Interval(low=0.9, high=1.1, confidence=0.95), level=1.01, change=None
     )
-    chart = trend_chart(trend, "step_time")
+    second = replace(first, run=replace(run, commit=None), value=2.0, interval=None)
+    chart = trend_chart(Trend(benchmark=BENCHMARK, points=(first, second), changes=(), outliers=(1,)))
     assert [(each.name, points(each)) for each in chart.series] == [
         ("step_time", [(0, 1.0, 0.9, 1.1)]),
         ("out of line with its neighbours", [(1, 2.0)]),

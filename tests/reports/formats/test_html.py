@@ -15,8 +15,8 @@ from pytest_ddpperf.reports.document import replaced
 from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StrategyAdviceData
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of, sort_key
-from pytest_ddpperf.reports.formats.words import reasons
 from pytest_ddpperf.reports.phrases import findings
+from pytest_ddpperf.reports.remarks import reasons
 from tests.reports.formats.samples import HOSTILE, MakeDocument
 from tests.reports.formats.test_performance_report import STEP
 from tests.reports.golden_runs import RUNS, result

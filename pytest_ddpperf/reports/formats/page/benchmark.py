@@ -15,9 +15,9 @@ from pytest_ddpperf.reports.documents.parts import CountsData, DiagnosisData, He
 from pytest_ddpperf.reports.documents.results import ResultData
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.formats.page.page import Block, PageSection, filled
-from pytest_ddpperf.reports.formats.words import reasons
 from pytest_ddpperf.reports.phrases import bound_text, change_text, findings, names_by_remark, size_text, values_text
-from pytest_ddpperf.reports.table import Table, filled_columns
+from pytest_ddpperf.reports.remarks import reasons
+from pytest_ddpperf.reports.table import Table, table_of
 from pytest_ddpperf.units import format_count, format_number, format_percent, format_value, significant
 
 _PARTS = 12  # of a count, the largest ones
@@ -63,25 +63,22 @@ def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
 def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
     """A row for each metric; columns that none fills are left out."""
     exact = all(each.series.scale == "exact" for each in comparisons)
-    columns = {
-        "metric": [each.series.metric for each in comparisons],
-        "verdict": [each.verdict.value.replace("_", " ") for each in comparisons],
-        "value": [values_text(each) for each in comparisons],
-        "change": ["" if exact else change_text(each) for each in comparisons],
-        "at most": [bound_text(each) for each in comparisons],
-        "tolerance": [
-            size_text(each.tolerance, each) if each.gated and not exact and math.isfinite(each.tolerance) else ""
-            for each in comparisons
-        ],
-        "could have seen": ["" if exact or each.mde is None else size_text(each.mde, each) for each in comparisons],
-    }
-    headers, rows = filled_columns(columns)
-    texts = [words_of_note(each.note) for each in comparisons]
-    notes = names_by_remark((each.series.metric, text) for each, text in zip(comparisons, texts, strict=True) if text)
-    return Table(
+    notes = names_by_remark((each.series.metric, words_of_note(each.note)) for each in comparisons if each.note)
+    return table_of(
+        comparisons,
+        {
+            "metric": lambda each: each.series.metric,
+            "verdict": lambda each: each.verdict.value.replace("_", " "),
+            "value": values_text,
+            "change": lambda each: "" if exact else change_text(each),
+            "at most": bound_text,
+            "tolerance": lambda each: (
+                size_text(each.tolerance, each) if each.gated and not exact and math.isfinite(each.tolerance) else ""
+            ),
+            "could have seen": lambda each: "" if exact or each.mde is None else size_text(each.mde, each),
+        },
+        every=False,
         title=title,
-        headers=headers,
-        rows=rows,
         notes=tuple(f"{', '.join(names)}: {text}" for text, names in notes.items()),
         left=2,
         right=0,
@@ -91,35 +88,32 @@ def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
 def _parts(counts: CountsData | None) -> Table:
     """Returns what counts are made of, the largest parts first."""
     known = {} if counts is None else counts.details
-    rows = [
+    rows = tuple(
         (metric, part, format_number(number))
         for metric in COUNTS
         for part, number in sorted(known.get(metric, {}).items(), key=lambda each: -each[1])[:_PARTS]
         if len(known[metric]) > 1 or part != metric
-    ]
+    )
     return Table(
         title=f"what counts are made of, at most {_PARTS} parts of each",
         headers=("count", "part", "in a step"),
-        rows=tuple(rows),
+        rows=rows,
         left=2,
         right=0,
     )
 
 
 def _named_sections(data: ResultData) -> Table:
-    return Table(
+    return table_of(
+        data.sections,
+        {
+            "section": lambda each: each.path,
+            "entries a step": lambda each: significant(each.count),
+            "time": lambda each: format_value(each.seconds, "s"),
+            "own time": lambda each: format_value(each.own_seconds, "s"),
+            "share of the step": lambda each: format_percent(each.share),
+        },
         title="parts of a step that the test names",
-        headers=("section", "entries a step", "time", "own time", "share of the step"),
-        rows=tuple(
-            (
-                each.path,
-                significant(each.count),
-                format_value(each.seconds, "s"),
-                format_value(each.own_seconds, "s"),
-                format_percent(each.share),
-            )
-            for each in data.sections
-        ),
         right=0,
     )
 
@@ -147,13 +141,15 @@ def _communication(data: ResultData) -> Mapping[str, str]:
 
 
 def _diagnosis(found: DiagnosisData) -> list[Block]:
-    causes = Table(
+    causes = table_of(
+        found.causes,
+        {
+            "cause": lambda each: each.bottleneck.replace("_", " "),
+            "time": lambda each: format_value(each.seconds, "s"),
+            "share": lambda each: format_percent(each.share),
+            "what it rests on": lambda each: each.text,
+        },
         title="causes; together they are the step",
-        headers=("cause", "time", "share", "what it rests on"),
-        rows=tuple(
-            (each.bottleneck.replace("_", " "), format_value(each.seconds, "s"), format_percent(each.share), each.text)
-            for each in found.causes
-        ),
     )
     advice = tuple(f"{number}. {each.text}" for number, each in enumerate(found.advice, 1))
     return [(f"bound by {found.text}",), causes, advice]
@@ -179,20 +175,19 @@ def environment_facts(environment: Environment) -> dict[str, str]:
 def _health(launches: Sequence[HealthData | None]) -> Table:
     """Returns what else went on in the machine, a row for each launch."""
     known = [(number, each.cpu) for number, each in enumerate(launches, 1) if each is not None]
-    columns = {
-        "launch": [str(number) for number, _ in known],
-        "others": ["" if cpu.others is None else format_percent(cpu.others) for _, cpu in known],
-        "steal": ["" if cpu.steal is None else format_percent(cpu.steal) for _, cpu in known],
-        "throttled": ["" if not cpu.throttled else format_value(cpu.throttled, "s") for _, cpu in known],
-        "frequency GHz": ["" if cpu.frequency is None else significant(cpu.frequency / 1e9) for _, cpu in known],
-        "governor": [cpu.governor or "" for _, cpu in known],
-    }
-    headers, rows = filled_columns(columns)
-    return Table(
+    return table_of(
+        known,
+        {
+            "launch": lambda one: str(one[0]),
+            "others": lambda one: "" if one[1].others is None else format_percent(one[1].others),
+            "steal": lambda one: "" if one[1].steal is None else format_percent(one[1].steal),
+            "throttled": lambda one: "" if not one[1].throttled else format_value(one[1].throttled, "s"),
+            "frequency GHz": lambda one: "" if one[1].frequency is None else significant(one[1].frequency / 1e9),
+            "governor": lambda one: one[1].governor or "",
+        },
+        every=False,
         title="the processor during launches: time of other processes, and taken by a hypervisor",
-        headers=headers,
-        rows=rows,
-        right=1 if "governor" in headers else 0,
+        right=int(any(cpu.governor for _, cpu in known)),
     )
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
-from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, remark_of, units_of, view_of
+from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartSeries, in_units, remark_of, view_of
 from pytest_ddpperf.reports.lines import JOINED, printable
-from pytest_ddpperf.units import Scale
 
 _LEVEL = re.compile(r"[\d.]+ % CI")  # in which no line is broken
 _WHOLE = 12  # digits of a place: all that it has but for what a division leaves
@@ -16,9 +14,9 @@ _WHOLE = 12  # digits of a place: all that it has but for what a division leaves
 
 def chart_data(chart: Chart) -> dict[str, Any]:
     """Title, axes and series, with all numbers in the unit that the axis names."""
-    by_x, common = units_of(chart)
+    chart = in_units(chart)
     names = [series.name for series in chart.series]
-    references = [_series(series, by_x, common) for series in chart.references]
+    references = [_series(series) for series in chart.references]
     for series, data in zip(chart.references, references, strict=True):
         if series.of in names:
             data["of"] = names.index(series.of)
@@ -27,51 +25,42 @@ def chart_data(chart: Chart) -> dict[str, Any]:
         "title": printable(chart.title),
         "style": chart.style,
         "subject": "" if len(chart.benchmarks) == 1 else printable(chart.subject),
-        "x": _axis(chart.x, by_x),
-        "y": _axis(chart.y, common),
-        "series": [_series(series, by_x, common) for series in chart.series],
+        "x": _axis(chart.x),
+        "y": _axis(chart.y),
+        "series": [_series(series) for series in chart.series],
         "references": references,
     }
     if chart.style != "stacked":
         view = view_of(chart)
-        found["shown"] = [view.low / common.factor, view.high / common.factor]
+        found["shown"] = [view.low, view.high]
         if view.cut:
             found["cut"] = CUT
     remark = _LEVEL.sub(lambda level: level[0].replace(" ", JOINED), remark_of(chart))
     return {**found, "note": remark} if remark else found
 
 
-def _axis(axis: Axis, common: Scale) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": printable(axis.name), "unit": common.unit}
+def _axis(axis: Axis) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": printable(axis.name), "unit": axis.unit}
     if axis.labels:
         data["labels"] = list(map(printable, axis.labels))
     return {**data, "log": True} if axis.log else data
 
 
-def _series(series: ChartSeries, by_x: Scale, common: Scale) -> dict[str, Any]:
+def _series(series: ChartSeries) -> dict[str, Any]:
     """Its numbers as lists; ``x`` is the first one where whole numbers follow it, ends are left out where none is."""
-    points = series.points
-    xs = [_short(point.x, by_x, _WHOLE) for point in points]
+    xs = [_short(each.x, _WHOLE) for each in series.points]
     consecutive = xs == [xs[0] + i for i in range(len(xs))]
-    data: dict[str, Any] = {
+    ends = {"low": [each.low for each in series.points], "high": [each.high for each in series.points]}
+    known = any(end is not None for several in ends.values() for end in several)
+    return {
         "name": printable(series.name),
         "x": xs[0] if consecutive else xs,
-        "y": [_short(point.y, common) for point in points],
-    }
-    return {**data, **_ends(points, common)}
-
-
-def _ends(points: Sequence[ChartPoint], common: Scale) -> dict[str, Any]:
-    lows, highs = [point.low for point in points], [point.high for point in points]
-    if not any(end is not None for end in (*lows, *highs)):
-        return {}
-    return {
-        "low": [None if end is None else _short(end, common) for end in lows],
-        "high": [None if end is None else _short(end, common) for end in highs],
+        "y": [_short(each.y) for each in series.points],
+        **({name: [None if end is None else _short(end) for end in ends[name]] for name in ends} if known else {}),
     }
 
 
-def _short(value: float, common: Scale, digits: int = 5) -> float | int:
-    """A number of so many digits in a unit."""
-    number = float(f"{value / common.factor:.{digits}g}")
+def _short(value: float, digits: int = 5) -> float | int:
+    """A number of so many digits."""
+    number = float(f"{value:.{digits}g}")
     return int(number) if number.is_integer() else number

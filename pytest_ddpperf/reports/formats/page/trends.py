@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from pytest_ddpperf.baselines.history.trend import Trend
 from pytest_ddpperf.reports.charts.of_trend import trend_chart
-from pytest_ddpperf.reports.document import read_as
-from pytest_ddpperf.reports.documents.trend import TrendsData, trend_document
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.trend import change_texts, too_short, trend_table
 from pytest_ddpperf.units import format_count, format_number, format_value
@@ -19,10 +17,9 @@ _DIRECTIONS = ("too few commits", "no change", "better", "worse")
 def trends_page(trends: Sequence[Trend], metric: str) -> str:
     """All trends, the worst first, each with its chart, its changes and its commits."""
     ordered = sorted(trends, key=lambda trend: -trend.worst)
-    document = read_as(TrendsData, trend_document(ordered, metric))
     changed = sum(bool(trend.changes) for trend in ordered)
     entries = []
-    for trend, data in zip(ordered, document.trends, strict=True):
+    for trend in ordered:
         table = trend_table(trend)
         commits = replace(  # the chart shows what the last column plots in letters
             table,
@@ -38,7 +35,7 @@ def trends_page(trends: Sequence[Trend], metric: str) -> str:
                 verdict=_direction(trend),
                 sections=(
                     PageSection("Changes", (change_texts(trend),)),
-                    PageSection("Trend", (replace(trend_chart(data, metric), subject=""),)),
+                    PageSection("Trend", (trend_chart(trend),)),
                     PageSection("Commits", (commits,)),
                 ),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
@@ -12,7 +13,7 @@ from pytest_ddpperf.reports.documents.results import MetricData, ResultData, Res
 from pytest_ddpperf.reports.formats.page.benchmark import environment_facts
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.table import Table
-from pytest_ddpperf.reports.two_runs import TwoRunsRow, two_runs, two_runs_table
+from pytest_ddpperf.reports.two_runs import TwoRunsRow, two_runs
 from pytest_ddpperf.units import format_count
 
 _SIDES = ("before", "after")
@@ -20,43 +21,43 @@ _SIDES = ("before", "after")
 
 def two_runs_page(before: ResultsData, after: ResultsData) -> str:
     """Returns how far each metric differs, and the launches and phases of both runs for each benchmark."""
-    rows, notes = two_runs(before, after)
-    table = two_runs_table(before, after)
+    table, rows = two_runs(before, after)
     by_benchmark = [(key, list(group)) for key, group in groupby(rows, attrgetter("key"))]
     places = {key: place for place, (key, _) in enumerate(by_benchmark)}
     return html_of(
         Page(
             title="ddpperf: " + table.title.replace("->", "\u2192"),  # an arrow that no line is broken in
-            lines=tuple(notes),
+            lines=table.notes,
             noun="metric",
             headers=table.headers,
             left=2,
             rows=tuple(
                 PageRow(
-                    cells=cells,
+                    cells=row.cells,
                     entry=places[row.key],
                     change=row.drawn,
                     search=" ".join(map(str, row.key)),
                     numbers=dict(enumerate(row.values, start=2)),
                 )
-                for row, cells in zip(rows, table.rows, strict=True)
+                for row in rows
             ),
-            entries=tuple(_entry(before, after, group) for _, group in by_benchmark),
+            entries=tuple(_entry(before, after, group, table.headers[1:]) for _, group in by_benchmark),
         )
     )
 
 
-def _entry(before: ResultsData, after: ResultsData, rows: list[TwoRunsRow]) -> PageEntry:
+def _entry(before: ResultsData, after: ResultsData, rows: list[TwoRunsRow], headers: tuple[str, ...]) -> PageEntry:
     """A benchmark in both runs."""
     test, name, ranks = rows[0].key
     old, new = (_found(document, rows[0]) for document in (before, after))
     metrics = {name: _beside(metric, old.metrics.get(name)) for name, metric in new.metrics.items()}
     both = replaced(new, metrics=metrics, against=None)
-    charts = tuple(filled((*launches(both, "", _SIDES), *phase_change(both, "", _SIDES))))
+    made = {"launches": launches(both, _SIDES), "phase_change": phase_change(both, _SIDES)}
+    charts = tuple(replace(chart, kind=kind) for kind, charts in made.items() for chart in filled(charts))
     changes = Table(
         title="metrics that decide, and counts that differ",
-        headers=("metric", "before", "after", "change [95 % CI]"),
-        rows=tuple((row.metric, row.before, row.after, row.change) for row in rows),
+        headers=headers,
+        rows=tuple(row.cells[1:] for row in rows),
         right=0,
     )
     environments = [

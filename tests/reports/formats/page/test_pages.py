@@ -8,7 +8,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from pytest_ddpperf.reports.trend import change_texts
-from pytest_ddpperf.reports.two_runs import two_runs_table
+from pytest_ddpperf.reports.two_runs import two_runs
 from tests.reports.formats.samples import HOSTILE, MakeDocument
 from tests.reports.formats.test_html import data_of
 from tests.reports.golden_runs import metric, result, strategy
@@ -34,7 +34,7 @@ def test_two_runs_are_beside_each_other(make_document: MakeDocument) -> None:
     before = make_document(measured(0.1, 2.0, 0.099, 0.1, 0.101))
     after = make_document(measured(0.2, 4.0, 0.198, 0.2, 0.202), result("t.py::test_b", Verdict.NEW, 0.1))
     text = two_runs_page(before, after)
-    table = two_runs_table(before, after)
+    table, _ = two_runs(before, after)
     assert rows_of(text) == [list(row) for row in table.rows]
     assert ["test_a ddp", "collective_calls", "2", "4", "+100.0 % [counted]"] in rows_of(text)
     assert "only in the second run: test_b ddp" in text
