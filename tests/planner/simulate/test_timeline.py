@@ -206,9 +206,10 @@ def own_step(ctx: RankContext) -> Callable[[], None]:
     from torch.distributed import _functional_collectives as functional
 
     first, second, third = (torch.ones(size) for size in (256, 512, 1024))
+    world: Any = dist.group.WORLD
 
     def step() -> None:
-        reduced = functional.all_reduce(first, "sum", dist.group.WORLD)
+        reduced = functional.all_reduce(first, "sum", world)
         dist.broadcast(second, 0)
         work = dist.all_reduce(third, async_op=True)
         reduced.sum()
@@ -231,9 +232,10 @@ def test_functional_collectives_of_a_step_that_reads_values_are_recorded(recorde
         from torch.distributed import _functional_collectives as functional
 
         mine = torch.ones(256)
+        world: Any = dist.group.WORLD
 
         def step() -> None:
-            functional.all_reduce(mine, "sum", dist.group.WORLD).sum().item()
+            functional.all_reduce(mine, "sum", world).sum().item()
             dist.all_reduce(torch.ones(512))
 
         return step
