@@ -190,8 +190,7 @@ def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> Non
     kept = [frame for frame in summary.stack if not is_machinery(frame.filename)]
     users = next((i for i, frame in enumerate(kept) if not in_library(frame.filename)), None)
     ours = [frame.filename.startswith(_INSTRUMENTS) for frame in kept]
-    # Frames of instruments lead to the user's code, and from there to torch's; the innermost one may be at fault.
-    if users is not None:
+    if users is not None:  # instruments lead to the user's code, and from there to torch; the innermost may be at fault
         kept = [frame for i, frame in enumerate(kept) if not ours[i] or (ours[-1] and i > users)]
     summary.stack = traceback.StackSummary.from_list(kept)
     for cause in (summary.__cause__, summary.__context__):
