@@ -188,10 +188,11 @@ def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> Non
         return
     seen.add(id(summary))
     kept = [frame for frame in summary.stack if not is_machinery(frame.filename)]
-    users = next((i for i, frame in enumerate(kept) if not in_library(frame.filename)), 0)
-    # Frames of instruments lead to the user's code too; where none of it follows, the fault may be an instrument's.
-    leading = [frame for frame in kept[:users] if not frame.filename.startswith(_INSTRUMENTS)]
-    summary.stack = traceback.StackSummary.from_list([*leading, *kept[users:]])
+    users = next((i for i, frame in enumerate(kept) if not in_library(frame.filename)), None)
+    ours = [frame.filename.startswith(_INSTRUMENTS) for frame in kept]
+    if users is not None:  # instruments lead to the user's code, and from there to torch; the innermost may be at fault
+        kept = [frame for i, frame in enumerate(kept) if not ours[i] or (ours[-1] and i > users)]
+    summary.stack = traceback.StackSummary.from_list(kept)
     for cause in (summary.__cause__, summary.__context__):
         if cause is not None:
             _cut_machinery(cause, seen)

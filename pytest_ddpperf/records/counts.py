@@ -266,9 +266,8 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
     parts |= {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
     for part in dict.fromkeys((*then.varying.get(metric, {}), *now.varying.get(metric, {}))):
         old, new = parts[part]
-        changed = abs(new - old) > max(row.floor, row.floor_share * old)
-        if _shift(metric, part, then, now, (old, new)) == 0:
-            continue  # the sides differ in the number of steps alone
+        differ = _shift(metric, part, then, now, (old, new)) != 0  # not only in the number of steps
+        changed = differ and abs(new - old) > max(row.floor, row.floor_share * old)
         if changed and not certain(metric, part, then, now, [(old, new)]):
             doubt = _doubt(metric, part, then, now)[new < old]
             needed = max(needed, min(then.steps, now.steps) * doubt / abs(new - old))

@@ -61,6 +61,12 @@ def test_frames_of_instruments_below_the_users_code_stay() -> None:
     assert shown(raised_in(*files), *files) == list(files[1:])
 
 
+def test_frames_of_instruments_between_the_users_code_and_torch_are_left_out() -> None:
+    """Such as those of a wrapper that notes which line makes a DistributedDataParallel."""
+    files = "/home/train.py", own("instruments/counting/sites.py"), torch.__file__
+    assert shown(raised_in(*files), *files) == ["/home/train.py", torch.__file__]
+
+
 @pytest.mark.parametrize("last", [own("instruments/clock.py"), torch.__file__])
 def test_a_failure_without_the_users_code_keeps_what_there_is(last: str) -> None:
     """It may be a fault of ours, and would else look like one of torch's."""
