@@ -128,10 +128,10 @@ def make_measurement(**fields: Any) -> Measurement:
     return Measurement(**{**defaults, "environment": make_environment(), **fields})
 
 
-def make_record(**fields: Any) -> BaselineRecord:
+def make_baseline_record(**fields: Any) -> BaselineRecord:
     """What was stored of a benchmark named after its strategy, ddp, without metrics."""
-    defaults = {"name": "ddp", "strategy": "ddp", "mode": None, "plan": Plan(warmup=5, steps=60), "series": ()}
-    defaults |= {"environment": make_environment(), "commit": None, "date": "2026-01-12", "steps": ()}
+    defaults: dict[str, Any] = {"name": "ddp", "strategy": "ddp", "mode": None, "plan": Plan(warmup=5, steps=60)}
+    defaults |= {"environment": make_environment(), "series": (), "commit": None, "date": "2026-01-12", "steps": ()}
     return BaselineRecord(**{**defaults, **fields})
 
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_ddpperf.records.measurement import Environment, Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord
 from tests import factories
-from tests.factories import make_record
+from tests.factories import make_baseline_record
 
 CPU = factories.make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1", "note": ""})
 STEP_TIME = factories.make_series(
@@ -27,7 +27,7 @@ SKEW = factories.make_series(
     min_tolerance=0.03,
     samples=(0.01,),
 )
-RECORD = make_record(
+RECORD = make_baseline_record(
     plan=Plan(warmup=5, steps=60),
     environment=CPU,
     series=(STEP_TIME, SKEW),

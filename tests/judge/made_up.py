@@ -17,7 +17,7 @@ from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.stats.intervals import Change
-from tests.factories import make_environment, make_launch, make_measurement, make_record
+from tests.factories import make_baseline_record, make_environment, make_launch, make_measurement
 
 ROWS = {metric.name: metric for metric in METRICS}
 ENVIRONMENT = make_environment(cpu_model="some cpu", recorded={"host": "here"})
@@ -43,7 +43,7 @@ def on_machine(one: Measurement, others: float = 0.0, launches: int = 8) -> Meas
 
 
 def stored(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60)) -> BaselineRecord:  # noqa: B008 - frozen
-    return make_record(plan=plan, environment=ENVIRONMENT, series=metrics, commit="3f2a1c0")
+    return make_baseline_record(plan=plan, environment=ENVIRONMENT, series=metrics, commit="3f2a1c0")
 
 
 def found(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60), differs: tuple[str, ...] = ()) -> StoredBaseline:  # noqa: B008 - frozen

@@ -18,11 +18,11 @@ from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, words_of_note
 from pytest_ddpperf.reports.phrases import findings
-from tests.factories import make_environment, make_measurement, make_record
+from tests.factories import make_baseline_record, make_environment, make_measurement
 
 ENVIRONMENT = make_environment(cpu_model="some cpu")
 MEASURED = make_measurement(plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT)
-BASELINE = make_record(plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT, commit="3f2a1c0")
+BASELINE = make_baseline_record(plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT, commit="3f2a1c0")
 
 
 def judged(new: Measurement, base: StoredBaseline) -> Result:

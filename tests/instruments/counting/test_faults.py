@@ -33,7 +33,7 @@ from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.strategies.table import parallelise
 from tests.counted import count_step
-from tests.factories import make_environment, make_measurement, make_record, runnable
+from tests.factories import make_baseline_record, make_environment, make_measurement, runnable
 
 RANKS = 2
 FEW = 6  # steps are looked at: none has a period of more than two
@@ -251,7 +251,7 @@ ENVIRONMENT = make_environment(cpu_model="some cpu", cores=2, world_size=RANKS)
 def judged(then: Counts, now: Counts) -> Result:
     """The judgement on counts against a baseline of others."""
     plan = Plan(warmup=5, steps=16)
-    base = make_record(plan=plan, environment=ENVIRONMENT, series=counted_series(then), counts=then)
+    base = make_baseline_record(plan=plan, environment=ENVIRONMENT, series=counted_series(then), counts=then)
     run = make_measurement(plan=plan, environment=ENVIRONMENT, series=counted_series(now), counts=now)
     found = StoredBaseline(record=base, origin="the baseline", counted=base)
     return compare("test_training.py::test_step", run, found, DecisionContext(tolerance=0.03, alpha=0.01))

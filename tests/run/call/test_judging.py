@@ -33,11 +33,11 @@ from pytest_ddpperf.run.call.variant import Variant, counted_only
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
 from tests.factories import (
+    make_baseline_record,
     make_environment,
     make_launch,
     make_measurement,
     make_new_result,
-    make_record,
     make_result,
     make_series,
     make_variant,
@@ -95,7 +95,7 @@ def test_whatever_becomes_of_the_reference_of_what_does_not_fit_the_others_stand
 
 
 STORED = StoredBaseline(
-    record=make_record(
+    record=make_baseline_record(
         name="hungry",
         strategy="custom",
         environment=make_environment(),

@@ -20,11 +20,11 @@ from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.call.pairing import Unpaired, side_of_baselines
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
-from tests.factories import git, make_environment, make_record, make_series
+from tests.factories import git, make_baseline_record, make_environment, make_series
 
 TEST = "test_it.py::test_same"
 COUNTS = Counts(totals={"flops": 8.0}, details={}, unstable={})
-RECORD = make_record(
+RECORD = make_baseline_record(
     name="custom",
     strategy="custom",
     environment=make_environment(),
