@@ -16,7 +16,7 @@ from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
-from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.results import results_document
 from pytest_ddpperf.reports.failure import failures_text
@@ -128,18 +128,26 @@ def make_measurement(**fields: Any) -> Measurement:
     return Measurement(**{**defaults, "environment": make_environment(), **fields})
 
 
+def make_baseline_record(**fields: Any) -> BaselineRecord:
+    """What was stored of a benchmark named after its strategy, ddp, without metrics."""
+    defaults: dict[str, Any] = {"name": "ddp", "strategy": "ddp", "mode": None, "plan": Plan(warmup=5, steps=60)}
+    defaults |= {"environment": make_environment(), "series": (), "commit": None, "date": "2026-01-12", "steps": ()}
+    return BaselineRecord(**{**defaults, **fields})
+
+
+def make_result(**fields: Any) -> Result:
+    """The result of a benchmark that has no baseline, with its measurement and verdict."""
+    defaults = {"test": "t.py::test", "comparisons": (), "reference": StoredBaseline(record=None, origin="")}
+    return Result(**{**defaults, **fields})
+
+
 def make_new_result(test: str = "t.py::test_a", *series: Series, **fields: Any) -> Result:
     """The result of a benchmark that has these metrics and no baseline."""
     comparisons = tuple(
         Comparison(series=metric, tolerance=0.03, verdict=Verdict.NEW, gated=metric.gated) for metric in series
     )
-    return Result(
-        test=test,
-        measurement=make_measurement(series=series, **fields),
-        comparisons=comparisons,
-        verdict=Verdict.NEW,
-        reference=StoredBaseline(record=None, origin=""),
-    )
+    measured = make_measurement(series=series, **fields)
+    return make_result(test=test, measurement=measured, comparisons=comparisons, verdict=Verdict.NEW)
 
 
 def make_history_run(number: int, **fields: Any) -> HistoryRun:

@@ -11,6 +11,7 @@ import pytest
 from pytest_ddpperf.records.measurement import Environment, Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord
 from tests import factories
+from tests.factories import make_baseline_record
 
 CPU = factories.make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1", "note": ""})
 STEP_TIME = factories.make_series(
@@ -26,15 +27,11 @@ SKEW = factories.make_series(
     min_tolerance=0.03,
     samples=(0.01,),
 )
-RECORD = BaselineRecord(
-    name="ddp",
-    strategy="ddp",
-    mode=None,
+RECORD = make_baseline_record(
     plan=Plan(warmup=5, steps=60),
     environment=CPU,
     series=(STEP_TIME, SKEW),
     commit="3f2a1c0" + "0" * 33,
-    date="2026-01-12",
     steps=({"min": 0.04, "p50": 0.042}, {"min": 0.0401, "p50": 0.0424}),
 )
 

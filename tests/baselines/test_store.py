@@ -27,7 +27,7 @@ from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import SIMULATED, Environment
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment, make_launch, make_measurement
+from tests.factories import make_environment, make_launch, make_measurement, make_result
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
@@ -441,13 +441,7 @@ def result(launches: int = 6, *, verdict: Verdict = Verdict.UNCHANGED, counts: C
     series = (STEP_TIME.series(seconds), *(() if counts is None else counted_series(counts)))
     made = tuple(make_launch((s, s), round=i) for i, s in enumerate(seconds))
     measured = make_measurement(environment=CPU, launches=made, series=series, counts=counts)
-    return Result(
-        test="t.py::test",
-        measurement=measured,
-        comparisons=(),
-        verdict=verdict,
-        reference=StoredBaseline(record=None, origin=""),
-    )
+    return make_result(measurement=measured, verdict=verdict)
 
 
 def with_health(one: Result, others: float) -> Result:

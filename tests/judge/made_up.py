@@ -17,7 +17,7 @@ from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.stats.intervals import Change
-from tests.factories import make_environment, make_launch
+from tests.factories import make_baseline_record, make_environment, make_launch, make_measurement
 
 ROWS = {metric.name: metric for metric in METRICS}
 ENVIRONMENT = make_environment(cpu_model="some cpu", recorded={"host": "here"})
@@ -32,16 +32,7 @@ def series(metric: str, samples: Sequence[float], *, factor: float = 1.0) -> Ser
 def measured(
     *metrics: Series, environment: Environment = ENVIRONMENT, findings: tuple[Finding, ...] = ()
 ) -> Measurement:
-    return Measurement(
-        name="ddp",
-        strategy="ddp",
-        mode=None,
-        plan=Plan(warmup=3, steps=60),
-        environment=environment,
-        launches=(),
-        findings=findings,
-        series=metrics,
-    )
+    return make_measurement(plan=Plan(warmup=3, steps=60), environment=environment, findings=findings, series=metrics)
 
 
 def on_machine(one: Measurement, others: float = 0.0, launches: int = 8) -> Measurement:
@@ -52,17 +43,7 @@ def on_machine(one: Measurement, others: float = 0.0, launches: int = 8) -> Meas
 
 
 def stored(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60)) -> BaselineRecord:  # noqa: B008 - frozen
-    return BaselineRecord(
-        name="ddp",
-        strategy="ddp",
-        mode=None,
-        plan=plan,
-        environment=ENVIRONMENT,
-        series=metrics,
-        commit="3f2a1c0",
-        date="2026-01-12",
-        steps=(),
-    )
+    return make_baseline_record(plan=plan, environment=ENVIRONMENT, series=metrics, commit="3f2a1c0")
 
 
 def found(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60), differs: tuple[str, ...] = ()) -> StoredBaseline:  # noqa: B008 - frozen

@@ -13,7 +13,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_measurement, make_series
+from tests.factories import make_measurement, make_result, make_series
 
 REASON = "two buckets in place of one"
 
@@ -38,7 +38,7 @@ BYTES = compared("collective_bytes", 100.0, 100.0, Verdict.UNCHANGED, unit="B", 
 
 def result(*comparisons: Comparison, verdict: Verdict = Verdict.REGRESSED) -> Result:
     stored = StoredBaseline(record=None, origin="the baseline")
-    return Result(
+    return make_result(
         test="test_it", measurement=make_measurement(), comparisons=comparisons, verdict=verdict, reference=stored
     )
 

@@ -15,14 +15,14 @@ from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import findings
-from tests.factories import failure_text, make_launch
+from tests.factories import failure_text, make_launch, make_rank_launch
 from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, on_machine, series
 
 
@@ -134,15 +134,7 @@ def test_the_worst_gated_metric_decides() -> None:
 
 def test_findings_of_the_measurement_come_with_the_result() -> None:
     crowded = replace(ENVIRONMENT, world_size=16)
-    launch = Launch(
-        round=0,
-        ranks=(
-            RankLaunch(
-                rank=0, step_times=(0.04,) * 60, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
-            ),
-        ),
-        seconds=1.0,
-    )
+    launch = Launch(round=0, ranks=(make_rank_launch(rank=0, step_times=(0.04,) * 60),), seconds=1.0)
     new = replace(measured(environment=crowded, findings=(Finding("said before"),)), launches=(launch,))
     result = judged(new, StoredBaseline(record=None, origin="no baseline"))
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_ddpperf.judge.calibration import Calibrated
-from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
+from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.rates import clopper_pearson
-from tests.factories import make_measurement, make_series
+from tests.factories import make_measurement, make_result, make_series
 
 R, U, O, I = Verdict.REGRESSED, Verdict.UNCHANGED, Verdict.OK, Verdict.INCONCLUSIVE  # noqa: E741
 
@@ -19,13 +19,7 @@ def run(verdict: Verdict = U, *, seconds: float = 1.0, bound: float | None = Non
     """A run whose step takes so long."""
     series = make_series("step_time", seconds)
     step = Comparison(series=series, tolerance=0.015, verdict=verdict, gated=True, bound=bound, mde=mde)
-    return Result(
-        test="t.py::test",
-        measurement=make_measurement(series=(series,)),
-        comparisons=(step,),
-        verdict=verdict,
-        reference=StoredBaseline(record=None, origin=""),
-    )
+    return make_result(measurement=make_measurement(series=(series,)), comparisons=(step,), verdict=verdict)
 
 
 def calibrated(*runs: Result) -> Calibrated:

@@ -13,28 +13,16 @@ from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.copies import Alike
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.measurement import Measurement, Plan
-from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Result, StoredBaseline
+from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, words_of_note
 from pytest_ddpperf.reports.phrases import findings
-from tests.factories import make_environment
+from tests.factories import make_baseline_record, make_environment, make_measurement
 
 ENVIRONMENT = make_environment(cpu_model="some cpu")
-MEASURED = Measurement(
-    name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT, launches=()
-)
-BASELINE = BaselineRecord(
-    name="ddp",
-    strategy="ddp",
-    mode=None,
-    plan=Plan(warmup=3, steps=60),
-    environment=ENVIRONMENT,
-    series=(),
-    commit="3f2a1c0",
-    date="2026-01-12",
-    steps=(),
-)
+MEASURED = make_measurement(plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT)
+BASELINE = make_baseline_record(plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT, commit="3f2a1c0")
 
 
 def judged(new: Measurement, base: StoredBaseline) -> Result:

@@ -21,7 +21,7 @@ from pytest_ddpperf.metrics.scaling import DeriveSeries, alone, gated_if_paired,
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Provenance, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
@@ -30,7 +30,7 @@ from pytest_ddpperf.run.call.references import PairedReferences
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import t_quantile
-from tests.factories import make_environment, make_variant
+from tests.factories import make_environment, make_rank_launch, make_variant
 
 PLAN = Plan(warmup=1, steps=4)
 REVISION = Revision("main", "3f2a1c0" + "0" * 33, Path("/project"))
@@ -50,13 +50,12 @@ def measured(
         Launch(
             round=i,
             ranks=tuple(
-                RankLaunch(
+                make_rank_launch(
                     rank=r,
                     step_times=(time,) * 4,
                     memory={} if size is None else {"peak_allocated": 1e9 * size},
                     loss=1.0,
                     samples_per_step=8.0,
-                    tokens_per_step=None,
                 )
                 for r in range(world_size)
             ),

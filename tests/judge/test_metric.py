@@ -14,12 +14,13 @@ from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan, Series
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import findings
+from tests.factories import make_rank_launch
 from tests.judge.made_up import STEADY, beside, found, judged, measured, on_machine, series, stored, with_commit
 
 
@@ -279,18 +280,7 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
 
 
 def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
-    made = tuple(
-        Launch(
-            round=i,
-            ranks=(
-                RankLaunch(
-                    rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
-                ),
-            ),
-            seconds=1.0,
-        )
-        for i in range(6)
-    )
+    made = tuple(Launch(round=i, ranks=(make_rank_launch(rank=0, step_times=(1.0,)),), seconds=1.0) for i in range(6))
     few = [0.92, 1.08, 1.0, 0.93]
     new = replace(measured(series("phase_forward", few), series("memory_growth", few, factor=3e6)), launches=made)
     base = beside(series("phase_forward", [1.0, 0.95, 1.05, 1.0]), series("memory_growth", [3e6, 2.85e6, 3.15e6, 3e6]))

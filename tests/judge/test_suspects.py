@@ -10,9 +10,9 @@ import pytest
 from pytest_ddpperf.judge.suspects import blind_metrics, suspicious_metrics, undecided, wants_launches
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import MetricRules
-from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
+from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_measurement, make_series
+from tests.factories import make_measurement, make_result, make_series
 
 NOT_GROSS = Finding("not_gross", {"gross": 0.5})
 ALARM = MetricRules(partnered=True, alarm_only=True)
@@ -28,12 +28,8 @@ def compared(metric: str = "step_time", *, unit: str = "s", **fields: Any) -> Co
 
 def result(*comparisons: Comparison) -> Result:
     series = tuple(each.series for each in comparisons)
-    return Result(
-        test="t.py::test",
-        measurement=make_measurement(series=series),
-        comparisons=comparisons,
-        verdict=Verdict.INCONCLUSIVE,
-        reference=StoredBaseline(record=None, origin=""),
+    return make_result(
+        measurement=make_measurement(series=series), comparisons=comparisons, verdict=Verdict.INCONCLUSIVE
     )
 
 

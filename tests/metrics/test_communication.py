@@ -18,32 +18,18 @@ from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, Plan
-from tests.factories import make_environment
+from tests.factories import make_environment, make_measurement, make_rank_launch
 
 
 def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:
     environment = make_environment(cpu_model="some cpu")
     reports = [
-        tuple(
-            RankLaunch(
-                rank=i,
-                step_times=(1.0,),
-                memory={},
-                loss=None,
-                samples_per_step=None,
-                tokens_per_step=None,
-                communication=one,
-            )
-            for i, one in enumerate(ranks)
-        )
+        tuple(make_rank_launch(rank=i, step_times=(1.0,), communication=one) for i, one in enumerate(ranks))
         for ranks in launches
     ]
-    return Measurement(
-        name="ddp",
-        strategy="ddp",
-        mode=None,
+    return make_measurement(
         plan=Plan(warmup=2, steps=5),
         environment=environment,
         launches=tuple(Launch(round=0, ranks=ranks, seconds=1.0) for ranks in reports),

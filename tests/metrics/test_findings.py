@@ -10,7 +10,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
-from tests.factories import make_environment
+from tests.factories import make_environment, make_measurement, make_rank_launch
 
 SETTLED = [1.0] * 12
 SLOW_START = [1.2] * 3 + [1.0] * 9
@@ -20,20 +20,11 @@ def measurement(*launches: Sequence[float], ranks: int = 1, cores: int = 8, node
     environment = make_environment(cpu_model="some cpu", cores=cores, nodes=nodes, world_size=ranks)
     done = tuple(
         Launch(
-            round=i,
-            ranks=tuple(
-                RankLaunch(
-                    rank=r, step_times=tuple(times), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
-                )
-                for r in range(ranks)
-            ),
-            seconds=1.0,
+            round=i, ranks=tuple(make_rank_launch(rank=r, step_times=tuple(times)) for r in range(ranks)), seconds=1.0
         )
         for i, times in enumerate(launches)
     )
-    return Measurement(
-        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=3, steps=12), environment=environment, launches=done
-    )
+    return make_measurement(plan=Plan(warmup=3, steps=12), environment=environment, launches=done)
 
 
 def test_a_calm_measurement_has_no_findings() -> None:
@@ -111,14 +102,8 @@ def test_what_an_accumulating_step_trains_on_is_named() -> None:
     )
     launch = Launch(round=0, ranks=ranks, seconds=1.0)
     recipe = {"accumulation_steps": "4"}
-    measured = Measurement(
-        name="ddp",
-        strategy="ddp",
-        mode=None,
-        plan=Plan(warmup=3, steps=12),
-        environment=environment,
-        launches=(launch,),
-        recipe=recipe,
+    measured = make_measurement(
+        plan=Plan(warmup=3, steps=12), environment=environment, launches=(launch,), recipe=recipe
     )
 
     facts = {"size": 96, "micro_batches": 4, "ranks": 3}

@@ -8,7 +8,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
-from tests.factories import make_environment
+from tests.factories import make_environment, make_measurement, make_rank_launch
 
 ENVIRONMENT = make_environment(world_size=1)
 
@@ -20,9 +20,7 @@ def measurement(*cpus: CpuHealth | None) -> Measurement:
         Launch(round=i, ranks=(rank,), seconds=2.0, health=None if cpu is None else Health(cpu=cpu))
         for i, cpu in enumerate(cpus)
     )
-    return Measurement(
-        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=5, steps=1), environment=ENVIRONMENT, launches=launches
-    )
+    return make_measurement(plan=Plan(warmup=5, steps=1), environment=ENVIRONMENT, launches=launches)
 
 
 def test_a_machine_of_ones_own_is_not_spoken_of() -> None:
@@ -98,22 +96,14 @@ def test_the_energy_of_a_step_is_that_of_all_nodes_or_of_none() -> None:
 
 def on_gpus(*gpus: GpuHealth) -> Measurement:
     """A launch for each, on one rank that computed on the GPU ``a``."""
-    rank = RankLaunch(
-        rank=0,
-        step_times=(1.0,),
-        memory={},
-        loss=None,
-        samples_per_step=None,
-        tokens_per_step=None,
-        device_memory=DeviceMemory(device="a", uuid="1f2e", used=0, total=1000, reserved=0),
+    rank = make_rank_launch(
+        rank=0, step_times=(1.0,), device_memory=DeviceMemory(device="a", uuid="1f2e", used=0, total=1000, reserved=0)
     )
     launches = tuple(
         Launch(round=i, ranks=(rank,), seconds=2.0, health=Health(cpu=CpuHealth(), gpus=(gpu,)))
         for i, gpu in enumerate(gpus)
     )
-    return Measurement(
-        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=5, steps=1), environment=ENVIRONMENT, launches=launches
-    )
+    return make_measurement(plan=Plan(warmup=5, steps=1), environment=ENVIRONMENT, launches=launches)
 
 
 def test_what_held_a_gpu_back_is_named() -> None:

@@ -27,19 +27,11 @@ from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
 from pytest_ddpperf.records.phases import FORWARD, PHASES, PhaseTimes
 from pytest_ddpperf.stats.blocks import OWN_ALONE, variance_of
-from tests.factories import make_environment
+from tests.factories import make_environment, make_measurement, make_rank_launch
 
 
 def launch(*step_times: float) -> Launch:
-    return Launch(
-        round=0,
-        ranks=(
-            RankLaunch(
-                rank=0, step_times=step_times, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
-            ),
-        ),
-        seconds=1.0,
-    )
+    return Launch(round=0, ranks=(make_rank_launch(rank=0, step_times=step_times),), seconds=1.0)
 
 
 def test_a_figure_is_computed_once_for_each_launch() -> None:
@@ -106,13 +98,10 @@ def rank(
     cpu_blocks: Sequence[float] = (),
     number: int = 0,
 ) -> RankLaunch:
-    return RankLaunch(
+    return make_rank_launch(
         rank=number,
         step_times=tuple(times),
-        memory={},
-        loss=None,
         samples_per_step=8.0,
-        tokens_per_step=None,
         cpu_time=cpu,
         blocks=tuple(blocks),
         cpu_blocks=tuple(cpu_blocks),
@@ -122,13 +111,8 @@ def rank(
 def measurement(*ranks: RankLaunch) -> Measurement:
     """Of one launch."""
     environment = make_environment(world_size=len(ranks))
-    return Measurement(
-        name="ddp",
-        strategy="ddp",
-        mode=None,
-        plan=Plan(warmup=2, steps=5),
-        environment=environment,
-        launches=(Launch(round=0, ranks=ranks, seconds=1.0),),
+    return make_measurement(
+        plan=Plan(warmup=2, steps=5), environment=environment, launches=(Launch(round=0, ranks=ranks, seconds=1.0),)
     )
 
 

@@ -12,7 +12,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
-from tests.factories import make_environment
+from tests.factories import make_environment, make_measurement, make_rank_launch
 
 MIB = 2**20
 
@@ -28,25 +28,12 @@ def measurement(*launches: Sequence[tuple[int, ...]]) -> Measurement:
     done = tuple(
         Launch(
             round=i,
-            ranks=tuple(
-                RankLaunch(
-                    rank=r,
-                    step_times=(1.0,),
-                    memory={},
-                    loss=None,
-                    samples_per_step=None,
-                    tokens_per_step=None,
-                    held=held,
-                )
-                for r, held in enumerate(ranks)
-            ),
+            ranks=tuple(make_rank_launch(rank=r, step_times=(1.0,), held=held) for r, held in enumerate(ranks)),
             seconds=1.0,
         )
         for i, ranks in enumerate(launches)
     )
-    return Measurement(
-        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=5, steps=10), environment=environment, launches=done
-    )
+    return make_measurement(plan=Plan(warmup=5, steps=10), environment=environment, launches=done)
 
 
 def growth(least: float, most: float, *, ranks: tuple[int, ...], of: int, launches: int = 3) -> Finding:
@@ -109,12 +96,7 @@ def peaks(*launches: Sequence[Mapping[str, float]]) -> Measurement:
     """Of launches, each given by the memory of its ranks."""
     return _of(
         [
-            [
-                RankLaunch(
-                    rank=r, step_times=(1.0,), memory=memory, loss=None, samples_per_step=None, tokens_per_step=None
-                )
-                for r, memory in enumerate(one)
-            ]
+            [make_rank_launch(rank=r, step_times=(1.0,), memory=memory) for r, memory in enumerate(one)]
             for one in launches
         ]
     )
@@ -124,18 +106,7 @@ def devices(*launches: Sequence[DeviceMemory | None]) -> Measurement:
     """Of launches, each given by what its ranks saw of their GPUs."""
     return _of(
         [
-            [
-                RankLaunch(
-                    rank=r,
-                    step_times=(1.0,),
-                    memory={},
-                    loss=None,
-                    samples_per_step=None,
-                    tokens_per_step=None,
-                    device_memory=seen,
-                )
-                for r, seen in enumerate(one)
-            ]
+            [make_rank_launch(rank=r, step_times=(1.0,), device_memory=seen) for r, seen in enumerate(one)]
             for one in launches
         ]
     )

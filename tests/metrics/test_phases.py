@@ -11,10 +11,10 @@ import pytest
 from pytest_ddpperf.metrics.launch_figures import Within
 from pytest_ddpperf.metrics.phases import memory_of_phases, of_phase, phase_seconds, sections_of
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
-from tests.factories import make_environment
+from tests.factories import make_environment, make_measurement, make_rank_launch
 
 
 def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:
@@ -25,18 +25,10 @@ def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:
 def measurement(*launches: Sequence[PhaseTimes | None]) -> Measurement:
     environment = make_environment(cpu_model="some cpu")
     reports = [
-        tuple(
-            RankLaunch(
-                rank=i, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None, phases=one
-            )
-            for i, one in enumerate(ranks)
-        )
+        tuple(make_rank_launch(rank=i, step_times=(1.0,), phases=one) for i, one in enumerate(ranks))
         for ranks in launches
     ]
-    return Measurement(
-        name="ddp",
-        strategy="ddp",
-        mode=None,
+    return make_measurement(
         plan=Plan(warmup=2, steps=5),
         environment=environment,
         launches=tuple(Launch(round=0, ranks=ranks, seconds=1.0) for ranks in reports),

@@ -21,7 +21,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Mode, Plan
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS
-from tests.factories import make_environment
+from tests.factories import make_environment, make_measurement, make_rank_launch
 
 
 def measurement(world_size: int, times: Mapping[int, float], *, cores: int = 8) -> Measurement:
@@ -29,24 +29,12 @@ def measurement(world_size: int, times: Mapping[int, float], *, cores: int = 8) 
     environment = make_environment(cpu_model="some cpu", cores=cores, world_size=world_size)
     launches = tuple(
         Launch(
-            round=i,
-            ranks=tuple(
-                RankLaunch(
-                    rank=r, step_times=(time,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
-                )
-                for r in range(world_size)
-            ),
-            seconds=1.0,
+            round=i, ranks=tuple(make_rank_launch(rank=r, step_times=(time,)) for r in range(world_size)), seconds=1.0
         )
         for i, time in times.items()
     )
-    return Measurement(
-        name=f"w{world_size}",
-        strategy="ddp",
-        mode="weak",
-        plan=Plan(warmup=1, steps=1),
-        environment=environment,
-        launches=launches,
+    return make_measurement(
+        name=f"w{world_size}", mode="weak", plan=Plan(warmup=1, steps=1), environment=environment, launches=launches
     )
 
 

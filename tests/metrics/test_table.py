@@ -9,7 +9,7 @@ from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series, series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
-from tests.factories import make_environment
+from tests.factories import make_environment, make_measurement, make_rank_launch
 
 
 def rank(
@@ -22,7 +22,7 @@ def rank(
     tokens: float | None = None,
     cpu: float | None = None,
 ) -> RankLaunch:
-    return RankLaunch(
+    return make_rank_launch(
         rank=number,
         step_times=tuple(times),
         memory=memory or {},
@@ -37,9 +37,7 @@ def measurement(*launches: Sequence[RankLaunch]) -> Measurement:
     world_size = len(launches[0]) if launches else 1
     environment = make_environment(cpu_model="some cpu", world_size=world_size)
     rounds = tuple(Launch(round=i, ranks=tuple(ranks), seconds=1.0) for i, ranks in enumerate(launches))
-    return Measurement(
-        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=2, steps=5), environment=environment, launches=rounds
-    )
+    return make_measurement(plan=Plan(warmup=2, steps=5), environment=environment, launches=rounds)
 
 
 def named(series: Sequence[Series]) -> dict[str, Series]:

@@ -13,12 +13,12 @@ from pytest_ddpperf.instruments.memory import memory_reader
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.memory import GROWTH_TOLERANCE, memory_growth
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import growth_per_step
 from pytest_ddpperf.training.jobs import MIN_GROWTH_STEPS, LaunchJob
 from pytest_ddpperf.training.loop import run_launch
-from tests.factories import make_environment
+from tests.factories import make_environment, make_measurement
 
 pytestmark = pytest.mark.skipif(
     memory_reader(torch.device("cpu")) is None, reason="this system does not tell what malloc has given out"
@@ -80,10 +80,9 @@ def test_where_one_rank_cannot_read_there_is_no_growth_and_none_waits_for_ever(l
     ranks = launcher.run(launched_without_reader, job, world_size=2, backend="gloo", device="cpu").values
     assert [len(rank.held) for rank in ranks] == [MIN_GROWTH_STEPS + 1, 0]
     environment = make_environment(cpu_model="some cpu")
-    measured = Measurement(
+    measured = make_measurement(
         name="custom",
         strategy="custom",
-        mode=None,
         plan=job.plan,
         environment=environment,
         launches=(Launch(round=0, ranks=ranks, seconds=1.0),),

@@ -26,14 +26,14 @@ from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts, merged
-from pytest_ddpperf.records.measurement import Measurement, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.results import Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.strategies.table import parallelise
 from tests.counted import count_step
-from tests.factories import make_environment, runnable
+from tests.factories import make_baseline_record, make_environment, make_measurement, runnable
 
 RANKS = 2
 FEW = 6  # steps are looked at: none has a period of more than two
@@ -251,29 +251,8 @@ ENVIRONMENT = make_environment(cpu_model="some cpu", cores=2, world_size=RANKS)
 def judged(then: Counts, now: Counts) -> Result:
     """The judgement on counts against a baseline of others."""
     plan = Plan(warmup=5, steps=16)
-    base = BaselineRecord(
-        name="ddp",
-        strategy="ddp",
-        mode=None,
-        plan=plan,
-        environment=ENVIRONMENT,
-        series=counted_series(then),
-        commit=None,
-        date="2026-01-12",
-        steps=(),
-        counts=then,
-    )
-    run = Measurement(
-        name="ddp",
-        strategy="ddp",
-        mode=None,
-        plan=plan,
-        environment=ENVIRONMENT,
-        launches=(),
-        findings=(),
-        series=counted_series(now),
-        counts=now,
-    )
+    base = make_baseline_record(plan=plan, environment=ENVIRONMENT, series=counted_series(then), counts=then)
+    run = make_measurement(plan=plan, environment=ENVIRONMENT, series=counted_series(now), counts=now)
     found = StoredBaseline(record=base, origin="the baseline", counted=base)
     return compare("test_training.py::test_step", run, found, DecisionContext(tolerance=0.03, alpha=0.01))
 

@@ -23,7 +23,7 @@ from pytest_ddpperf.errors import (
 from pytest_ddpperf.judge.judge import Judge
 from pytest_ddpperf.metrics.scaling import alone
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Result, StoredBaseline
+from pytest_ddpperf.records.results import PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
@@ -32,7 +32,16 @@ from pytest_ddpperf.run.call.judging import JudgedRun
 from pytest_ddpperf.run.call.variant import Variant, counted_only
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
-from tests.factories import make_environment, make_launch, make_measurement, make_new_result, make_series, make_variant
+from tests.factories import (
+    make_baseline_record,
+    make_environment,
+    make_launch,
+    make_measurement,
+    make_new_result,
+    make_result,
+    make_series,
+    make_variant,
+)
 
 TEST = "t.py::test"
 HUNGRY, PLAIN = make_variant("hungry"), make_variant("plain")
@@ -52,9 +61,7 @@ def measured_if_fitting(_run: JudgedRun, variants: Sequence[Variant], judge: Jud
         raise extended(RankFailed("rank 0 ran out of memory", out_of_memory=True), benchmark=HUNGRY.key)
     reference = PairedRevision(revision="v1", commit=None)
     judge.results = tuple(
-        Result(
-            test=TEST, measurement=counted_only(each), comparisons=(), verdict=Verdict.UNCHANGED, reference=reference
-        )
+        make_result(test=TEST, measurement=counted_only(each), verdict=Verdict.UNCHANGED, reference=reference)
         for each in variants
         if not each.of_reference
     )
@@ -88,15 +95,13 @@ def test_whatever_becomes_of_the_reference_of_what_does_not_fit_the_others_stand
 
 
 STORED = StoredBaseline(
-    record=BaselineRecord(
+    record=make_baseline_record(
         name="hungry",
         strategy="custom",
-        mode=None,
         environment=make_environment(),
         plan=Plan(warmup=1, steps=4),
         series=(make_series("step_time", 1.0),),
         commit="1" * 40,
-        date="2026-01-12",
         steps=({},),
     ),
     origin="",

@@ -20,19 +20,16 @@ from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.call.pairing import Unpaired, side_of_baselines
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
-from tests.factories import git, make_environment, make_series
+from tests.factories import git, make_baseline_record, make_environment, make_series
 
 TEST = "test_it.py::test_same"
 COUNTS = Counts(totals={"flops": 8.0}, details={}, unstable={})
-RECORD = BaselineRecord(
+RECORD = make_baseline_record(
     name="custom",
     strategy="custom",
-    mode=None,
     environment=make_environment(),
     plan=Plan(warmup=1, steps=4),
     series=(make_series("step_time", 0.0418),),
-    commit=None,
-    date="2026-01-12",
     steps=({},),
 )
 FAST, SLOW = "steps = 1\n", "steps = 9\n"

@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
+from pytest_ddpperf.records.measurement import BenchmarkId, Plan
 from pytest_ddpperf.records.results import Comparison, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.progress import LiveLine
@@ -24,7 +24,7 @@ from pytest_ddpperf.run.session.ending import finish
 from pytest_ddpperf.run.session.probe import Probe
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
-from tests.factories import make_environment, make_rank_launch
+from tests.factories import make_environment, make_new_result, make_rank_launch, make_result
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.launchers import Launchers
@@ -36,33 +36,7 @@ DDP = BenchmarkId(name="ddp", strategy="ddp", mode=None, environment=CPU)
 
 
 def result(seconds: float) -> Result:
-    series = STEP_TIME.series((seconds,))
-    comparison = Comparison(
-        series=series,
-        baseline=None,
-        change=None,
-        change_interval=None,
-        tolerance=0.03,
-        mde=None,
-        verdict=Verdict.NEW,
-        gated=True,
-    )
-    measured = Measurement(
-        name="ddp",
-        strategy="ddp",
-        mode=None,
-        plan=Plan(warmup=1, steps=4),
-        environment=CPU,
-        launches=(),
-        series=(series,),
-    )
-    return Result(
-        test=TEST,
-        measurement=measured,
-        comparisons=(comparison,),
-        verdict=Verdict.NEW,
-        reference=StoredBaseline(record=None, origin=""),
-    )
+    return make_new_result(TEST, STEP_TIME.series((seconds,)), environment=CPU, plan=Plan(warmup=1, steps=4))
 
 
 @pytest.mark.parametrize(("probe", "theirs"), [(None, True), (Probe("1" * 40), False)])
@@ -126,7 +100,7 @@ def saved(
         counts=counts,
     )
     session.outputs.results.append(
-        Result(
+        make_result(
             test=TEST,
             measurement=measured,
             comparisons=tuple(
