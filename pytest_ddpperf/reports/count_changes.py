@@ -31,7 +31,12 @@ _NOUNS = {
     "synchronisations": " waits for the device",
     "python_objects": " that stay",
 }
-_EPOCHS = {"workers_restarted": "epoch that start workers again", "loaders_kept": "epoch that stay in memory"}
+_EPOCHS = {
+    "workers_restarted": "epoch that start workers again",
+    "loaders_kept": "epoch that stay in memory",
+    "loaders_without_workers": "step without workers",
+    "loaders_unpinned": "step without pinned memory",
+}
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
     "collective_bytes": ("collective_calls", "calls"),

@@ -25,10 +25,6 @@ from pytest_ddpperf.training.mesh import OF_DATA
 from pytest_ddpperf.training.step import Step, other_batch_size
 from pytest_ddpperf.training.timing import on_any_rank
 
-_LOADERS = {  # what counts of DataLoaders count, if their names do not say it
-    "loaders_without_workers": "DataLoaders without workers",
-    "loaders_unpinned": "DataLoaders without pinned memory",
-}
 _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not counted
 
 
@@ -63,10 +59,9 @@ class Seen:
             counts = count_warm_step(run, subject, plain, on_any_rank=any_rank)
         gc.collect()
         made = self.loaders.of_epochs(self._steps + ran)
-        parts = {metric: _LOADERS.get(metric, "DataLoaders") for metric in made}
-        sites = {metric: Counter((parts[metric], place) for place in places) for metric, places in made.items()}
+        sites = {metric: Counter(("DataLoaders", place) for place in places) for metric, places in made.items()}
         totals = {metric: float(len(places)) for metric, places in made.items()}
-        details = {metric: {parts[metric]: number} for metric, number in totals.items()}
+        details = {metric: {"DataLoaders": number} for metric, number in totals.items()}
         placed: SiteCounts = {**sites, **watch.buckets(counts.details["peak_tensor_bytes"].get("buckets", 0.0))}
         if any_rank(many := sum((left or {}).values()) > COUNTS["python_objects"].floor):
             left_at = lines_of_left(step.run, traces=many)

@@ -322,8 +322,10 @@ def test_python_objects_that_stay_have_the_lines_that_make_them() -> None:
     [
         ("workers_restarted", "DataLoaders 0 -> 1 per epoch that start workers again (+1)"),
         ("loaders_kept", "DataLoaders 0 -> 1 per epoch that stay in memory (+1)"),
+        ("loaders_without_workers", "DataLoaders 0 -> 1 per step without workers (+1)"),
+        ("loaders_unpinned", "DataLoaders 0 -> 1 per step without pinned memory (+1)"),
     ],
 )
-def test_what_comes_once_an_epoch_says_what_is_wrong(metric: str, told: str) -> None:
+def test_a_count_of_loaders_says_what_is_wrong_with_them(metric: str, told: str) -> None:
     then, now = (counts({metric: {"DataLoaders": number}}) for number in (0.0, 1.0))
     assert difference_text(metric, then, now) == [told]

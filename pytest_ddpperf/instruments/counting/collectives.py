@@ -127,7 +127,8 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
     name = str(func._schema.name).partition("::")[2].rstrip("_")  # noqa: SLF001  torch offers no other way to ask
     if func.namespace not in NAMESPACES or name in _NO_COMMUNICATION:
         return []
-    ranks = _ranks(func, args, kwargs)
+    group = group_of(func, args, kwargs)
+    ranks = 1 if group is None else int(group.size())
     if name == "batch_p2p_ops":
         return [
             CollectiveCall(kind.lstrip("i"), tensor.nbytes, ranks)
@@ -179,11 +180,6 @@ def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         return _resolve_process_group(group)  # type: ignore[arg-type]  # torch marks group names
     found: dist.ProcessGroup = dist.ProcessGroup.unbox(group) if isinstance(group, torch.ScriptObject) else group
     return found
-
-
-def _ranks(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    group = group_of(func, args, kwargs)
-    return 1 if group is None else int(group.size())
 
 
 def _given(func: OpOverload, names: frozenset[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -47,12 +47,6 @@ from pytest_ddpperf.instruments.torch_internals import backward_under_way, compi
 CALLS = (  # which others see, and add
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
 )
-METRICS = (
-    *("collective_calls", "blocking_collectives", "collective_bytes", "collective_send_bytes"),
-    *("flops", "flops_forward", "flops_backward", "flops_recomputed", "full_precision_flops"),
-    *("operators", "compiled_operators", "operator_bytes", "synchronisations", "host_to_device_bytes"),
-    *CALLS,
-)
 
 _BLOCKING = frozenset(inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _TORCH = Path(torch.__file__).parent
@@ -64,6 +58,7 @@ SITED = (
     *("full_precision_flops", "operators", "compiled_operators", "synchronisations", "host_to_device_bytes"),
     *CALLS,
 )
+METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "operator_bytes")
 
 
 class OperatorCounter(TorchDispatchMode):
