@@ -46,7 +46,7 @@ def _list_table(key: str, records: Sequence[tuple[str, BaselineRecord]]) -> Tabl
 def record_table(test: str, record: BaselineRecord) -> Table:
     """All metrics of one record, gated ones first; its title tells what was measured where and when.
 
-    Columns that no metric fills are left out.
+    Columns that no metric fills are omitted.
     """
     levels = sorted({series.interval.confidence for series in record.series if series.interval is not None})
     interval = ", ".join(["interval", *map(phrases.confidence_text, levels)])

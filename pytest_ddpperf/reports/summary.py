@@ -56,7 +56,7 @@ def summary_table(results: Sequence[Result], accepted: Collection[str] = (), *, 
 def benchmark_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
     """One row for each benchmark: what was measured, how it changed, the verdict.
 
-    Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are left out.
+    Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are omitted.
     ``accepted``: the tests whose results became the baseline.
     """
     names = dict(zip(map(id, results), names_of(results), strict=True))

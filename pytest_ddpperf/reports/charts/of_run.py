@@ -259,7 +259,7 @@ def _course(one: TrainingsData, quantity: str) -> Iterator[ChartPoint]:
 
 
 def _groups(document: ResultsData, key: Callable[[ResultData], Any]) -> dict[Any, list[Placed]]:
-    """Benchmarks with the same key, in order; those whose key is None are left out."""
+    """Benchmarks with the same key, in order; those whose key is None are omitted."""
     groups: dict[Any, list[Placed]] = {}
     for i, result in enumerate(document.results):
         if (found := key(result)) is not None:

@@ -61,7 +61,7 @@ def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
 
 
 def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
-    """A row for each metric; columns that none fills are left out."""
+    """A row for each metric; columns that none fills are omitted."""
     exact = all(each.series.scale == "exact" for each in comparisons)
     notes = names_by_remark((each.series.metric, words_of_note(each.note)) for each in comparisons if each.note)
     return table_of(
