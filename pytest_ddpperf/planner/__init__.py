@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_ddpperf.analysis.scaling import LawFit as LawFit
 from pytest_ddpperf.analysis.scaling import ScalingPoint as ScalingPoint
 from pytest_ddpperf.analysis.scaling import amdahl as amdahl
 from pytest_ddpperf.analysis.scaling import fit_law as fit_law
@@ -10,13 +9,10 @@ from pytest_ddpperf.analysis.scaling import gustafson as gustafson
 from pytest_ddpperf.analysis.scaling import serial_fraction as serial_fraction
 from pytest_ddpperf.analysis.scaling import status as status
 from pytest_ddpperf.analysis.scaling import stops_paying as stops_paying
-from pytest_ddpperf.planner.buckets import BestBuckets as BestBuckets
-from pytest_ddpperf.planner.buckets import BucketTrial as BucketTrial
 from pytest_ddpperf.planner.buckets import GradientBucket as GradientBucket
 from pytest_ddpperf.planner.buckets import best_bucket_bytes as best_bucket_bytes
 from pytest_ddpperf.planner.buckets import bucket_layout as bucket_layout
 from pytest_ddpperf.planner.buckets import search_bucket_size as search_bucket_size
-from pytest_ddpperf.planner.costs import Complexity as Complexity
 from pytest_ddpperf.planner.costs import Network as Network
 from pytest_ddpperf.planner.costs import algorithm_bandwidth as algorithm_bandwidth
 from pytest_ddpperf.planner.costs import bus_bandwidth as bus_bandwidth
@@ -26,15 +22,10 @@ from pytest_ddpperf.planner.costs import estimate_communication_time as estimate
 from pytest_ddpperf.planner.costs import hierarchical_time as hierarchical_time
 from pytest_ddpperf.planner.links import CLUSTERS as CLUSTERS
 from pytest_ddpperf.planner.links import HARDWARE as HARDWARE
-from pytest_ddpperf.planner.links import Hardware as Hardware
 from pytest_ddpperf.planner.memory import fsdp_parameter_bytes as fsdp_parameter_bytes
 from pytest_ddpperf.planner.memory import model_state_bytes as model_state_bytes
-from pytest_ddpperf.planner.overlap import Overlap as Overlap
 from pytest_ddpperf.planner.overlap import overlapped as overlapped
 from pytest_ddpperf.planner.rooflines import ACCELERATORS as ACCELERATORS
-from pytest_ddpperf.planner.rooflines import Accelerator as Accelerator
-from pytest_ddpperf.planner.volumes import CommunicationCost as CommunicationCost
-from pytest_ddpperf.planner.volumes import Traffic as Traffic
 from pytest_ddpperf.planner.volumes import estimate_ddp_comm_cost as estimate_ddp_comm_cost
 from pytest_ddpperf.planner.volumes import estimate_fsdp_comm_cost as estimate_fsdp_comm_cost
 from pytest_ddpperf.planner.volumes import estimate_zero_comm_cost as estimate_zero_comm_cost

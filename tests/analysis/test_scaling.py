@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.analysis.scaling import Law
-from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.planner import (
+from pytest_ddpperf.analysis.scaling import (
+    Law,
     LawFit,
     ScalingPoint,
     amdahl,
@@ -14,6 +13,7 @@ from pytest_ddpperf.planner import (
     status,
     stops_paying,
 )
+from pytest_ddpperf.errors import SettingError
 
 
 def fitted(serial: float, law: Law = "amdahl") -> LawFit:
