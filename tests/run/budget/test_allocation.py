@@ -107,3 +107,16 @@ def test_what_is_ok_asks_for_the_whole_of_a_proof() -> None:
 )
 def test_what_no_launches_would_change_asks_for_nothing(results: Sequence[Result]) -> None:
     assert request_of(results, LOOK) is None
+
+
+@pytest.mark.parametrize(("paired", "wanted"), [(True, 16.0), (False, 56.0)])
+def test_a_round_launches_what_is_open_alone_if_both_sides_run_side_by_side(*, paired: bool, wanted: float) -> None:
+    """4 more launches would do, twice as many are asked for: of 2 s each, or with the decided benchmark of 7 s."""
+    blind, decided = result(compared(Verdict.INCONCLUSIVE, launches=8)), result(compared(Verdict.UNCHANGED))
+    decided = replace(decided, measurement=replace(decided.measurement, name="another"))
+    stored = make_new_result("t.py::test_a").reference
+    results = [each if paired else replace(each, reference=stored) for each in (blind, decided)]
+    look = replace(LOOK, elapsed=100.0, of_each={blind.measurement.key: 2.0, decided.measurement.key: 5.0})
+    found = request_of(results, look)
+    assert found is not None
+    assert (found.priority, found.wanted) == (SEE, wanted)
