@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _SHARED_MEMORY = 2**30  # bytes of /dev/shm; NCCL takes about 10 MB for each pair of ranks, and data workers take more
 # What DDP warns of, once in a process: a gradient of other strides than its place in a bucket.
 _STRIDES = re.compile(r"Grad strides do not match bucket view strides.*?sizes\(\) = (\[[^]]*\])", re.DOTALL)
+_HOOKED = "Using `torch.compile(module)` when there are global hooks on modules"
 _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
@@ -102,13 +103,14 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 @contextmanager
 def _warnings_noted() -> Iterator[list[str]]:
-    """Within, what is warned of is shown as ever, and its text is kept."""
+    """Within, what is warned of is shown as ever, and its text is kept; hooks of the counters are not warned of."""
     said: list[str] = []
     show = warnings.showwarning
 
     def shown(message: Warning | str, *arguments: Any, **others: Any) -> None:
         said.append(str(message))
-        show(message, *arguments, **others)
+        if _HOOKED not in said[-1]:
+            show(message, *arguments, **others)
 
     warnings.showwarning = shown
     try:

@@ -281,3 +281,15 @@ def test_gradients_of_other_strides_than_their_buckets_are_told(launcher: Launch
     first, _ = launcher.run(prepare_launch, job, world_size=2, device="cpu", backend="gloo").values
     expected = [Finding("strided_gradients", {"shape": "[3, 8]"})] if turns else []
     assert [remark for remark in first.remarks if remark.code == "strided_gradients"] == expected
+
+
+def test_ranks_do_not_warn_of_hooks_that_count_what_is_compiled(launcher: Launcher) -> None:
+    def build(_ctx: Any) -> Callable[[], None]:
+        model = torch.compile(Turned(turns=False), backend="eager")
+        return lambda: model(torch.ones(2, 8)).sum().backward()
+
+    job = PrepareJob(LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2)), counted=True)
+    launched = launcher.run(prepare_launch, job, world_size=1, device="cpu", backend="gloo")
+    assert launched.values[0].counts is not None
+    assert launched.values[0].counts.totals["compiled_operators"] > 0
+    assert "hooks" not in str(launched.sections)
