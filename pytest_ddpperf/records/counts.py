@@ -41,7 +41,7 @@ COUNTS: Mapping[str, CountRow] = {
     "flops_forward": CountRow(unit="FLOP", gated=False),
     "flops_backward": CountRow(unit="FLOP", gated=False),
     "flops_recomputed": CountRow(unit="FLOP", gated=False),
-    "full_precision_flops": CountRow(unit="FLOP", made_up=True, follows="flops"),
+    "full_precision_flops": CountRow(unit="FLOP", follows="flops"),
     "operators": CountRow(by_kernel=True, symptom=True, floor_share=0.01, floor_alone=True),
     "compiled_operators": CountRow(by_kernel=True, wanted_of="operators"),
     "operator_bytes": CountRow(unit="B", gated=False),
@@ -79,6 +79,8 @@ def count_row(metric: str) -> CountRow:
     return COUNTS.get(metric, CountRow())
 
 
+_LEVELS = 2  # of a rhythm
+_FEW = 4  # operators that a wrapper may have of its own
 _ROUNDED = 1e-9  # of what sums of fractions may differ by
 WORK = ("collective_calls", "flops", "synchronisations")  # counts that name what a step does more of
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
@@ -145,9 +147,8 @@ class Counts:
 def merged(ranks: Sequence[Counts]) -> Counts:
     """The counts of all ranks in one: equal ones as they are, of others the largest, with ``by_rank`` to tell.
 
-    The details of a metric are those of the first rank with the largest total. Where ranks share out work unequally
-    (ZeRO's optimizer states), that is no fault, and each rank's counts are still the same in every run. What the
-    profiler of any rank could not count, or any rank is not sure of, is left out.
+    The details of a metric are those of the first rank with the largest total. What the profiler of any rank could not
+    count, or any rank is not sure of, is left out.
 
     Args:
         ranks: by rank; one at least.
@@ -278,7 +279,8 @@ def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float,
     """By how much each step does more now, if some do as much more than others as before; None if that differs."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before), (new, after) = map(unusual_of, sides)
-    if old != new or any(len(set(values)) > 2 for side in sides for values in side):  # noqa: PLR2004 - a rhythm has two
+    levels = max((len(set(values)) for side in sides for values in side), default=0)
+    if levels > _LEVELS or old != new or metric in {**then.by_rank, **now.by_rank}:
         return None
     shift = pair[1] - after - (pair[0] - before)
     return shift if abs(shift) > _ROUNDED * max(pair) else 0.0
@@ -305,9 +307,12 @@ def is_another_step(metric: str, then: Counts, now: Counts) -> bool:
 
 
 def is_lost(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether there is less of a part that should be large, unless the whole became less and some is left."""
-    smaller = then.totals.get(whole := count_row(metric).wanted_of, 0.0) > now.totals.get(whole, 0.0)
-    return any(after < before and not (smaller and after) for before, after in beyond_floor(metric, then, now))
+    """Returns whether a part that should be large lost all, or much that the rest of the whole has instead."""
+    if not any(after < before for before, after in beyond_floor(metric, then, now)):
+        return False
+    whole, fall = count_row(metric).wanted_of, then.totals[metric] - now.totals[metric]
+    moved = fall + now.totals.get(whole, 0.0) - then.totals.get(whole, 0.0)
+    return not now.totals[metric] or (fall > max(_FEW, 0.01 * then.totals[metric]) and moved >= fall / 2)
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:

@@ -245,7 +245,7 @@ def test_a_collective_of_a_larger_group_is_a_regression_though_it_has_as_many_by
     ("flops", "types", "gated"),
     [
         (100.0, {"float32": 80.0}, [True, True]),  # autocast was lost for a part
-        (100.0, {"float32": 20.0, "float64": 20.0}, [True, True]),
+        (100.0, {"float32": 20.0, "float64": 40.0}, [True, True]),
         (150.0, {"float32": 80.0}, [True, False]),  # a larger model
         (50.0, {"float32": 50.0}, [True, True]),  # a smaller one without autocast
     ],
@@ -598,7 +598,10 @@ def test_a_count_that_an_older_baseline_lacks_is_said_not_to_be_compared() -> No
         ((12, 0), (30, 30), Verdict.REGRESSED),  # torch.compile was lost
         ((12, 0), (30, 20), Verdict.REGRESSED),  # it was lost, and the model became simpler
         ((12, 6), (30, 30), Verdict.REGRESSED),  # a block is no longer compiled
-        ((12, 10), (30, 25), Verdict.UNCHANGED),  # the model became simpler
+        ((500, 3), (1000, 999), Verdict.REGRESSED),  # the model is no longer compiled, and its loss still is
+        ((12, 8), (30, 30), Verdict.UNCHANGED),  # DDP is wrapped around the compiled model
+        ((500, 498), (1000, 1001), Verdict.UNCHANGED),  # a fused softmax, and a metric
+        ((12, 4), (30, 22), Verdict.UNCHANGED),  # the model became simpler
         ((0, 12), (30, 30), Verdict.UNCHANGED),  # the model is compiled now
     ],
 )

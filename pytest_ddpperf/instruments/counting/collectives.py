@@ -80,39 +80,28 @@ _NO_COMMUNICATION = frozenset(
 # `_c10d_functional_autograd` shares. torch's own table (torch.distributed._tools.fake_collectives) counts
 # a view's whole storage and lacks the coalesced ones.
 _C10D: Mapping[str, _Row] = {
-    "allreduce": _Row("all_reduce", 0),
-    "allreduce_coalesced": _Row("all_reduce", 0),
+    **dict.fromkeys(("allreduce", "allreduce_coalesced"), _Row("all_reduce", 0)),
     "broadcast": _Row("broadcast", 0),
     "reduce": _Row("reduce", 0),
-    "allgather": _Row("all_gather", 0),
-    "_allgather_base": _Row("all_gather", 0),
-    "allgather_coalesced": _Row("all_gather", 0),
+    **dict.fromkeys(("allgather", "_allgather_base", "allgather_coalesced"), _Row("all_gather", 0)),
     "allgather_into_tensor_coalesced": _Row("all_gather", 0),
-    "reduce_scatter": _Row("reduce_scatter", 1),
-    "_reduce_scatter_base": _Row("reduce_scatter", 1),
+    **dict.fromkeys(("reduce_scatter", "_reduce_scatter_base"), _Row("reduce_scatter", 1)),
     "reduce_scatter_tensor_coalesced": _Row("reduce_scatter", 1),
     "gather": _Row("gather", 1, part=True),
     "scatter": _Row("scatter", 0, part=True),
-    "alltoall": _Row("all_to_all", 1),
-    "alltoall_base": _Row("all_to_all", 1),
+    **dict.fromkeys(("alltoall", "alltoall_base"), _Row("all_to_all", 1)),
     "send": _Row("send", 0),
-    "recv": _Row("recv", 0),
-    "recv_any_source": _Row("recv", 0),
-    "barrier": _Row("barrier", None),
-    "monitored_barrier": _Row("barrier", None),
+    **dict.fromkeys(("recv", "recv_any_source"), _Row("recv", 0)),
+    **dict.fromkeys(("barrier", "monitored_barrier"), _Row("barrier", None)),
 }
+_GATHERING = tuple(f"all_gather_into_tensor{kind}" for kind in ("", "_out", "_coalesced"))
+_SCATTERING = tuple(f"reduce_scatter_tensor{kind}" for kind in ("", "_out", "_coalesced"))
 _FUNCTIONAL: Mapping[str, _Row] = {
-    "all_reduce": _Row("all_reduce", 0),
-    "all_reduce_coalesced": _Row("all_reduce", 0),
+    **dict.fromkeys(("all_reduce", "all_reduce_coalesced"), _Row("all_reduce", 0)),
     "broadcast": _Row("broadcast", 0),
-    "all_gather_into_tensor": _Row("all_gather", 0, part=True),
-    "all_gather_into_tensor_out": _Row("all_gather", 0, part=True),
-    "all_gather_into_tensor_coalesced": _Row("all_gather", 0, part=True),
-    "reduce_scatter_tensor": _Row("reduce_scatter", 0),
-    "reduce_scatter_tensor_out": _Row("reduce_scatter", 0),
-    "reduce_scatter_tensor_coalesced": _Row("reduce_scatter", 0),
-    "all_to_all_single": _Row("all_to_all", 0),
-    "shard_dim_alltoall": _Row("all_to_all", 0),
+    **dict.fromkeys(_GATHERING, _Row("all_gather", 0, part=True)),
+    **dict.fromkeys(_SCATTERING, _Row("reduce_scatter", 0)),
+    **dict.fromkeys(("all_to_all_single", "shard_dim_alltoall"), _Row("all_to_all", 0)),
     "isend": _Row("send", 0),
     "irecv": _Row("recv", 0),
 }
@@ -121,8 +110,7 @@ _FUNCTIONAL: Mapping[str, _Row] = {
 def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[CollectiveCall]:
     """Returns what a call of an operator communicates: mostly one collective, several for a batch of sends, or nothing.
 
-    An unknown operator of these namespaces counts under its own name with the bytes of all its tensors, so that those
-    of a new torch are not overlooked. So do those of symmetric memory, which follow no ring.
+    An unknown operator of these namespaces, and one of symmetric memory, counts under its own name with all its bytes.
     """
     name = str(func._schema.name).partition("::")[2].rstrip("_")  # noqa: SLF001  torch offers no other way to ask
     if func.namespace not in NAMESPACES or name in _NO_COMMUNICATION:
@@ -153,8 +141,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 def completion_of(out: Any) -> Callable[[], bool]:
     """The function that tells whether a c10d operator has ended, from its result.
 
-    Some of gloo's (reduce-scatter) end in ``wait()`` only. They have no future, so nothing can follow them, and they
-    count as ended.
+    Some of gloo's (reduce-scatter) end in ``wait()`` only: they have no future, and count as ended.
     """
     handle = out[-1] if isinstance(out, tuple) else out
     if not isinstance(handle, torch.ScriptObject):

@@ -42,12 +42,8 @@ def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
     return [Finding("no_device_counts", {"counts": missing})] if missing and device.type == "cuda" else []
 
 
-_UNPLACED = (
-    "operators",
-    "compiled_operators",
-    "flops",
-    "collective_send_bytes",
-)  # whose lines a survey does not look for
+_OF_WHOLE = ("operators", "compiled_operators", "flops", "full_precision_flops")  # whose lines whole steps alone have
+_UNPLACED = (*_OF_WHOLE, "collective_send_bytes")  # whose lines a survey does not look for
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
 _WHOLE_STEPS = 2  # that are counted with all that there is to count, at least
 SEEN_STEPS = 20  # that are looked at in all: two periods of 10, and what comes in each 10th step twice
@@ -79,16 +75,11 @@ def count_warm_step(
 ) -> Counts:
     """Counts what one call of a warm ``run`` does on this rank: collectives, FLOPs, operators, memory.
 
-    A collective, called with the same numbers on all ranks. After some steps that show which tensors outlive a step,
-    two count whole, or the known period of the work. Steps are watched until ``steps`` are seen in all: if each calls
-    torch as the one before (or that of the period before) did, all counts are those of the steps counted whole. At the
-    first that does not, a survey of ``steps`` begins: it counts what operators show and what takes little time. Such
-    counts are means of all these steps. On CUDA as many steps as were counted whole then run under the profiler, if
-    training goes on. Memory and the like are those of the steps counted whole that do what most steps do: of a known
-    period the most, else they are named in ``unstable`` if two such steps differ. Steps that torch.compile has compiled
-    are counted as they run without it, but for ``graph_breaks`` and ``recompiles``: these are among what ``plain``
-    steps have shown, as ``warmed_up`` finds it, and objects that they left behind. ``on_any_rank`` says whether a fact
-    holds on one rank at least: watching and the survey end when training has ended there or they take too long.
+    A collective, called with the same numbers on all ranks. After steps that show which tensors outlive a step, two
+    count whole, or the known period of the work. Further ones are watched: if each calls torch as the one before did,
+    all counts are those of the whole steps. At the first that does not, a survey of ``steps`` counts what takes little
+    time, as means. On CUDA as many then run under the profiler. What was compiled is counted as it was written, but for
+    what ``plain`` steps have shown. ``on_any_rank`` says whether a fact holds on one rank at least.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -266,7 +257,7 @@ class _Pass:
         self._graphs.append(Graph.so_far().since(before))
         shown, sites = self._operators.details(), self._operators.sites()
         del shown["operator_bytes"]
-        placed = shown.keys() & sites.keys() - {"operators", "compiled_operators", "flops"}
+        placed = shown.keys() & sites.keys() - {*_OF_WHOLE}
         return {each: sites[each] if each in placed else unplaced(shown[each]) for each in shown}, sites
 
     def _file_known(self) -> None:

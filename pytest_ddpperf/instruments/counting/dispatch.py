@@ -33,8 +33,8 @@ from pytest_ddpperf.instruments.counting.collectives import (
 from pytest_ddpperf.instruments.counting.module_tracker import Attribution, Running
 from pytest_ddpperf.instruments.counting.operators import (
     flops_of,
+    full_precision,
     host_to_device_bytes,
-    in_full_precision,
     is_plain,
     moved_bytes,
     operator_name,
@@ -64,12 +64,9 @@ METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "opera
 class OperatorCounter(TorchDispatchMode):
     """While it is entered, counts operators as they are dispatched, below autograd and below tensor subclasses.
 
-    Threads of autograd inherit it with the rest of torch's state, so backward is seen wherever it runs; other threads
-    (loading of data, the backends') are not. An operator that another one calls is not counted: a functional collective
-    counts once, and not again as the c10d operator that it calls.
-
-    Collectives on a CPU are awaited at once. That changes no result, and makes what follows a collective (the second
-    half of a DDP communication hook) happen in this thread and in one order, not in another thread at any time.
+    Threads of autograd inherit it, other threads (loading of data, the backends') do not. An operator that another one
+    calls is not counted. Collectives on a CPU are awaited at once: what follows one (the second half of a communication
+    hook of DDP) then happens in this thread and in one order.
     """
 
     supports_higher_order_operators = True
@@ -151,7 +148,7 @@ class OperatorCounter(TorchDispatchMode):
         if sends:
             self._count_collectives(func, args, kwargs)
         else:
-            self._count_flops(flops_of(func, args, kwargs, out), tensors)
+            self._count_flops(func, flops_of(func, args, kwargs, out), tensors)
         if isinstance(func, OpOverload):
             self._count_waits(func, args, kwargs)
             if func._overloadpacket in _JOINING:  # noqa: SLF001  torch offers no other way to ask
@@ -188,11 +185,14 @@ class OperatorCounter(TorchDispatchMode):
             if call.blocking or (call.name in {"send", "recv"} and self._stack.comes_from(_BLOCKING)):
                 self.add("blocking_collectives", call.name, 1, place)
 
-    def _count_flops(self, flops: int, tensors: Sequence[torch.Tensor]) -> None:
+    def _count_flops(self, func: Any, flops: int, tensors: Sequence[torch.Tensor]) -> None:
         if flops:
             precision = next(tensor.dtype for tensor in tensors)
-            if in_full_precision(precision):
-                self.add("full_precision_flops", str(precision).removeprefix("torch."), flops)
+            if times := full_precision(func, precision):
+                part = str(precision).removeprefix("torch.")
+                self._counts["full_precision_flops"][part] += times * flops
+                if self.whole:
+                    self._sites["full_precision_flops"][part, self._stack.place()] += times * flops
             (module, called_at), backward, again = self._attribution.place(self._running())
             self._counts["flops"][module] += flops
             self._counts["flops_backward" if backward else "flops_forward"][module] += flops
@@ -259,8 +259,7 @@ def loading_left_out(
 ) -> Iterator[None]:
     """Within, counting pauses while a DataLoader makes a batch, of which ``loaded`` is told, or begins an epoch.
 
-    With workers that happens in other processes. Without, the number of steps before would decide whether an epoch
-    begins in a counted step.
+    With workers that is done elsewhere; without, it would be chance whether an epoch begins in a counted step.
     """
 
     def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ class Loaders:
 
     def __init__(self) -> None:
         self._known: dict[_Followed, ReferenceType[Any]] = {}  # and the loaders themselves, as long as they are there
+        self._steady = set[Place]()  # changed in place: a new one would look like what a step leaves behind
 
     @contextmanager
     def followed(self) -> Iterator[Loaders]:
@@ -84,6 +86,14 @@ class Loaders:
                 stack.enter_context(replaced(kind, name, by))
             yield self
 
+    def look(self, steps: int) -> None:
+        """Notes which lines have made loaders that gave each of so many steps a batch; no others count from now on."""
+        given = Counter[Place]()
+        for each in self._known:
+            given[each.made] += each.given
+        steady = {place for place, batches in given.items() if batches >= steps}
+        (self._steady.intersection_update if self._steady else self._steady.update)(steady)
+
     def used(self, steps: int) -> list[list[_Followed]]:
         """Returns the loaders that gave each of so many steps a batch, those of one dataset together."""
         found: dict[tuple[str, int], list[_Followed]] = {}
@@ -110,12 +120,12 @@ class Loaders:
         Workers start anew if a loader does not keep them, or if each epoch makes another loader. Nothing is said of
         that if there are no workers, nor of what stays before three epochs have ended.
         """
-        last = [loaders[-1] for loaders in self.used(steps)]
         found: dict[str, list[Place]] = {}
+        last = [each for place, each in {each.made: each for each in self._known}.items() if place in self._steady]
         if last:
             found["loaders_without_workers"] = [each.made for each in last if not each.workers]
             found["loaders_unpinned"] = [each.made for each in last if not each.pinned]
-        with_workers = [each for each in last if each.workers]
+        with_workers = [loaders[-1] for loaders in self.used(steps) if loaders[-1].workers]
         if with_workers:
             found["workers_restarted"] = [each.made for each in with_workers if each.replaces or not each.persistent]
         used = [loaders for loaders in self.used(steps) if sum(each.epochs for each in loaders) > _EARLIER]

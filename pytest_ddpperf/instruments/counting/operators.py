@@ -31,12 +31,16 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
 
 
-def in_full_precision(dtype: torch.dtype) -> bool:
-    """Returns whether products of such numbers are computed in float32 or wider, on a GPU that has TF32 too."""
-    if dtype is not torch.float32:
-        return dtype.itemsize > torch.float32.itemsize
+def full_precision(func: Any, dtype: torch.dtype) -> float:
+    """Returns how many times FLOPs with such numbers count as in full precision: float64 twice, float16 not at all.
+
+    Products of float32 matrices that a GPU may compute in TF32 do not count, on whatever device they are now.
+    """
     matmul: Any = torch.backends.cuda.matmul
-    return not (matmul.fp32_precision == "tf32" if fp32_switches() else matmul.allow_tf32)
+    if dtype is torch.float32 and not any(word in str(func) for word in ("conv", "rnn")):
+        return float(not (matmul.fp32_precision == "tf32" if fp32_switches() else matmul.allow_tf32))
+    wide = dtype.itemsize >= torch.float32.itemsize and (dtype.is_floating_point or dtype.is_complex)
+    return dtype.itemsize / torch.float32.itemsize * wide
 
 
 def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor, autograd, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.data._utils.worker import _worker_loop
 
 from pytest_ddpperf.errors import TrainingEnded
 from pytest_ddpperf.instruments.clock import collector_paused
@@ -39,7 +40,7 @@ _COSTLY = (  # functions that wait for a device, give memory back, walk through 
     ("processes_started", process.BaseProcess, "multiprocessing.Process", ("start",)),
     ("processes_started", subprocess.Popen, "subprocess.Popen", ("__init__",)),
     ("processes_started", os, "os", ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
-    ("checkpoints_saved", torch, "torch", ("save",)),
+    *(("checkpoints_saved", module, "torch", ("save",)) for module in (torch, torch.serialization)),
     ("synchronisations", Tensor, "tensor", ("cpu", "tolist")),  # on a CPU they call no operator
     ("synchronisations", Tensor, "tensor", ("__repr__",)),  # of print(tensor); torch hides its operators
 )
@@ -75,12 +76,12 @@ def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[N
     def followed(function: Callable[..., Any], metric: str, name: str) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            thread, target = threading.get_ident(), getattr(args[0] if args else None, "_target", None)
+            thread, first = threading.get_ident(), args[0] if args else None
             elsewhere = thread not in own and backward_under_way() == -1  # how often it comes depends on the clock
             if thread in under_way or elsewhere:
                 return function(*args, **kwargs)
-            of_host = metric == "synchronisations" and args[0].device.type != device
-            if not of_host and getattr(target, "__name__", "") != "_worker_loop":
+            loads = isinstance(first, process.BaseProcess) and getattr(first, "_target", None) is _worker_loop
+            if not (loads or (metric == "synchronisations" and _device_of(first) != device)):
                 called(metric, name)
             under_way.add(thread)
             try:
@@ -90,14 +91,21 @@ def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[N
 
         return call
 
+    wrappers: dict[Any, Any] = {}  # by function: it is pickled by another name than the one that it is called by
     with ExitStack() as stack:
         stack.enter_context(replaced(autograd, "_engine_run_backward", passed))
         for metric, module, path, names in _COSTLY:
             shown = names[0] == "cpu" and device != "cpu"  # by operators
             for name in (name for name in names if hasattr(module, name) and not shown):
-                by = followed(getattr(module, name), metric, f"{path}.{name}")
+                function = getattr(module, name)
+                by = wrappers.setdefault(function, followed(function, metric, f"{path}.{name}"))
                 stack.enter_context(replaced(module, name, by))
         yield
+
+
+def _device_of(tensor: Any) -> str:
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
+        return tensor.device.type if isinstance(tensor, Tensor) else ""
 
 
 class ObjectCensus:
