@@ -157,9 +157,9 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
     unknown = again - told.total()
     told.update({"graphs compiled after the first step": unknown} if unknown else {})
     dynamo = sys.modules.get("torch._dynamo.utils")
-    breaks = Counter[str]()  # by the first line of their reason
+    breaks = Counter(reason for reason, _ in graph_breaks())  # torch's own counter lacks branches on a value
     for reason, times in dynamo.counters["graph_break"].items() if dynamo is not None else ():
-        breaks[str(reason).partition("\n")[0]] += times
+        breaks |= Counter({str(reason).partition("\n")[0]: times})
     found = {"graph_breaks": breaks, "recompiles": told}
     return {metric: {reason: float(times) for reason, times in each.items()} for metric, each in found.items()}
 

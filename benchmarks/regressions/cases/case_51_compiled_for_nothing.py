@@ -34,6 +34,6 @@ def build(ctx):
     line="return inputs + self.down(nn.functional.gelu(self.up(inputs)))",
     red=frozenset({"compiled_operators"}),
     same=frozenset({"operators", "flops", "collective_calls", "optimizer_steps"}),
-    cause="compiled operators 4 -> 0",
+    cause="operators in torch.compile 4 -> 0",
     twin=(("class Block(", "class Layer("), ("block = Block()", "block = Layer()")),
 )

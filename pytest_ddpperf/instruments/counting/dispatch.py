@@ -168,7 +168,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def _count_operator(self, name: str) -> None:
         inside = self._compiled and backward_under_way() == -1 and self._stack.comes_from(compiled_wrappers())
-        parts = {"operators": name, **({"compiled_operators": "compiled operators"} if inside else {})}
+        parts = {"operators": name, **({"compiled_operators": "operators in torch.compile"} if inside else {})}
         place = self._stack.place() if self.whole else None
         for metric, part in parts.items():
             self._counts[metric][part] += 1

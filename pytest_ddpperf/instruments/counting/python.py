@@ -45,6 +45,7 @@ _COSTLY = (  # functions that wait for a device, give memory back, walk through 
     ("synchronisations", Tensor, "tensor", ("__repr__",)),  # of print(tensor); torch hides its operators
 )
 """Each with the metric that counts it."""
+_LABELS = {"__repr__": "print(tensor)"}
 _SLOW_MODES = {
     "anomaly detection": torch.is_anomaly_enabled,
     "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
@@ -98,7 +99,7 @@ def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[N
             shown = names[0] == "cpu" and device != "cpu"  # by operators
             for name in (name for name in names if hasattr(module, name) and not shown):
                 function = getattr(module, name)
-                by = wrappers.setdefault(function, followed(function, metric, f"{path}.{name}"))
+                by = wrappers.setdefault(function, followed(function, metric, _LABELS.get(name, f"{path}.{name}")))
                 stack.enter_context(replaced(module, name, by))
         yield
 

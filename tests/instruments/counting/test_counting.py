@@ -616,14 +616,19 @@ def test_a_sparse_gradient_is_counted_with_its_indices() -> None:
     assert found.unstable == {}
 
 
-def test_what_was_compiled_is_counted_as_it_was_written() -> None:
+@pytest.mark.parametrize("breaking", ["call", "branch on a value"])
+def test_what_was_compiled_is_counted_as_it_was_written(breaking: str) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh())
 
     torch._dynamo.utils.counters.clear()  # a rank is a fresh process, this one is not
+    torch._dynamo.utils.graph_break_reasons.clear()
 
     @torch.compile(backend="eager")
     def forward(inputs: Tensor) -> Any:
-        torch._dynamo.graph_break()
+        if breaking == "call":
+            torch._dynamo.graph_break()
+        elif inputs.sum() > 0:
+            inputs = inputs * 1.0
         return model(inputs).sum()
 
     found = count_step(lambda: forward(torch.ones(3, 4)).backward(), Countable(device=CPU), warmup=2)
