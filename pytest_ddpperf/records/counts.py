@@ -79,8 +79,8 @@ def count_row(metric: str) -> CountRow:
     return COUNTS.get(metric, CountRow())
 
 
-_LEVELS = 2  # of a rhythm
-_FEW = 4  # operators that a wrapper may have of its own
+_OF_RHYTHM = 2  # different values
+_OF_WRAPPER = 4  # operators, such as those of DDP's forward
 _ROUNDED = 1e-9  # of what sums of fractions may differ by
 WORK = ("collective_calls", "flops", "synchronisations")  # counts that name what a step does more of
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
@@ -280,7 +280,7 @@ def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float,
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before), (new, after) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
-    if levels > _LEVELS or old != new or metric in {**then.by_rank, **now.by_rank}:
+    if levels > _OF_RHYTHM or old != new or metric in {**then.by_rank, **now.by_rank}:
         return None
     shift = pair[1] - after - (pair[0] - before)
     return shift if abs(shift) > _ROUNDED * max(pair) else 0.0
@@ -312,7 +312,7 @@ def is_lost(metric: str, then: Counts, now: Counts) -> bool:
         return False
     whole, fall = count_row(metric).wanted_of, then.totals[metric] - now.totals[metric]
     moved = fall + now.totals.get(whole, 0.0) - then.totals.get(whole, 0.0)
-    return not now.totals[metric] or (fall > max(_FEW, 0.01 * then.totals[metric]) and moved >= fall / 2)
+    return not now.totals[metric] or (fall > max(_OF_WRAPPER, 0.01 * then.totals[metric]) and moved >= fall / 2)
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:

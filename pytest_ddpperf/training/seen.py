@@ -42,8 +42,8 @@ class Seen:
         """Looks after so many steps."""
         if ran in self._after:
             self.objects.take(ran)
-        if ran and ran in self._after:
-            self.loaders.look(ran)
+            if ran:  # before the first step no loader has to have given any batch
+                self.loaders.look(ran)
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
         """Returns what a warm step does, with this rank's copy of what it trains; adds to ``remarks``."""

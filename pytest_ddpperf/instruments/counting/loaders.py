@@ -95,11 +95,13 @@ class Loaders:
         (self._steady.intersection_update if self._steady else self._steady.update)(steady)
 
     def used(self, steps: int) -> list[list[_Followed]]:
-        """Returns the loaders that gave each of so many steps a batch, those of one dataset together."""
+        """Returns the loaders of lines that gave each of so many steps a batch, those of one dataset together."""
+        self.look(steps)
         found: dict[tuple[str, int], list[_Followed]] = {}
         for each in self._known:
-            found.setdefault(each.data, []).append(each)
-        return [loaders for loaders in found.values() if sum(each.given for each in loaders) >= steps]
+            if each.made in self._steady:
+                found.setdefault(each.data, []).append(each)
+        return list(found.values())
 
     def samples(self, steps: int, ranks: int) -> tuple[int, ...]:
         """Returns a checksum of the samples that each of these loaders drew.
@@ -121,12 +123,11 @@ class Loaders:
         that if there are no workers, nor of what stays before three epochs have ended.
         """
         found: dict[str, list[Place]] = {}
-        last = [each for place, each in {each.made: each for each in self._known}.items() if place in self._steady]
+        last = [loaders[-1] for loaders in self.used(steps)]
         if last:
             found["loaders_without_workers"] = [each.made for each in last if not each.workers]
             found["loaders_unpinned"] = [each.made for each in last if not each.pinned]
-        with_workers = [loaders[-1] for loaders in self.used(steps) if loaders[-1].workers]
-        if with_workers:
+        if with_workers := [each for each in last if each.workers]:
             found["workers_restarted"] = [each.made for each in with_workers if each.replaces or not each.persistent]
         used = [loaders for loaders in self.used(steps) if sum(each.epochs for each in loaders) > _EARLIER]
         if used:

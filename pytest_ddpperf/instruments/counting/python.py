@@ -32,7 +32,7 @@ _TRACED = 3  # steps whose memory has its lines
 _BLOCKS = 4  # of memory that a line has to leave behind in each
 _FRAMES = 40  # of a stack that are kept: torch's own lie above those of the user
 
-_COSTLY = (  # functions that wait for a device, give memory back, walk through all objects, or start a process
+_COSTLY = (  # functions that wait for a device, give memory back, walk through all objects, start a process, save
     ("allocator_calls", gc, "gc", ("collect",)),
     ("allocator_calls", torch.cuda, "torch.cuda", ("empty_cache", "ipc_collect", "synchronize")),
     ("allocator_calls", torch.cpu, "torch.cpu", ("synchronize",)),  # what code for any device calls here
@@ -41,11 +41,11 @@ _COSTLY = (  # functions that wait for a device, give memory back, walk through 
     ("processes_started", subprocess.Popen, "subprocess.Popen", ("__init__",)),
     ("processes_started", os, "os", ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
     *(("checkpoints_saved", module, "torch", ("save",)) for module in (torch, torch.serialization)),
-    ("synchronisations", Tensor, "tensor", ("cpu", "tolist")),  # on a CPU they call no operator
-    ("synchronisations", Tensor, "tensor", ("__repr__",)),  # of print(tensor); torch hides its operators
+    ("synchronisations", Tensor, "tensor", ("cpu", "tolist", "__repr__")),
 )
 """Each with the metric that counts it."""
-_LABELS = {"__repr__": "print(tensor)"}
+_LABELS = {"__repr__": "print(tensor)"}  # whose operators torch hides
+_BARE = ("cpu", "tolist")  # which call no operator on a CPU, and elsewhere one that is counted
 _SLOW_MODES = {
     "anomaly detection": torch.is_anomaly_enabled,
     "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
@@ -57,10 +57,9 @@ _SLOW_MODES = {
 def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[None]:
     """Within, ``called`` hears of passes of backward and of costly functions: the metric that counts them, their name.
 
-    ``device``: the type of device that the step runs on.
-
-    A pass accumulates gradients. One inside of another, such as a checkpoint's, is none. Functions of torch that do
-    nothing on a CPU are seen there too. Workers of a DataLoader are left out: whether an epoch begins here is chance.
+    ``device`` is the type of the step's. A pass accumulates gradients; one inside of another, as a checkpoint's, is none.
+    Functions of torch that do nothing on a CPU are seen there too. Workers of a DataLoader are left out: whether an epoch
+    begins here is chance.
     """
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
     under_way = set[int]()  # threads in a call, of which no call inside counts
@@ -96,8 +95,8 @@ def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[N
     with ExitStack() as stack:
         stack.enter_context(replaced(autograd, "_engine_run_backward", passed))
         for metric, module, path, names in _COSTLY:
-            shown = names[0] == "cpu" and device != "cpu"  # by operators
-            for name in (name for name in names if hasattr(module, name) and not shown):
+            counted = _BARE if device != "cpu" else ()  # as operators
+            for name in (name for name in names if hasattr(module, name) and name not in counted):
                 function = getattr(module, name)
                 by = wrappers.setdefault(function, followed(function, metric, _LABELS.get(name, f"{path}.{name}")))
                 stack.enter_context(replaced(module, name, by))
