@@ -58,8 +58,8 @@ def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[N
     """Within, ``called`` hears of passes of backward and of costly functions: the metric that counts them, their name.
 
     ``device`` is the type of the step's. A pass accumulates gradients; one inside of another is none. Functions of
-    torch that do nothing on a CPU are seen there too. Workers of a DataLoader are left out: whether an epoch begins here
-    is chance.
+    torch that do nothing on a CPU are seen there too. Workers of a DataLoader are left out: whether an epoch begins
+    here is chance.
     """
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
     under_way = set[int]()  # threads in a call, of which no call inside counts
