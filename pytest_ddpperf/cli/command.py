@@ -240,7 +240,7 @@ COMMANDS = (
     Command(name="show", help="show all metrics of a stored baseline", add_arguments=_add_show, run=_show),
     Command(
         name="report",
-        help="make files for other tools of the JSON file of a run",
+        help="make reports from the JSON file of a run",
         add_arguments=report_command.add_report_arguments,
         run=report_command.report,
     ),
@@ -258,7 +258,7 @@ COMMANDS = (
     ),
     Command(
         name="trend",
-        help="show a metric over commits, and where it changed",
+        help="show a metric over commits, and the commits that changed it",
         add_arguments=trend_command.add_arguments,
         run=trend_command.run,
     ),
@@ -270,7 +270,7 @@ COMMANDS = (
     ),
     Command(
         name="calibrate",
-        help="measure benchmarks side by side with themselves: false alarms, and which slowdowns they find",
+        help="compare benchmarks with themselves: which false alarms they raise, and which slowdowns they find",
         add_arguments=_add_calibrate,
         run=lambda options: _become_pytest({"calibrate": options.runs}, options.rest),
         passes_on=True,
@@ -283,7 +283,7 @@ COMMANDS = (
     ),
     Command(
         name="simulate",
-        help="count a step of benchmarks as a rank of any number of ranks, in one process",
+        help="count a step as one of any number of ranks, in one process",
         add_arguments=_add_simulate,
         run=_simulate,
         passes_on=True,
@@ -296,7 +296,7 @@ COMMANDS = (
     ),
     Command(
         name="trace",
-        help="show what is in the traces of ranks, and what differs between two runs",
+        help="summarise the traces of ranks, or compare two runs",
         add_arguments=trace_command.add_arguments,
         run=trace_command.run,
     ),
@@ -309,7 +309,7 @@ COMMANDS = (
     ),
     Command(
         name="completion",
-        help="print what lets a shell complete the words of ddpperf",
+        help="print a script by which a shell completes ddpperf's arguments",
         add_arguments=completion.add_arguments,
         run=lambda options: completion.run(options, _parser),
     ),
