@@ -216,7 +216,7 @@ class Settings:
         "timed steps of a launch; auto: the baseline's number, or as many as a second has",
         "N",
     )
-    warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch; on CUDA 12 or more", "N")
+    warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch; on GPUs at least 12", "N")
     launches: int = _knob(
         6,
         positive_int,
@@ -234,8 +234,8 @@ class Settings:
     budget: float | None = _of_session(
         None,
         optional(duration, "none"),
-        "time for all tests of the session, in equal shares. Undecided tests run twice, and max-time is unlimited by "
-        "default",
+        "time for the session, in equal shares for its benchmarks. Undecided tests run twice, and max-time is unlimited "
+        "by default",
         "TIME",
         example="--ddpperf-budget=10min",
     )

@@ -283,7 +283,7 @@ COMMANDS = (
     ),
     Command(
         name="simulate",
-        help="count a step as one of any number of ranks, in one process",
+        help="count a step of a rank among any number of ranks, in one process",
         add_arguments=_add_simulate,
         run=_simulate,
         passes_on=True,
