@@ -234,7 +234,7 @@ class Settings:
     budget: float | None = _of_session(
         None,
         optional(duration, "none"),
-        "time for the session, in equal shares for its benchmarks. Undecided tests run twice, and max-time is unlimited "
+        "time for the session, in equal shares for benchmarks. Undecided tests run twice, and max-time is unlimited "
         "by default",
         "TIME",
         example="--ddpperf-budget=10min",
