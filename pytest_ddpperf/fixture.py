@@ -611,7 +611,7 @@ class Ddpperf:
     def _contender(self, call: VerbCall, way: Contender, name: str) -> Variant:
         """One of several ways to do the same work, with the ranks that it asks for."""
         sizes = self._session.world_sizes(call.settings)
-        environment = self._session.environment(call.settings, max(sizes), way.variables)
+        environment = self._session.environment(call.settings, max(sizes))
         return call.variant(way.subject, environment, strategy=way.strategy, name=name)
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:

@@ -44,6 +44,7 @@ from pytest_ddpperf.records.verdict import Verdict
 
 if TYPE_CHECKING:
     from pytest_ddpperf.records.loader_settings import LoaderSettings
+    from pytest_ddpperf.records.variables import Variables
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
@@ -160,8 +161,7 @@ class Settings:
     cpu_binding: str = _knob(
         "none",
         one_of("none", "cores"),
-        "cores: give each rank its own cores, of one NUMA node if there are enough; none: ranks on the CPU "
-        "share the cores that pytest may use",
+        "cores: give each rank its own cores, of one NUMA node if possible; none: ranks share the cores of pytest",
         "NAME",
     )
     memory_limit: int | None = _knob(
@@ -170,6 +170,12 @@ class Settings:
         "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU above the level before the model "
         "was built",
         "BYTES",
+    )
+    env: Variables | None = _knob(  # noqa: RUF009 - a field, declared
+        None,
+        optional(_of_records("variables", "variables"), "none"),
+        "environment variables of the ranks",
+        given="call",
     )
     mesh: Mapping[str, int] | None = _knob(
         None,
@@ -180,15 +186,13 @@ class Settings:
     multi_node: str = _of_session(
         "auto",
         one_of("auto", "off"),
-        "auto: under torchrun, srun or mpirun rank 0 runs the tests, with ranks on all nodes; off: this process is"
-        " alone",
+        "auto: under torchrun, srun or mpirun rank 0 runs the tests, with ranks on all nodes; off: it is alone",
         "auto|off",
     )
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
         None,
         path,
-        "folder that all nodes share, in which processes of srun or mpirun meet. On one node, and under torchrun, "
-        "none is needed",
+        "folder that all nodes share, in which processes of srun or mpirun meet. One node, and torchrun, need none",
         "DIR",
     )
     gpu_lock_timeout: float | None = _of_session(
@@ -226,8 +230,7 @@ class Settings:
     launches: int = _knob(
         6,
         positive_int,
-        "process groups to start before the first verdict; more follow until the benchmark is decided or max-time "
-        "is spent",
+        "process groups to start before the first verdict; more follow until it is decided or max-time is spent",
         "N",
     )
     max_time: float = _knob(
@@ -259,11 +262,10 @@ class Settings:
         "auto|true|false",
     )
     communication: bool | None = _knob(
-        default=None,
-        parse=optional(switch, "auto"),
-        text="measure exposed communication by blocks of steps without averaging of gradients; auto: if no ranks share "
-        "a core or a GPU",
-        metavar="true|false|auto",
+        None,
+        optional(switch, "auto"),
+        "measure exposed communication by steps that average no gradients; auto: if no ranks share a core or GPU",
+        "true|false|auto",
     )
     calibrate: int | None = _of_session(
         None,
@@ -406,8 +408,7 @@ class Settings:
     recheck: str = _knob(
         "true",
         one_of("true", "false", "fetch"),
-        "measure times side by side with the commit of the baseline; fetch: fetch it if it is missing. false: "
-        "compare with stored times alone",
+        "measure times side by side with the baseline's commit; fetch: fetch it if missing. false: use stored times",
         "true|false|fetch",
     )
     gross: float = _of_session(
@@ -428,8 +429,7 @@ class Settings:
     against_python: str | None = _of_session(
         None,
         words,
-        "interpreter that runs the reference, such as .venv-new/bin/python. It runs this checkout's code, or that of "
-        "--ddpperf-against",
+        "interpreter of the reference, such as .venv-new/bin/python, for this checkout or that of --ddpperf-against",
         "PATH",
     )
     against_setup: str | None = _of_session(

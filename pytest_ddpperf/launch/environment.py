@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 _CLOCKS = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time", "time_ns")
-Variables: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Variables that some ranks have besides those of all, names with values, sorted."""
 
 
 def group_variables(
@@ -143,8 +141,7 @@ def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
         return ""
     return (
         f"{late[0]} became {environ.get(late[0], 'unset')} after the first launch, and ranks keep what it was then, "
-        f"{threads.get(late[0], 'unset')}: set it before pytest starts, or for the ranks of one way of ddpperf.compare "
-        "by env"
+        f"{threads.get(late[0], 'unset')}: set it before pytest starts, or give env= to the call"
     )
 
 
