@@ -44,7 +44,6 @@ from pytest_ddpperf.records.verdict import Verdict
 
 if TYPE_CHECKING:
     from pytest_ddpperf.records.loader_settings import LoaderSettings
-    from pytest_ddpperf.records.variables import Variables
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
@@ -171,7 +170,7 @@ class Settings:
         "was built",
         "BYTES",
     )
-    env: Variables | None = _knob(  # noqa: RUF009 - a field, declared
+    env: tuple[tuple[str, str], ...] | None = _knob(
         None,
         optional(_of_records("variables", "variables"), "none"),
         "environment variables of the ranks",

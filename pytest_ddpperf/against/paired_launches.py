@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from pytest_ddpperf.against.revision_side import RevisionSide, alike, modules_of_tests, other_tests
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
+from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
@@ -23,7 +24,6 @@ from pytest_ddpperf.launch.payload import StandIn, dump_standing_in
 from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_up, observed, observed_packed, within
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
-from pytest_ddpperf.records.variables import Variables
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count

@@ -25,12 +25,12 @@ from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from pytest_ddpperf.launch.environment import Variables
     from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
     from pytest_ddpperf.launch.protocols import OtherNodes
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.measurement import Mode
-    from pytest_ddpperf.records.variables import Variables
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from pytest_ddpperf.launch.processes import HAS_PIDFD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_ddpperf.records.variables import Variables
+    from pytest_ddpperf.launch.environment import Variables
 
 # Upper bounds for the memory that a zygote has alone; benchmarks/startup.py prints it with and without strategies.
 LAUNCHER_BYTES = 300 * 2**20  # of one that has imported torch, or as much

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
-
-Variables: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Names with values, sorted."""
 
 
-def variables(value: object) -> Variables:
-    """Variables by name, with texts or numbers: ``{"NCCL_ALGO": "Ring"}``."""
+def variables(value: object) -> tuple[tuple[str, str], ...]:
+    """Names with values, sorted, of variables that have texts or numbers: ``{"NCCL_ALGO": "Ring"}``."""
     given = dict(value) if isinstance(value, Mapping) else {"": None}
     named = all(isinstance(name, str) and name and not {"=", "\0"} & {*name} for name in given)
     texts = (isinstance(text, (str, int, float)) and not isinstance(text, bool) for text in given.values())

@@ -20,6 +20,7 @@ from pytest_ddpperf.errors import (
     extended,
 )
 from pytest_ddpperf.instruments.host import free_memory
+from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT
@@ -27,7 +28,6 @@ from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.launch import RankLaunch, SlowImport
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.records.variables import Variables
 from pytest_ddpperf.run.call.planning import LaunchLimits, LaunchOutcome, Purpose, can_interleave, limits_of
 from pytest_ddpperf.run.call.time_sheet import TimeSheet
 from pytest_ddpperf.run.call.variant import Variant

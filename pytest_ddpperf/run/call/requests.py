@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.launch.environment import OWNED, TASK_VARIABLES
+from pytest_ddpperf.launch.environment import require_free
 from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.parsers import world_sizes
 from pytest_ddpperf.records.finding import Finding
@@ -35,8 +35,7 @@ _UNCHECKED = Finding(
 
 MIB = 2**20
 MIN_SIZES = 2  # of a curve
-PLACES = ("world_size", "backend", "device", "env")
-"""Settings that a way may have besides those of training: where its ranks run."""
+PLACES = ("world_size", "backend", "device", "env")  # settings that a way may have besides those of training
 
 
 def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
@@ -252,11 +251,7 @@ def require_consistent(settings: Settings) -> None:
     """Refuses settings that mean nothing together."""
     if settings.clip_steps is not None and settings.clip_grad_norm is None:
         raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
-    for name, _ in settings.env or ():
-        if name in OWNED or TASK_VARIABLES.match(name):
-            raise SettingError(f"env={{{name!r}: ...}}: the plugin sets {name} for ranks; leave it out")
-        if name.startswith("PYTHON"):
-            raise SettingError(f"env={{{name!r}: ...}}: Python reads it before ranks fork; set it before pytest starts")
+    require_free(settings.env or ())
 
 
 def _require_count(word: str, count: object) -> None:
