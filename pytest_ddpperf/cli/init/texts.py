@@ -121,7 +121,7 @@ def requirement() -> str:
     if not origin:
         return f"pytest-ddpperf=={installed.version}"
     commit = origin.get("vcs_info", {}).get("commit_id")
-    address = f"{origin['url']}@{commit}" if commit else UNKNOWN
+    address = f"{origin['url']}@{commit}" if commit and not origin["url"].startswith("file:") else UNKNOWN
     return f"pytest-ddpperf @ git+{address}"
 
 
