@@ -256,6 +256,10 @@ def test_a_job_is_where_its_ci_looks_and_compares_with_the_merge_base(
             "'pytest-ddpperf @ git+https://git.example/ddpperf@abc123'",
         ),
         (
+            '{"url": "file:///home/me/ddpperf", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}',
+            f"'pytest-ddpperf @ git+{texts.UNKNOWN}'",
+        ),
+        (
             '{"url": "file:///home/me/ddpperf", "dir_info": {"editable": true}}',
             f"'pytest-ddpperf @ git+{texts.UNKNOWN}'",
         ),
