@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain once more at exit
         return 0
-    except OSError as error:  # of a path that no command expects, such as a name that is too long
-        return _failed(DdpperfError(f"{error}; name another file or folder"))
+    except (OSError, MemoryError) as error:  # of a file that no command expects, such as one whose name is too long
+        return _failed(DdpperfError(f"{str(error) or 'a file is too large'}; name another file or folder"))
     return status
 
 

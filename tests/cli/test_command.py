@@ -264,6 +264,17 @@ def test_a_name_that_is_too_long_is_an_error_of_one_line(
     assert line.endswith("x'; name another file or folder")
 
 
+def test_a_file_that_does_not_fit_into_memory_is_an_error_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read_pins(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("pytest_ddpperf.cli.bisect.package_search.read_pins", read_pins)
+    assert main(["bisect", "--packages", "old.txt", "new.txt"]) == 2
+    assert capsys.readouterr().err == "ddpperf: error: a file is too large; name another file or folder\n"
+
+
 @pytest.mark.parametrize("arguments", [["list"], ["init"], ["trend"], ["history", "csv", "t"]])
 def test_a_current_folder_that_was_removed_is_told(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
