@@ -98,11 +98,6 @@ class PackageRange:
         left = [i for i, state in enumerate(suspects[:-1]) if state not in self.answers]
         return suspects[min(left, key=lambda i: (abs(i - middle), i))] if left else None
 
-    @property
-    def expected_probes(self) -> int:
-        """About how many more probes the search takes."""
-        return (len(self.suspects) - 1).bit_length()
-
     def answered(self, state: str, answer: Answer) -> PackageRange:
         """The range after a probe of a state."""
         return replace(self, answers={**self.answers, state: answer})

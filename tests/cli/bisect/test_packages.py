@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.cli.bisect.bisector import expected_probes
 from pytest_ddpperf.cli.bisect.packages import PackageRange, read_pins, require_changes, together
 from pytest_ddpperf.errors import SettingError
 
@@ -62,7 +63,7 @@ def test_every_culprit_is_found_in_as_many_probes_as_halving_takes(number: int) 
     names = [f"p{i}" for i in range(number)]
     for culprit in range(1, number + 1):
         found = PackageRange({}, {}, tuple((name,) for name in names), ("old", "new"))
-        least = found.expected_probes
+        least = expected_probes(found)
         probes = 0
         while (state := found.next) is not None:
             found = found.answered(state, "bad" if int(state) >= culprit else "good")
