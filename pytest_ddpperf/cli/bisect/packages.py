@@ -129,12 +129,6 @@ def _version(line: str | None) -> str:
     return "none" if found is None else found["version"] or found["url"]
 
 
-def require_changes(old: Pins, new: Pins, names: tuple[str, str]) -> None:
-    """Refuse two lists that are the same."""
-    if old == new:
-        raise SettingError(f"--packages {names[0]} {names[1]}: both list the same packages: nothing lies between them")
-
-
 def packages_between(old: Pins, new: Pins, names: tuple[str, str], paths: Sequence[Sequence[str]]) -> PackageRange:
     """The changes between two lists; the search paths of the environments of both tell what goes together."""
     changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.cli.bisect.bisector import expected_probes
-from pytest_ddpperf.cli.bisect.packages import PackageRange, read_pins, require_changes, together
+from pytest_ddpperf.cli.bisect.package_search import prepared
+from pytest_ddpperf.cli.bisect.packages import PackageRange, read_pins, together
 from pytest_ddpperf.errors import SettingError
 
 OLD = {"a": "a==1", "b": "b==1", "c": "c==1", "same": "same==5"}
@@ -42,8 +43,10 @@ def test_what_is_not_pinned_is_refused(tmp_path: Path, line: str) -> None:
 def test_a_list_that_is_not_there_and_lists_that_are_the_same_are_told(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"^--packages gone.txt: No such file or directory; write it with pip"):
         read_pins(tmp_path / "gone.txt", "gone.txt")
+    file = tmp_path / "both.txt"
+    file.write_text("torch==2.13.0\n")
     with pytest.raises(SettingError, match="both list the same packages: nothing lies between them"):
-        require_changes(OLD, OLD, ("old.txt", "new.txt"))
+        prepared((str(file), str(file)), "", (), base=False)
 
 
 def test_a_state_has_the_changes_up_to_it_or_one_alone() -> None:
