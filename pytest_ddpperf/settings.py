@@ -173,7 +173,7 @@ class Settings:
     env: tuple[tuple[str, str], ...] | None = _knob(
         None,
         optional(_of_records("variables", "variables"), "none"),
-        "environment variables of the ranks",
+        "environment variables of the ranks, which baselines and reports show",
         given="call",
     )
     mesh: Mapping[str, int] | None = _knob(
