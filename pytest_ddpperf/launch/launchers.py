@@ -88,10 +88,8 @@ class Launchers:
         for i in range(number):
             self[i].preload(wanted, self._judged, self[0] if i else None)
         elsewhere = [nodes for i in range(number) if (nodes := self[i].nodes) is not None]
-        for nodes in elsewhere:
-            nodes.ask_preload(self._judged.common(wanted.modules))
-        for nodes in elsewhere:
-            nodes.preloaded()
+        for wait in [nodes.preload(self._judged.common(wanted.modules)) for nodes in elsewhere]:
+            wait()
 
     def _wanted(self, scope: str, ranks: int) -> Wanted:
         return Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)

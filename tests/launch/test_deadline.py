@@ -127,7 +127,7 @@ from pytest_ddpperf.launch.streams import readable
 
 
 def waits_for_ever(self, *_):
-    for zygote in self._parts[0]._zygotes:
+    for zygote in self.here.zygotes:
         readable([zygote.control], None)
         zygote.events(0)
 

@@ -21,7 +21,7 @@ import pytest
 from pytest_ddpperf.errors import LaunchError, PayloadError, RankFailed, RankSkipped, RanksTimedOut
 from pytest_ddpperf.launch.launch_run import LaunchedRanks, LaunchEnd
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Finished
+from pytest_ddpperf.launch.messages import Finished, Job
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.streams import Channel
 
@@ -309,10 +309,11 @@ def test_reports_that_have_arrived_count_after_the_deadline() -> None:
     class Zygote:
         control = ours
 
-    with ours, theirs, RankProcesses([cast("ZygoteProcess", Zygote())] * 2) as ranks:
+    job = Job(call=b"", world_size=2, device="cpu", group=None, mode=None, timeout=1.0)
+    with ours, theirs, RankProcesses([cast("ZygoteProcess", Zygote())] * 2, job) as ranks:
         for rank in ranks.ranks.values():
             Channel(rank.of_rank).send(Finished(b"", 1))
-        assert LaunchedRanks([ranks]).watch(time.monotonic() - 1) is LaunchEnd.FINISHED
+        assert LaunchedRanks(ranks).watch(time.monotonic() - 1) is LaunchEnd.FINISHED
 
 
 class Reduced:

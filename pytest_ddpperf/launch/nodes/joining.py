@@ -94,7 +94,7 @@ def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
     """
     master = os.environ.get("MASTER_ADDR", "") if task.launcher == "torchrun" else ""
     host = LOOPBACK if task.one_node else own_address(master, os.environ)
-    cluster = Cluster(host, own, task.size, own.needed["pytest-ddpperf"])
+    cluster = Cluster(host, own, task.size)
     try:
         meetings = [FileMeeting(task, each) for each in _folders(task, folder)]
         for meeting in meetings:
@@ -160,15 +160,8 @@ def _met(task: Task, own: Hello, folder: Path | None) -> tuple[Link, Card, list[
     while True:
         card = wait_for(find, deadline - time.monotonic())
         try:
-            link = connect((card.host, card.port), card.key)
-            version = own.needed["pytest-ddpperf"]
-            if card.version != version:  # looked at before a message that another version may not read
-                raise SettingError(
-                    f"pytest-ddpperf is {card.version} on the controller, and {version} on {own.host} (rank {own.rank} "
-                    "of the launcher); all nodes need the same"
-                )
-            link.send(own)
-        except (OSError, ForeignPeer, LinkEnded) as error:
+            link = connect((card.host, card.port), card.key, {"task": own.plain()})
+        except (OSError, ForeignPeer) as error:
             if time.monotonic() > deadline:
                 reason = f"the controller at {card.host} port {card.port} does not answer: {error}"
                 raise LaunchError(f"{reason}; check that the nodes reach each other there") from None

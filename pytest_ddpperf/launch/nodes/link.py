@@ -1,29 +1,36 @@
-"""A connection between two processes that share a key: each proves that it knows the key, and each message bears a MAC.
+"""A connection between two processes that share a key, over which one calls methods of the other's objects.
 
-The messages are pickles, so none is loaded before its MAC is checked: nobody without the key can make a process load
-one. Of a peer that nothing but the key is known of, only messages of given classes are. Messages are not encrypted.
+No message is loaded before its MAC is checked: nobody without the key can make a process load a pickle. The first
+message of who connects is JSON, for nothing but the key is known of it. Messages are not encrypted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
-import io
+import itertools
+import json
 import pickle
 import secrets
 import socket
-import struct
 import threading
 import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch.streams import readable
+from pytest_ddpperf.errors import DdpperfError, LaunchError, in_a_line
+from pytest_ddpperf.launch.streams import Frames, GarbledMessage, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 KEY_BYTES = 32
-_GREETING = b"pytest-ddpperf link 1\n"
-_NONCE_BYTES = _MAC_BYTES = 32
-_HEADER = struct.Struct("!Q32s")  # length of what follows, and its MAC
-_MAX_LENGTH = 1 << 36
+_GREETING = b"pytest-ddpperf link 2\n"
+_NONCE_BYTES = 32
+_MAX_FIRST = 1 << 20  # bytes of the first message, and of what is read with it
 _CHUNK = 1 << 20
 _HANDSHAKE_SECONDS = 5.0
 _SILENT_SECONDS = 4  # after which the kernel gives a peer up that answers nothing: its machine or the network is gone
@@ -34,19 +41,41 @@ class LinkEnded(LaunchError):
     """The other end of a link is gone."""
 
 
+class NoAnswer(LinkEnded):
+    """The other end of a link has not answered in time."""
+
+
 class ForeignPeer(Exception):
-    """Who has connected does not know the key."""
+    """The peer of a new connection does not know the key."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The request to call a method of what serves the link; ``Answer`` with the same number follows."""
+
+    number: int
+    method: Callable[..., object]
+    arguments: tuple[object, ...]
+    named: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a method has returned, or why it failed."""
+
+    number: int
+    value: Any
+    error: str = ""
 
 
 class Link:
     """One end of a connection whose peer has proved to know the key; any thread may send, one receives."""
 
-    def __init__(self, connected: socket.socket, key: bytes, *, serving: bool, name: str = "the other process") -> None:
+    def __init__(self, connected: socket.socket, frames: Frames, name: str = "the other process") -> None:
         self.name = name  # of the peer, in errors
-        self._socket, self._key = connected, key
-        self._sent = self._taken = 0
-        self._ours, self._theirs = (b"s", b"c") if serving else (b"c", b"s")
-        self._received = bytearray()
+        self._socket, self._frames = connected, frames
+        self._arrived: list[object] = []
+        self._numbers = itertools.count()
         self._sending = threading.Lock()
 
     @property
@@ -63,176 +92,214 @@ class Link:
         """Give selectors the socket's descriptor."""
         return self._socket.fileno()
 
+    def ask(self, method: Callable[Concatenate[Any, P], T], *arguments: P.args, **named: P.kwargs) -> Question[T]:
+        """Ask the peer to call a method of what serves its end of the link."""
+        number = next(self._numbers)
+        self.send(Ask(number, method, arguments, named))
+        return Question(self, number)
+
+    def reply(self, message: object, served: object) -> None:
+        """Call the method of ``served`` that a peer asks for, and answer with what it returns, or why it failed."""
+        if not isinstance(message, Ask):
+            return
+        try:
+            answer = Answer(message.number, message.method(served, *message.arguments, **message.named))
+        except LinkEnded:
+            raise
+        except Exception as error:  # noqa: BLE001  the peer reports it
+            reason = str(error) if isinstance(error, DdpperfError) else in_a_line(error)
+            answer = Answer(message.number, None, reason)
+        self.send(answer)
+
     def send(self, message: object) -> None:
-        """Send a message; LinkEnded where the peer is gone, or takes nothing for a long time."""
-        body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        """Send a message; LinkEnded if the peer is gone, or takes nothing for a long time."""
+        self.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+
+    def send_bytes(self, body: bytes) -> None:
+        """Send a message that is no pickle; LinkEnded as ``send``."""
         try:
             with self._sending:
-                mac = self._mac(self._ours, self._sent, body)
-                self._sent += 1
-                self._send_all(_HEADER.pack(len(body), mac))
-                self._send_all(body)
+                for data in (self._frames.header(body), body):
+                    view = memoryview(data)
+                    while view:  # unlike in ``sendall``, the socket's limit is for some of it, however large it is
+                        view = view[self._socket.send(view[:_CHUNK]) :]
         except OSError as error:
             raise self._ended(error) from None
 
-    def _send_all(self, data: bytes) -> None:
-        """Send all of it; unlike in ``sendall``, the socket's limit is for some of it, however large it is."""
-        view = memoryview(data)
-        while view:
-            view = view[self._socket.send(view[:_CHUNK]) :]
-
-    def receive(self, seconds: float | None = None, of: tuple[type, ...] = ()) -> object:
-        """Wait for the next message; None if none has come in time, LinkEnded where the peer is gone.
-
-        With ``of`` it is of these classes, and an instance of another one is not made: that ends the link.
-        """
+    def receive(self, seconds: float | None = None) -> object:
+        """Wait for the next message; None if none has come in time, LinkEnded if the peer is gone."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while True:
-            for message in self._messages(1, of):
-                return message
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not readable([self._socket], left):
+        self._take()  # some may have come with the first one
+        while not self._arrived:
+            if not self._readable(None if deadline is None else max(0.0, deadline - time.monotonic())):
                 return None
-            ended = self._take()
-            if ended is not None:
-                raise ended
+            self._read()
+        return self._arrived.pop(0)
 
     def received(self) -> list[object]:
-        """Take the messages that have arrived whole; LinkEnded where there is none and the peer is gone."""
-        ended: LinkEnded | None = None
-        while ended is None and readable([self._socket], 0):
-            ended = self._take()
-        messages = self._messages()
-        if ended is not None and not messages:
-            raise ended
+        """Take the messages that have arrived whole; LinkEnded if there is none and the peer is gone."""
+        try:
+            self._take()
+            while self._readable(0):
+                self._read()
+        except LinkEnded:
+            if not self._arrived:
+                raise
+        messages, self._arrived = self._arrived, []
         return messages
 
     def hand_over(self) -> tuple[socket.socket, bytes]:
         """The socket, for bytes that are no messages, and those that have arrived; the link is of no more use."""
-        return self._socket, bytes(self._received)
+        return self._socket, bytes(self._frames.received)
 
     def close(self) -> None:
         """Close the connection."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        end(self._socket)
 
-    def _take(self) -> LinkEnded | None:
-        """Take what has arrived; gives the end of the link, where that is it."""
+    def _readable(self, seconds: float | None) -> bool:
+        try:
+            return bool(readable([self._socket], seconds))
+        except ValueError:  # this end was closed
+            raise self._ended() from None
+
+    def _read(self) -> None:
+        """Read what has arrived; LinkEnded if that is the end of the link."""
         try:
             data = self._socket.recv(_CHUNK)
         except OSError as error:
-            return self._ended(error)
-        self._received += data
-        return None if data else self._ended()
-
-    def _messages(self, most: int | None = None, of: tuple[type, ...] = ()) -> list[object]:
-        found: list[object] = []
-        while len(self._received) >= _HEADER.size and len(found) != most:
-            length, mac = _HEADER.unpack_from(self._received)
-            end = _HEADER.size + length
-            if length > _MAX_LENGTH:
-                raise self._ended(ValueError("what came over the network is no message of this run"))
-            if len(self._received) < end:
-                break
-            body = bytes(self._received[_HEADER.size : end])
-            if not hmac.compare_digest(mac, self._mac(self._theirs, self._taken, body)):
-                raise self._ended(ValueError("what came over the network is no message of this run"))
-            self._taken += 1
-            del self._received[:end]
-            found.append(self._made_of(of, body) if of else pickle.loads(body))
-        return found
-
-    def _made_of(self, known: tuple[type, ...], body: bytes) -> object:
-        try:
-            return _Unpickler(body, known).load()
-        except Exception as error:  # noqa: BLE001  what is no pickle may raise anything
             raise self._ended(error) from None
+        self._frames.received += data
+        self._take()
+        if not data:
+            raise self._ended()
 
-    def _mac(self, sender: bytes, number: int, body: bytes) -> bytes:
-        return _digest(self._key, sender + struct.pack("!Q", number) + body)
+    def _take(self) -> None:
+        try:
+            while (body := self._frames.take()) is not None:
+                self._arrived.append(pickle.loads(body))
+        except GarbledMessage:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # what arrives later is read no more
+            raise self._ended(ValueError("what came over the network is no message of this run")) from None
 
     def _ended(self, error: Exception | None = None) -> LinkEnded:
         why = f" ({error})" if error is not None and str(error) else ""
         return LinkEnded(f"{self.name} is gone: its connection has ended{why}")
 
 
-class _Unpickler(pickle.Unpickler):
-    """Loads what is made of some classes and of plain data, and so runs nothing that its sender has thought of."""
+@dataclass(frozen=True)
+class Question(Generic[T]):
+    """What a peer was asked."""
 
-    def __init__(self, body: bytes, known: tuple[type, ...]) -> None:
-        super().__init__(io.BytesIO(body))
-        self._known = {(kind.__module__, kind.__name__): kind for kind in known}
+    link: Link
+    number: int
 
-    def find_class(self, module: str, name: str) -> type:
-        """The class of that name; UnpicklingError for any but those that are known."""
-        if (module, name) not in self._known:
-            raise pickle.UnpicklingError(f"its message is made of {module}.{name}")
-        return self._known[module, name]
+    def answer(self, seconds: float, hear: Callable[[object], None] = lambda _: None) -> T:
+        """Wait for the answer; ``hear`` takes what comes before, such as the answer to an earlier question.
+
+        Raises:
+            LaunchError: it says why the peer has failed.
+            NoAnswer: it has not come in time.
+            LinkEnded: the peer is gone.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            message = self.link.receive(max(0.0, deadline - time.monotonic()))
+            if message is None:
+                raise NoAnswer(f"{self.link.name} did not answer within {seconds:.0f} s")
+            if not isinstance(message, Answer) or message.number != self.number:
+                hear(message)
+                continue
+            if message.error:
+                raise LaunchError(f"{self.link.name}: {message.error}")
+            found: T = message.value
+            return found
 
 
-def connect(address: tuple[str, int], key: bytes, *, seconds: float = _HANDSHAKE_SECONDS, name: str = "") -> Link:
-    """A link to who listens at this address.
+def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object], name: str = "the controller") -> Link:
+    """A link to who listens at this address, and takes what ``hello`` says this end is.
 
     Raises:
-        ForeignPeer: who answers does not know the key.
+        ForeignPeer: who answers does not know the key, or does not take it.
         OSError: nobody answers.
     """
-    connected = socket.create_connection(address, seconds)
+    connected = socket.create_connection(address, _HANDSHAKE_SECONDS)
+    with _proving(connected) as deadline:
+        frames = _greeted(connected, key, deadline, serving=False)
+        link = Link(connected, frames, name)
+        link.send_bytes(json.dumps(hello).encode())
+        _first(connected, frames, deadline)
+        return link
+
+
+def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
+    """A link to who has connected, and its hello; ForeignPeer if it does not prove in time to know the key.
+
+    ``welcome`` follows if it is taken, else its end.
+    """
+    with _proving(connected) as deadline:
+        frames = _greeted(connected, key, deadline, serving=True)
+        return Link(connected, frames), json.loads(_first(connected, frames, deadline))
+
+
+@contextlib.contextmanager
+def _proving(connected: socket.socket) -> Iterator[float]:
+    """Within, until the deadline that it gives, both ends prove to know the key; else the connection ends."""
     try:
-        return Link(connected, _prove(connected, key, serving=False), serving=False, name=name or "the controller")
-    except BaseException:
+        yield time.monotonic() + _HANDSHAKE_SECONDS
+    except BaseException as error:
         connected.close()
+        if isinstance(error, (OSError, GarbledMessage, LinkEnded, ValueError)):
+            raise ForeignPeer(f"the other end does not know the key: {error}") from None
         raise
 
 
-def accept(connected: socket.socket, key: bytes) -> Link:
-    """A link to who has connected; ForeignPeer where that one does not know the key, and says so in time."""
-    connected.settimeout(_HANDSHAKE_SECONDS)
-    try:
-        return Link(connected, _prove(connected, key, serving=True), serving=True)
-    except BaseException:
-        connected.close()
-        raise
+def welcome(link: Link) -> None:
+    """Tell who has connected that it is taken, and so that this end knows the key; LinkEnded if it is gone."""
+    link.send_bytes(b"{}")
 
 
-def _prove(connected: socket.socket, key: bytes, *, serving: bool) -> bytes:
-    """Prove to know the key and have it proved, each by a challenge that is used once; return the key of this link."""
+def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: bool) -> Frames:
+    """Exchange greetings, and give the frames of this connection: their key is made of fresh numbers of both ends.
+
+    So the first message of each end proves that it knows the key. That of who has connected comes first: who scans
+    ports learns nothing that is made of the key.
+    """
     ours = secrets.token_bytes(_NONCE_BYTES)
-    deadline = time.monotonic() + _HANDSHAKE_SECONDS
-    try:
-        connected.sendall(_GREETING + ours)
-        greeting = _exactly(connected, len(_GREETING) + _NONCE_BYTES, deadline)
-        theirs = greeting[len(_GREETING) :]
-        nonces = ours + theirs if serving else theirs + ours  # the server's first
-        labels = (b"server", b"client") if serving else (b"client", b"server")
-        # The client proves first: who scans ports learns nothing that is made of the key.
-        if not serving:
-            connected.sendall(_digest(key, labels[0] + nonces))
-        proof = _exactly(connected, _MAC_BYTES, deadline)
-        if not greeting.startswith(_GREETING) or not hmac.compare_digest(proof, _digest(key, labels[1] + nonces)):
-            raise ForeignPeer("who has connected does not know the key")
-        if serving:
-            connected.sendall(_digest(key, labels[0] + nonces))
-    except OSError as error:
-        raise ForeignPeer(f"who has connected does not know the key: {error}") from None
+    connected.settimeout(_HANDSHAKE_SECONDS)
+    connected.sendall(_GREETING + ours)
+    greeting, size = b"", len(_GREETING) + _NONCE_BYTES
+    while len(greeting) < size:
+        greeting += _part(connected, size - len(greeting), deadline)
+    theirs = greeting[len(_GREETING) :]
+    if not greeting.startswith(_GREETING):
+        raise ValueError("it speaks another language")
     _give_up_a_silent_peer(connected)
-    return _digest(key, b"link" + nonces)
+    nonces = ours + theirs if serving else theirs + ours  # the server's first
+    ways = (b"s", b"c") if serving else (b"c", b"s")
+    return Frames(hmac.digest(key, b"link" + nonces, "sha256"), *ways)
 
 
-def _exactly(connected: socket.socket, size: int, deadline: float) -> bytes:
-    data = b""
-    while len(data) < size:
-        connected.settimeout(max(0.001, deadline - time.monotonic()))  # for all of it: a peer may send byte by byte
-        part = connected.recv(size - len(data))
-        if not part:
-            raise ConnectionResetError("the connection has ended")
-        data += part
-    return data
+def _first(connected: socket.socket, frames: Frames, deadline: float) -> bytes:
+    """The first message of the other end, which proves that it knows the key."""
+    while (body := frames.take()) is None:
+        if len(frames.received) > _MAX_FIRST:
+            raise ValueError("it says too much")
+        frames.received += _part(connected, _CHUNK, deadline)
+    return body
+
+
+def _part(connected: socket.socket, size: int, deadline: float) -> bytes:
+    if not readable([connected], max(0.0, deadline - time.monotonic())):  # for all of it: it may come byte by byte
+        raise TimeoutError("it does not say so in time")
+    part = connected.recv(size)
+    if not part:
+        raise ConnectionResetError("the connection has ended")
+    return part
 
 
 def _give_up_a_silent_peer(connected: socket.socket) -> None:
-    """Let the kernel ask an idle peer each second, and end the connection where the peer's machine does not answer."""
+    """Let the kernel ask an idle peer each second, and end the connection if the peer's machine does not answer."""
     connected.settimeout(_SEND_SECONDS)
     if connected.family in {socket.AF_INET, socket.AF_INET6}:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -246,5 +313,8 @@ def _give_up_a_silent_peer(connected: socket.socket) -> None:
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _digest(key: bytes, data: bytes) -> bytes:
-    return hmac.digest(key, data, "sha256")
+def end(connected: socket.socket) -> None:
+    """End a connection, and whoever waits for it."""
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
+    connected.close()

@@ -1,14 +1,12 @@
-"""The messages between the controller and the processes of other nodes."""
+"""What tasks of a launcher say when they meet, and what an agent says of the ranks of a launch unasked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from pytest_ddpperf.launch.failures import RankEnd
-from pytest_ddpperf.launch.messages import Job, RankCalls, SeenImport
-from pytest_ddpperf.launch.progress import Progress
-from pytest_ddpperf.records.health import CpuHealth
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +21,16 @@ class Hello:
     needed: Mapping[str, str] = field(default_factory=dict)  # facts that must equal the controller's
     facts: Mapping[str, str] = field(default_factory=dict)  # facts that are told where they differ
 
+    def plain(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {**asdict(self), "cores": sorted(self.cores)}
+
+    @classmethod
+    def of(cls, plain: Any) -> Hello:
+        """The hello of ``plain``; TypeError or KeyError if it is none."""
+        fields = {**plain, "rank": int(plain["rank"]), "cores": frozenset(plain["cores"]), "gpus": (*plain["gpus"],)}
+        return cls(**fields)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Role:
@@ -34,122 +42,10 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Ping:
-    """A message that comes back at once, with the clock of who sends it back."""
-
-    clock: int = 0  # nanoseconds since the epoch
-
-
-@dataclass(frozen=True)
 class Close:
     """The end: the task ends with this exit status."""
 
     status: int
-
-
-@dataclass(frozen=True)
-class WatchHealth:
-    """The request to watch the node during a launch."""
-
-
-@dataclass(frozen=True)
-class AskHealth:
-    """The end of the launch; the answer is ``NodeHealth`` with the same number."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class NodeHealth:
-    """What else the node did during the launch."""
-
-    number: int
-    cpu: CpuHealth
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpenLauncher:
-    """The request for a launcher, to which a link of its own leads; the answer is ``Opened`` over that link."""
-
-    number: int
-    preload: tuple[str, ...]
-    redirection: str | None = None  # of ``Redirection.dumps``
-    like: int | None = None  # the number of a launcher with the same arguments
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The first message over the link of a launcher of a node."""
-
-    node: int
-    number: int
-
-
-@dataclass(frozen=True)
-class ReachStore:
-    """The first message over a link that carries the bytes of a launch's store; ``port`` is the controller's."""
-
-    port: int
-
-
-@dataclass(frozen=True)
-class AskReady:
-    """The request to import torch. ``changes``: variables by which the environment differs from that at the start."""
-
-    changes: Mapping[str, str | None]
-
-
-@dataclass(frozen=True)
-class AskPreload:
-    """The request to import modules that later ranks then find imported; ``NodeReady`` answers it."""
-
-    modules: tuple[SeenImport, ...]
-
-
-@dataclass(frozen=True)
-class NodeReady:
-    """Ranks can be forked at once, or not for this reason."""
-
-    reason: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Begin:
-    """The ranks of a node in a launch."""
-
-    job: Job
-    echo: bool = False
-
-
-@dataclass(frozen=True)
-class Dismiss:
-    """The ranks may end."""
-
-
-@dataclass(frozen=True)
-class AskStacks:
-    """The request for the stacks of the ranks that have not finished, in so many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class AskCalls:
-    """The request for what the ranks have called, in so many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class AskGpus:
-    """The request for the number of GPUs that ranks of this node can use."""
-
-
-@dataclass(frozen=True)
-class GpuCount:
-    """The number of GPUs that ranks of this node can use."""
-
-    number: int
 
 
 @dataclass(frozen=True)
@@ -165,26 +61,3 @@ class Printed:
 
     rank: int
     lines: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Stacks:
-    """The answer to ``AskStacks``, by rank."""
-
-    texts: Mapping[int, str]
-    progress: Mapping[int, Progress]
-
-
-@dataclass(frozen=True)
-class Calls:
-    """The answer to ``AskCalls``, by rank."""
-
-    ranks: Mapping[int, RankCalls]
-
-
-@dataclass(frozen=True)
-class NodeSwept:
-    """The end of a launch on a node: its ranks with what they have printed, or why it could not be conducted."""
-
-    ranks: tuple[RankEnd, ...] = ()
-    reason: str = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import stat
@@ -16,11 +15,11 @@ import pytest
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.nodes.link import accept
+from pytest_ddpperf.launch.nodes.link import accept, welcome
 from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, exchange, own_folder, wait_for
 from pytest_ddpperf.launch.nodes.tasks import Task
 
-CARD = Card("10.0.0.1", 2900, bytes(range(32)), "0.1.0")
+CARD = Card("10.0.0.1", 2900, bytes(range(32)))
 
 
 def task(run: str = "9-1", launcher: str = "srun") -> Task:
@@ -31,9 +30,7 @@ def test_a_card_is_read_as_it_was_written() -> None:
     assert Card.loads(CARD.dumps()) == CARD
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '{"host": 1}', '{"host": "a", "port": "b", "key": "", "version": ""}']
-)
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"host": 1}', '{"host": "a", "port": "b", "key": ""}'])
 def test_a_text_that_is_no_card_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Card.loads(text)
@@ -52,7 +49,7 @@ def test_tasks_of_one_run_find_the_card_that_only_their_user_may_read(tmp_path: 
 
 
 def test_a_new_card_replaces_one_that_was_left(tmp_path: Path) -> None:
-    FileMeeting(task(), tmp_path).publish(Card("old", 1, b"", ""))
+    FileMeeting(task(), tmp_path).publish(Card("old", 1, b""))
     FileMeeting(task(), tmp_path).publish(CARD)
     assert FileMeeting(task(), tmp_path).find() == CARD
 
@@ -151,15 +148,14 @@ def read_after_an_earlier_run(_: RankContext) -> tuple[bool, bool]:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)  # type: ignore[attr-defined]
     tried: list[bool] = []
     with socket.create_server(("127.0.0.1", 0)) as earlier, socket.create_server(("127.0.0.1", 0)) as controller:
-        left, new = (Card("127.0.0.1", each.getsockname()[1], CARD.key, "1").dumps() for each in (earlier, controller))
+        left, new = (Card("127.0.0.1", each.getsockname()[1], CARD.key).dumps() for each in (earlier, controller))
 
         def control() -> None:
             connected, _ = earlier.accept()  # of another process by now
             connected.close()
             tried.append(True)
             store.set("pytest-ddpperf/9-1/0", new)
-            with contextlib.closing(accept(controller.accept()[0], CARD.key)):
-                pass
+            welcome(accept(controller.accept()[0], CARD.key)[0])
 
         threading.Thread(target=control, daemon=True).start()
         store.set("pytest-ddpperf/9-1/0", left)
@@ -180,11 +176,11 @@ def left_in_the_store(_: RankContext, readers: tuple[int, ...]) -> list[bool]:
 
     store, left = dist.TCPStore("127.0.0.1", 0, is_master=True), []  # type: ignore[attr-defined]
     with socket.create_server(("127.0.0.1", 0)) as controller:
-        text = Card("127.0.0.1", controller.getsockname()[1], CARD.key, "1").dumps()
+        text = Card("127.0.0.1", controller.getsockname()[1], CARD.key).dumps()
 
         def control() -> None:
             for _ in range(sum(readers)):
-                accept(controller.accept()[0], CARD.key).close()
+                welcome(accept(controller.accept()[0], CARD.key)[0])
 
         threading.Thread(target=control, daemon=True).start()
         for of_run in readers:
