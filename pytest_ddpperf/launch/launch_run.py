@@ -10,24 +10,27 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import failures
+from pytest_ddpperf.launch.faults import failures
+from pytest_ddpperf.launch.faults.stacks import STACK_SECONDS
 from pytest_ddpperf.launch.progress import StageWatch
-from pytest_ddpperf.launch.rank_processes import STACK_SECONDS, RankProcesses
+from pytest_ddpperf.launch.rank_processes import RankProcesses
+from pytest_ddpperf.launch.streams import titled
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_ddpperf.launch.deadline import LateRanks
-    from pytest_ddpperf.launch.failures import RankEnd
-    from pytest_ddpperf.launch.messages import Job, RankCalls
+    from pytest_ddpperf.launch.faults.deadline import LateRanks
+    from pytest_ddpperf.launch.faults.failures import RankEnd
+    from pytest_ddpperf.launch.messages import Job, RankCalls, SeenImport
+    from pytest_ddpperf.launch.node_ranks import NodeRanks
     from pytest_ddpperf.launch.progress import Overdue, Progress
-    from pytest_ddpperf.launch.protocols import RanksElsewhere
+    from pytest_ddpperf.launch.streams import RankOutput
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 P = ParamSpec("P")
@@ -56,7 +59,7 @@ def end_seconds(job: Job) -> float:
     return _CUDA_END_SECONDS if job.probes or job.device != "cpu" else _END_SECONDS
 
 
-def run_ranks(here: RankProcesses, elsewhere: Sequence[RanksElsewhere] = ()) -> tuple[list[RankEnd], float]:
+def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple[list[RankEnd], float]:
     """Run a job on fresh ranks, sweep, and return how each ended and the seconds that it took.
 
     The first ranks are this machine's, those ``elsewhere`` follow.
@@ -144,7 +147,7 @@ def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> Late
     for zygote in set(launch.here.zygotes):
         zygote.require_running()
     if outcome is LaunchEnd.LATE:
-        from pytest_ddpperf.launch.deadline import late_ranks
+        from pytest_ddpperf.launch.faults.deadline import late_ranks
 
         return late_ranks(launch, launch.here.job, seconds)
     if any(rank.mismatch for rank in launch.ends):
@@ -152,6 +155,25 @@ def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> Late
             launch.hear_others()
             return launch.stacks()
     return {}
+
+
+@dataclass(frozen=True)
+class LaunchResult(Generic[T]):
+    """The results of a launch: ``values`` and ``outputs`` by rank, and the seconds from the first fork to the end."""
+
+    values: tuple[T, ...]
+    outputs: tuple[RankOutput, ...]
+    seconds: float
+    imports: tuple[SeenImport, ...] = ()  # of rank 0, that no zygote had made before
+
+    def rank(self, rank: int) -> T:
+        """The value that the function returned on ``rank``."""
+        return self.values[rank]
+
+    @property
+    def sections(self) -> tuple[tuple[str, str], ...]:
+        """The output of each rank that printed something, with a title for the test's report."""
+        return titled(enumerate(self.outputs))
 
 
 class LaunchEnd(Enum):
@@ -165,7 +187,7 @@ class LaunchEnd(Enum):
 class LaunchedRanks:
     """All ranks of a launch, in the order of their numbers: those of this machine, and those of other nodes."""
 
-    def __init__(self, here: RankProcesses, elsewhere: Sequence[RanksElsewhere] = ()) -> None:
+    def __init__(self, here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> None:
         self.here, self._elsewhere = here, elsewhere
         self._watch = StageWatch(here.job.stage_timeouts) if here.job.stage_timeouts else None
         self.overdue: Overdue | None = None  # the stage that has ended the launch

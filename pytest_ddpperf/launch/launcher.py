@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
 from pytest_ddpperf.launch.context import VISIBLE, Gpus, TorchMachine, check_names, find_machine, place, probe
-from pytest_ddpperf.launch.launch_result import LaunchResult
-from pytest_ddpperf.launch.launch_run import end_seconds, run_ranks
+from pytest_ddpperf.launch.launch_run import LaunchResult, end_seconds, run_ranks
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
-from pytest_ddpperf.launch.preloading import preloaded
+from pytest_ddpperf.launch.preloading.zygotes import preloaded
 from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_ddpperf.launch.environment import Variables
-    from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
+    from pytest_ddpperf.launch.preloading.zygotes import Judged, PreloadedZygotes, Wanted
     from pytest_ddpperf.launch.protocols import OtherNodes
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
@@ -64,8 +63,7 @@ class Launcher:
         self._added: dict[str, str] = {}
         self.remarks: dict[str, str] = {}  # on GPUs, the first on each, and on files that launches have left
         self.environ, self._threads, self._echo = environ, threads, echo
-        self._preload = tuple(preload)
-        self._redirection = redirection
+        self.modules, self.redirection = tuple(preload), redirection
         self._zygote: ZygoteProcess | None = None
         self._preloaded: PreloadedZygotes | None = None  # copies of the zygote
         self._owner = os.getpid()
@@ -298,7 +296,7 @@ class Launcher:
             if job.projects and job.nodes == 1:  # ranks of several nodes have the project's, which they may share
                 from pytest_ddpperf.launch.own_files import own_files
 
-                files = own_files(job, self._redirection, zygote.mark, self.remarks)
+                files = own_files(job, self.redirection, zygote.mark, self.remarks)
             sweep = partial(self._sweep, zygotes, end_seconds(job) + 2.0)
             with files as having, RankProcesses(zygotes, having, echo, sweep) as ranks:
                 yield ranks
@@ -306,11 +304,11 @@ class Launcher:
     def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:
         """The environment variables of ranks; ``interface``: by which those of several nodes talk."""
         environ = environment.inherited(self._variables, zygote.pinned, interface)
-        return environ if self._redirection is None else self._redirection.environ(environ)
+        return environ if self.redirection is None else self.redirection.environ(environ)
 
     def _search_path(self) -> tuple[str, ...]:
         path = environment.search_path()
-        return path if self._redirection is None else self._redirection.search_path(path)
+        return path if self.redirection is None else self.redirection.search_path(path)
 
     def _started(self) -> ZygoteProcess:
         require_linux()
@@ -319,10 +317,10 @@ class Launcher:
             self._drop()
         if self._zygote is None:
             self._owner = os.getpid()
-            preload = (*_PRELOADED, *({_REWRITER} & sys.modules.keys()), *self._preload)
+            preload = (*_PRELOADED, *({_REWRITER} & sys.modules.keys()), *self.modules)
             lent = contextlib.nullcontext() if self._like is None else self._like.idle_zygote()
             with lent as original:
-                self._zygote = ZygoteProcess(environ, preload, self._redirection, original)
+                self._zygote = ZygoteProcess(environ, preload, self.redirection, original)
             atexit.register(self.close)
         return self._zygote
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Preloaded, SeenImport
-from pytest_ddpperf.launch.preloading import Judged, Wanted
+from pytest_ddpperf.launch.preloading.zygotes import Judged, Wanted
 from pytest_ddpperf.launch.processes import HAS_PIDFD
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import stacks
-from pytest_ddpperf.launch.failures import RankEnd
-from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, RankCalls, Refused, Signal
+from pytest_ddpperf.launch.faults import stacks
+from pytest_ddpperf.launch.faults.failures import RankEnd
+from pytest_ddpperf.launch.messages import Answer, Ended, Failed, Finished, RankCalls
 from pytest_ddpperf.launch.processes import out_of_memory_kills
 from pytest_ddpperf.launch.progress import Progress, ProgressFile
 from pytest_ddpperf.launch.streams import (
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     Echo = Callable[[int, list[str]], None]  # takes a rank and lines that it has printed
 
-STACK_SECONDS = 2.0
 _STACK_POLL = 0.025
 
 
@@ -96,6 +95,7 @@ class RankProcesses:
     ) -> None:
         self.zygotes, self.job, self.echo, self.sweep = zygotes, job, echo, sweep
         self._kills = out_of_memory_kills()
+        self._forks: dict[tuple[ZygoteProcess, int], int] = {}  # the ranks by the questions for them
         self._open = contextlib.ExitStack()
         try:
             numbers = range(job.first_rank, job.first_rank + len(zygotes))
@@ -166,7 +166,8 @@ class RankProcesses:
                 files.append(self._progress.descriptor)
                 if number == 0 and listener is not None:
                     files.append(listener.fileno())
-                zygote.request(Fork(number, self.job.preload, self.job.folder), files)
+                asked = zygote.fork(number, self.job.preload, self.job.folder, files)
+                self._forks[zygote, asked] = number
                 rank.of_rank.close()
 
     def register(self, selector: selectors.BaseSelector) -> None:
@@ -179,8 +180,8 @@ class RankProcesses:
 
     def _hear(self, zygote: ZygoteProcess) -> None:
         for event in zygote.events(0):
-            if isinstance(event, Refused):
-                raise LaunchError(f"rank {event.rank} could not be forked: {event.reason}")
+            if isinstance(event, Answer) and event.error:
+                raise LaunchError(f"rank {self._forks.get((zygote, event.number))} could not be forked: {event.error}")
             if isinstance(event, Ended):
                 self.ranks[event.rank].ended(event)
 
@@ -193,7 +194,7 @@ class RankProcesses:
     def signal(self, ranks: Sequence[int], number: int) -> None:
         """Send a signal to those of these ranks that still run."""
         for zygote in set(self.zygotes):
-            zygote.request(Signal(tuple(ranks), number))
+            zygote.ask("signal", tuple(ranks), number)
 
     def dismiss(self) -> None:
         """Let the ranks end."""

@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch.stacks import numbers
+from pytest_ddpperf.launch.messages import numbers
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:

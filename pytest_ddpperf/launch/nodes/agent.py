@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Job, SeenImport, Sweep
-from pytest_ddpperf.launch.nodes.link import Link, LinkEnded, connect
-from pytest_ddpperf.launch.nodes.messages import Close, Printed, States
+from pytest_ddpperf.launch.link import Close, Link, LinkEnded, connect
+from pytest_ddpperf.launch.messages import Job, SeenImport
+from pytest_ddpperf.launch.node_ranks import Printed, States
 from pytest_ddpperf.launch.nodes.network import interface_of
 from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
-from pytest_ddpperf.launch.preloading import Judged, Wanted
-from pytest_ddpperf.launch.redirection import Redirection
+from pytest_ddpperf.launch.preloading.zygotes import Judged, Wanted
 from pytest_ddpperf.records.health import CpuHealth, Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_ddpperf.instruments.health import Watch
-    from pytest_ddpperf.launch.failures import RankEnd
+    from pytest_ddpperf.launch.faults.failures import RankEnd
     from pytest_ddpperf.launch.nodes.meeting import Card
     from pytest_ddpperf.launch.rank_processes import RankProcesses
+    from pytest_ddpperf.launch.redirection import Redirection
 
     CheckOut = Callable[[Redirection], "CheckedOut | None"]  # has its target on this node, and gives what was made
 
@@ -50,7 +50,7 @@ class Agent:
 
     def __init__(self, link: Link, card: Card, node: int, check_out: CheckOut) -> None:
         self._link, self._card, self._node = link, card, node
-        self._launchers: dict[int, NodeLauncher] = {}
+        self._launchers: list[NodeLauncher] = []
         self._checkouts = _Checkouts(check_out)
         self._watch: Watch = lambda _: Health(cpu=CpuHealth())  # nobody has asked to watch yet
 
@@ -64,7 +64,7 @@ class Agent:
         finally:
             with contextlib.ExitStack() as closing:
                 closing.callback(self._checkouts.keep)
-                for launcher in self._launchers.values():
+                for launcher in self._launchers:
                     closing.callback(launcher.close)
         return message.status
 
@@ -74,23 +74,25 @@ class Agent:
 
     def watch_health(self) -> None:
         """Watch the node during a launch."""
-        running = (launcher for launcher in self._launchers.values() if launcher.is_alive())
+        running = (launcher for launcher in self._launchers if launcher.is_alive())
         self._watch = watch_health([pid for launcher in running for pid in launcher.launcher.parents])
 
     def health(self) -> CpuHealth:
         """Returns what else the node did since the last call of ``watch_health``."""
         return self._watch(None).cpu
 
-    def open(self, number: int, preload: Sequence[str], redirection: Redirection | None, like: int | None) -> None:
-        """Start a launcher, to which a link of its own leads; ``like`` is the number of one with the same arguments."""
+    def open(self, number: int, preload: Sequence[str], redirection: Redirection | None) -> None:
+        """Start a launcher, to which a new link leads; it copies one with the same arguments."""
         link = connect((self._card.host, self._card.port), self._card.key, {"launcher": [self._node, number]})
-        original = None if like is None else self._launchers[like].launcher
-        launcher = Launcher(preload=preload, redirection=redirection, like=original)
-        made = self._launchers[number] = NodeLauncher(link, self._card, launcher, redirection, self._checkouts)
-        made.start()
+        running = [one for one in self._launchers if one.is_alive()]
+        alike = (preload, redirection)
+        like = (one.launcher for one in running if (one.launcher.modules, one.launcher.redirection) == alike)
+        launcher = Launcher(preload=preload, redirection=redirection, like=next(like, None))
+        self._launchers.append(NodeLauncher(link, self._card, launcher, self._checkouts))
+        self._launchers[-1].start()
         if redirection is not None:
-            running = (one.redirection for one in self._launchers.values() if one.is_alive())
-            self._checkouts.keep(*(one.target for one in running if one is not None))
+            others = (one.launcher.redirection for one in running)
+            self._checkouts.keep(*(one.target for one in (redirection, *others) if one is not None))
 
 
 class _Checkouts:
@@ -119,11 +121,9 @@ class _Checkouts:
 class NodeLauncher(threading.Thread):
     """One launcher of this node, and the link by which one of the controller's asks for the methods of this object."""
 
-    def __init__(
-        self, link: Link, card: Card, launcher: Launcher, redirection: Redirection | None, checkouts: _Checkouts
-    ) -> None:
+    def __init__(self, link: Link, card: Card, launcher: Launcher, checkouts: _Checkouts) -> None:
         super().__init__(name="ddpperf-node", daemon=True)
-        self.launcher, self.redirection = launcher, redirection
+        self.launcher = launcher
         self._link, self._card, self._checkouts = link, card, checkouts
         self._base = dict(os.environ)
         self._judged = Judged()
@@ -153,8 +153,8 @@ class NodeLauncher(threading.Thread):
         """Import torch; ``changes`` are the variables in which the controller's environment differs from its first."""
         changed = {**self._base, **changes}
         self.launcher.environ = {name: value for name, value in changed.items() if value is not None}
-        if self.redirection is not None:
-            self._checkouts.provide(self.redirection)
+        if self.launcher.redirection is not None:
+            self._checkouts.provide(self.launcher.redirection)
         self.launcher.wait()
 
     def preload(self, modules: Sequence[SeenImport]) -> None:
@@ -163,7 +163,7 @@ class NodeLauncher(threading.Thread):
         self.launcher.preload(Wanted(asked=(), seen=(*modules,), ranks=0), self._judged)
 
     def launch(self, job: Job, *, echo: bool) -> list[RankEnd]:
-        """Start the ranks of a job, let the controller ask for their methods until it sends Sweep, and sweep."""
+        """Start the ranks of a job, let the controller ask for their methods until it closes the launch, and sweep."""
 
         def printed(rank: int, lines: list[str]) -> None:
             self._link.send(Printed(rank, tuple(lines)))
@@ -183,9 +183,9 @@ class NodeLauncher(threading.Thread):
             return [replace(end, report=None) for end in ranks.ends]
 
     def _serve(self, ranks: RankProcesses) -> None:
-        """Tell the controller how the ranks stand, and do what it asks of them, until it sends Sweep."""
+        """Tell the controller how the ranks stand, and do what it asks of them, until it closes the launch."""
         told: dict[int, RankEnd] = {}
-        swept = False
+        closed = False
 
         def tell() -> None:
             new = {state.rank for state in ranks.states if state.over and told.get(state.rank) is not state}
@@ -196,16 +196,16 @@ class NodeLauncher(threading.Thread):
                 self._link.send(States(tuple(replace(end, report=None) if end.rank in known else end for end in ends)))
 
         def hear() -> None:
-            nonlocal swept
+            nonlocal closed
             tell()  # else what is answered may be of ranks that are not known to be over
             for message in self._link.received():
-                swept = swept or isinstance(message, Sweep)
+                closed = closed or isinstance(message, Close)
                 self._link.reply(message, ranks)
 
         with selectors.DefaultSelector() as selector:
             selector.register(self._link, selectors.EVENT_READ, hear)
             ranks.register(selector)
-            while not swept:
+            while not closed:
                 for key, _ in selector.select(_TEND_SECONDS):
                     key.data()
                 ranks.tend()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import socket
@@ -13,10 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.launch.link import KEY_BYTES, Close, ForeignPeer, Link, LinkEnded, accept, end, welcome
 from pytest_ddpperf.launch.nodes.agent import Agent, NodeLauncher
-from pytest_ddpperf.launch.nodes.link import KEY_BYTES, ForeignPeer, Link, LinkEnded, accept, end, welcome
-from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card
-from pytest_ddpperf.launch.nodes.messages import Close, Hello, Role
+from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card, Hello, Role
 from pytest_ddpperf.launch.nodes.network import interface_of
 from pytest_ddpperf.launch.nodes.tunnel import lead_to_store
 from pytest_ddpperf.records.health import CpuHealth
@@ -55,6 +55,7 @@ class Cluster:
         self._met: dict[int, tuple[Link, Hello]] = {}
         self._stranger = ""  # who has come and is no task
         self._opened: dict[tuple[int, int], Link] = {}
+        self._numbers = itertools.count()
         self._news = threading.Condition()
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
         self._stores: set[int] = set()
@@ -141,15 +142,14 @@ class Cluster:
         finally:
             self._stores.discard(port)
 
-    def opened(
-        self, node: Node, number: int, preload: Sequence[str], redirection: Redirection | None, like: int | None
-    ) -> Link:
+    def opened(self, node: Node, preload: Sequence[str], redirection: Redirection | None) -> Link:
         """A link to a new launcher of a node, with the arguments of ``Agent.open``."""
-        node.link.ask(Agent.open, number, preload, redirection, like)
+        key = node.number, next(self._numbers)
+        node.link.ask(Agent.open, key[1], preload, redirection)
         with self._news:  # not its answer: other threads may wait for theirs over the same link
-            if not self._news.wait_for(lambda: (node.number, number) in self._opened, _OPEN_SECONDS):
+            if not self._news.wait_for(lambda: key in self._opened, _OPEN_SECONDS):
                 raise LinkEnded(f"{node.link.name} did not answer within {_OPEN_SECONDS:.0f} s")
-            link = self._opened.pop((node.number, number))
+            link = self._opened.pop(key)
         link.name = node.link.name
         return link
 

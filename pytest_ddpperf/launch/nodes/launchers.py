@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RankSkipped
+from pytest_ddpperf.launch.link import LinkEnded
+from pytest_ddpperf.launch.node_ranks import NodeRanks
 from pytest_ddpperf.launch.nodes.agent import NodeLauncher
-from pytest_ddpperf.launch.nodes.link import LinkEnded
-from pytest_ddpperf.launch.nodes.ranks import NodeRanks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_ddpperf.launch.launcher import Launcher
+    from pytest_ddpperf.launch.link import Link
     from pytest_ddpperf.launch.messages import SeenImport
     from pytest_ddpperf.launch.nodes.cluster import Cluster, Node
-    from pytest_ddpperf.launch.nodes.link import Link
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
 
-_numbers = itertools.count()
 _READY_SECONDS = 240.0  # more than a zygote takes at most
 
 
 class NodeLaunchers:
-    """The launchers of other nodes that work with one of the controller's; each starts when it is first needed.
+    """The launchers of other nodes that work with one of the controller's; each starts when it is first needed."""
 
-    ``like`` is a launcher of the controller with the same arguments.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        preload: Sequence[str],
-        redirection: Redirection | None = None,
-        like: Launcher | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, preload: Sequence[str], redirection: Redirection | None = None) -> None:
         self.cluster = cluster
-        self.number = next(_numbers)
         self.links: dict[int, Link] = {}
         self._had = False  # whether modules were asked for
         self._preload, self._redirection = tuple(preload), redirection
-        self._like = None if like is None or not isinstance(like.nodes, NodeLaunchers) else like.nodes
 
     @property
     def interface(self) -> str:
@@ -68,6 +54,7 @@ class NodeLaunchers:
             ranks = NodeRanks(
                 self.link(node),
                 range(first, first + count),
+                NodeLauncher.launch,
                 node=node.number,
                 echo=echo,
                 ahead=node.ahead,
@@ -109,11 +96,7 @@ class NodeLaunchers:
         """The link to this node's launcher."""
         found = self.links.get(node.number)
         if found is None or found.fileno() < 0:
-            if self._like is not None:
-                self._like.link(node)
-            like = None if self._like is None else self._like.number
-            found = self.cluster.opened(node, self.number, self._preload, self._redirection, like)
-            self.links[node.number] = found
+            found = self.links[node.number] = self.cluster.opened(node, self._preload, self._redirection)
         return found
 
 

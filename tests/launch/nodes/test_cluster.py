@@ -20,11 +20,11 @@ from pytest_ddpperf.errors import LaunchError, RankFailed, RankSkipped, RanksTim
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import AUTO, Launchers
+from pytest_ddpperf.launch.link import Close, ForeignPeer, Link, LinkEnded, Question, connect
 from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.cluster import Cluster, offset, require_one_agent
 from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers, spread
-from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, Question, connect
-from pytest_ddpperf.launch.nodes.messages import Close, Hello, Role
+from pytest_ddpperf.launch.nodes.meeting import Hello, Role
 from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
 from pytest_ddpperf.records.health import CpuHealth, Health
 
@@ -218,7 +218,7 @@ def test_what_ranks_were_seen_to_import_is_imported_once_on_each_node(
         return os.getpid(), os.getppid(), own_on_nodes.RANK
 
     def make(first: Launcher | None) -> Launcher:
-        nodes = NodeLaunchers(two[0], ("pytest_ddpperf.launch.rank",), None, first or two[1])
+        nodes = NodeLaunchers(two[0], ("pytest_ddpperf.launch.rank",))
         return Launcher(like=first or two[1], nodes=nodes)
 
     with contextlib.closing(Launchers(make, [AUTO])) as launchers:
@@ -304,7 +304,7 @@ def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank(
         assert run(launcher, total).values == (3.0, 3.0)
         assert tasks.cluster.lost == ""
         pids += run(launcher, lambda _: os.getppid()).values
-        (there,) = tasks.agents[1]._launchers.values()
+        (there,) = tasks.agents[1]._launchers
         cut = threading.Timer(2.0, there.close)
         cut.start()
         start = time.monotonic()

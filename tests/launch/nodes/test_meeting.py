@@ -8,6 +8,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ import pytest
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.nodes.link import accept, welcome
-from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, exchange, own_folder, wait_for
+from pytest_ddpperf.launch.link import accept, welcome
+from pytest_ddpperf.launch.nodes import joining
+from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, Hello, exchange, own_folder
 from pytest_ddpperf.launch.nodes.tasks import Task
 
 CARD = Card("10.0.0.1", 2900, bytes(range(32)))
@@ -128,11 +130,19 @@ def test_where_another_user_has_its_place_the_folder_is_that_of_the_users_sessio
         own_folder()
 
 
-def test_a_controller_that_does_not_come_is_told() -> None:
-    found: list[Card | None] = [None, CARD]
-    assert wait_for(lambda: found.pop(0), 5) == CARD
-    with pytest.raises(LaunchError, match=r"rank 0 of the launcher.*was not met within 0 s"):
-        wait_for(lambda: None, 0)
+@pytest.mark.parametrize(
+    ("published", "told"),
+    [(None, "was not met: its tests may have"), (CARD, "does not answer at 127.0.0.1 port 1: .* refused; check that")],
+)
+def test_a_controller_that_does_not_come_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published: Card | None, told: str
+) -> None:
+    monkeypatch.setattr(joining, "MEETING_SECONDS", 0.1)
+    own = Hello(rank=1, host="a", machine="m", cores=frozenset())
+    if published is not None:
+        FileMeeting(task(), tmp_path).publish(replace(published, host="127.0.0.1", port=1))
+    with pytest.raises(LaunchError, match=rf"^rank 0 of the launcher, which controls the run, {told}"):
+        joining.follow(task(), own, tmp_path, lambda _: None)
 
 
 def variables(port: int, *, rank: int, nodes: int) -> dict[str, str]:

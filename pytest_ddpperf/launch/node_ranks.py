@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from selectors import EVENT_READ, BaseSelector
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch.failures import RankEnd
-from pytest_ddpperf.launch.messages import Job, Sweep
-from pytest_ddpperf.launch.nodes.agent import NodeLauncher
-from pytest_ddpperf.launch.nodes.link import Answer, LinkEnded, NoAnswer
-from pytest_ddpperf.launch.nodes.messages import Printed, States
+from pytest_ddpperf.launch.faults.failures import RankEnd
+from pytest_ddpperf.launch.link import Close, LinkEnded, NoAnswer
+from pytest_ddpperf.launch.messages import Answer, Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_ddpperf.launch.nodes.link import Link, Question
+    from pytest_ddpperf.launch.link import Link, Question
     from pytest_ddpperf.launch.rank_processes import Echo, RankProcesses
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _ANSWER_SECONDS = 3.0  # in which the answer comes after the seconds that were given for it
+
+
+@dataclass(frozen=True)
+class States:
+    """Ranks whose state has changed; a report comes once."""
+
+    ranks: tuple[RankEnd, ...]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Lines that a rank has printed."""
+
+    rank: int
+    lines: tuple[str, ...]
 
 
 class NodeRanks:
@@ -37,13 +50,14 @@ class NodeRanks:
         self,
         link: Link,
         ranks: range,
+        launch: Callable[..., list[RankEnd]],  # the method of what serves the link
         *,
         node: int,
         echo: Echo | None,
         ahead: int,  # of this node's clock, in nanoseconds
         store: Callable[[int], contextlib.AbstractContextManager[None]],  # lets ranks reach a port of this node
     ) -> None:
-        self._link, self._node, self._echo, self._ahead = link, node, echo, ahead
+        self._link, self._begun_by, self._node, self._echo, self._ahead = link, launch, node, echo, ahead
         self._states = {rank: RankEnd(rank=rank) for rank in ranks}
         self._store = store
         self._open = contextlib.ExitStack()
@@ -59,7 +73,7 @@ class NodeRanks:
         self._open.enter_context(self._store(job.listening))
         ranks = {"first_rank": min(self._states), "local_world_size": len(self._states), "node": self._node}
         here = replace(job, environ={}, **ranks)  # type: ignore[arg-type]
-        self._launch = self._link.ask(NodeLauncher.launch, here, echo=self._echo is not None)
+        self._launch = self._link.ask(self._begun_by, here, echo=self._echo is not None)
 
     def register(self, selector: BaseSelector) -> None:
         """Register the link."""
@@ -84,7 +98,7 @@ class NodeRanks:
         self._open.close()
         if self._launch is not None:
             with contextlib.suppress(LinkEnded):
-                self._link.send(Sweep(0.0))
+                self._link.send(Close())
 
     def sweep(self, seconds: float) -> None:
         """Wait until no process of the launch is left; an agent that is gone leaves none either."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError, LaunchError, in_a_line
+from pytest_ddpperf.launch.messages import Answer, Ask
 from pytest_ddpperf.launch.streams import Frames, GarbledMessage, readable
 
 if TYPE_CHECKING:
@@ -50,22 +51,10 @@ class ForeignPeer(Exception):
 
 
 @dataclass(frozen=True)
-class Ask:
-    """The request to call a method of what serves the link; ``Answer`` with the same number follows."""
+class Close:
+    """The end of what is served: of a launch, or of the task, which ends with this exit status."""
 
-    number: int
-    method: Callable[..., object]
-    arguments: tuple[object, ...]
-    named: Mapping[str, object]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a method has returned, or why it failed."""
-
-    number: int
-    value: Any
-    error: str = ""
+    status: int = 0
 
 
 class Link:
@@ -95,7 +84,7 @@ class Link:
     def ask(self, method: Callable[Concatenate[Any, P], T], *arguments: P.args, **named: P.kwargs) -> Question[T]:
         """Ask the peer to call a method of what serves its end of the link."""
         number = next(self._numbers)
-        self.send(Ask(number, method, arguments, named))
+        self.send(Ask(number, method.__name__, arguments, named))
         return Question(self, number)
 
     def reply(self, message: object, served: object) -> None:
@@ -103,7 +92,7 @@ class Link:
         if not isinstance(message, Ask):
             return
         try:
-            answer = Answer(message.number, message.method(served, *message.arguments, **message.named))
+            answer = Answer(message.number, getattr(served, message.method)(*message.arguments, **message.named))
         except LinkEnded:
             raise
         except Exception as error:  # noqa: BLE001  the peer reports it

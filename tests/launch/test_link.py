@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch.nodes import link as links
-from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, NoAnswer, accept, connect, welcome
+from pytest_ddpperf.launch import link as links
+from pytest_ddpperf.launch.link import ForeignPeer, Link, LinkEnded, NoAnswer, accept, connect, welcome
 
 KEY, SAID = bytes(range(32)), {"task": {"rank": 1, "cores": [0, 3]}}
 

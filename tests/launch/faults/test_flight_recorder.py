@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddpperf.errors import RanksTimedOut
-from pytest_ddpperf.launch import flight_recorder
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.flight_recorder import answer_requests, read_dump, read_gloo, stall, waits_in
+from pytest_ddpperf.launch.faults import flight_recorder
+from pytest_ddpperf.launch.faults.flight_recorder import answer_requests, read_dump, read_gloo, stall, waits_in
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import GroupCalls, Job, RankCalls
 from pytest_ddpperf.launch.rank_processes import RankProcesses
@@ -333,7 +333,7 @@ def test_the_controller_takes_the_last_answer_and_does_not_wait_for_those_that_g
 
 
 def test_its_thread_is_not_listed() -> None:
-    from pytest_ddpperf.launch import stacks
+    from pytest_ddpperf.launch.faults import stacks
 
     own = f'Thread 0x02 (most recent call first):\n  File "{flight_recorder.__file__}", line 1 in _answer\n'
     main = 'Current thread 0x01 (most recent call first):\n  File "/x/t.py", line 2 in step\n'
