@@ -242,6 +242,16 @@ def test_what_ranks_were_seen_to_import_is_imported_once_on_each_node(
         assert {pid for pid, *_ in third.values} <= set(importers(installed, "alike_on_nodes"))
 
 
+def test_a_launcher_of_a_node_copies_the_fork_server_of_one_with_the_same_arguments(
+    two: tuple[Cluster, Launcher],
+) -> None:
+    (_, original) = run(two[1], lambda _: os.getppid()).values
+    with Launcher(like=two[1], nodes=NodeLaunchers(two[0], ("pytest_ddpperf.launch.rank",))) as second:
+        (_, copy) = run(second, lambda _: os.getppid()).values
+        status = Path(f"/proc/{copy}/stat").read_text()
+    assert int(status.rpartition(")")[2].split()[1]) == original
+
+
 def test_a_rank_of_another_node_that_is_killed_for_want_of_memory_is_told(
     two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
