@@ -14,8 +14,8 @@ import pytest
 from pytest_ddpperf.errors import RankFailed, RanksDiffer, RanksTimedOut, SettingError, extended
 from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.launch.environment import real_clocks, require_free
-from pytest_ddpperf.launch.launch_result import LaunchResult
-from pytest_ddpperf.launch.stacks import numbers
+from pytest_ddpperf.launch.launch_run import LaunchResult
+from pytest_ddpperf.launch.messages import numbers
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
