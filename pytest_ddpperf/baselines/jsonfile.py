@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.baselines.typed import Misfit, Shapes, read
 from pytest_ddpperf.errors import BaselineError
 
 TOOL = "pytest-ddpperf"
@@ -57,8 +56,6 @@ class FileKind:
     subject: str  # names its files and its schema: "baseline" those with the schema pytest-ddpperf/baseline/1
     version: int
     cure: str  # what to do with a broken file
-    content: type  # what a file is made into
-    shapes: Shapes
 
     @property
     def name(self) -> str:
@@ -91,22 +88,14 @@ def read_text(file: Path, kind: FileKind) -> str | None:
     return text
 
 
-def parse(text: str, file: Path, kind: FileKind) -> tuple[Any, dict[str, Any]]:
-    """The content of a file, and the data that it was made of; BaselineError as of ``checked``, or for wrong values."""
-    data = checked(text, file, kind)
-    try:
-        return read(kind.content, data, kind.shapes), data
-    except Misfit as misfit:
-        raise kind.error(file, str(misfit)) from None
-
-
 def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
     """The data in a file of this kind.
 
     BaselineError if the text is cut off, in conflict after a merge, garbled, of another schema or a newer version.
     """
     try:
-        data = json.loads(text, object_pairs_hook=_unique)
+        # What is not finite is null, which no number of a document may be that has to be there.
+        data = json.loads(text, object_pairs_hook=_unique, parse_constant=lambda _: None)
     except json.JSONDecodeError as error:
         raise kind.error(file, _complaint(text, error)) from None
     except (ValueError, RecursionError) as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.table import NOTHING, Table, render
+from pytest_ddpperf.reports.table import Column, render, table_of
 from pytest_ddpperf.units import format_count
 
 _SHORT = 10.0  # seconds; of calls that took less, tenths are shown
@@ -30,26 +31,20 @@ def time_part(results: Sequence[Result], width: int | None) -> str:
         return "\n".join(wrapped([time_text(spent) for _, spent in calls], width))
     calls.sort(key=lambda call: -call[1].total)
     rows = [(name, _rounded(spent, 0)) for name, spent in calls]
-    parts = [part for part in rows[0][1] if any(seconds[part] for _, seconds in rows)]
     whole = sum(spent.total for _, spent in calls)
     number = sum(result.spent is not None for result in results)
     within = "" if number == len(calls) else f" in {len(calls)} calls"  # compare and scaling measure several
-    return render(
-        Table(
-            title=f"seconds of {format_count(number, 'benchmark')}{within}, {whole:.0f} in all",
-            headers=("benchmark", "all", *parts),
-            rows=tuple(
-                (
-                    name,
-                    f"{sum(seconds.values()):.0f}",
-                    *(f"{seconds[part]:.0f}" if seconds[part] else NOTHING for part in parts),
-                )
-                for name, seconds in rows
-            ),
-            right=0,
-        ),
-        width,
-    )
+    columns: dict[str, Column[tuple[str, dict[str, float]]]] = {
+        "benchmark": lambda row: row[0],
+        "all": lambda row: f"{sum(row[1].values()):.0f}",
+        **{part: partial(_seconds, part) for part in rows[0][1]},
+    }
+    title = f"seconds of {format_count(number, 'benchmark')}{within}, {whole:.0f} in all"
+    return render(table_of(rows, columns, every=False, title=title, right=0), width)
+
+
+def _seconds(part: str, row: tuple[str, dict[str, float]]) -> str:
+    return f"{row[1][part]:.0f}" if row[1][part] else ""
 
 
 def _calls(results: Sequence[Result]) -> list[tuple[str, TimeSpent]]:
