@@ -141,7 +141,7 @@ class StoredRecord(OfBaseline, record=BaselineRecord, sparse=_OPTIONAL):
             name: tuple(rounded(launch[name]) for launch in record.steps) for name in (*record.steps[:1], {})[0]
         }
     )
-    lost: Share = about(source=lambda record: rounded(record.lost) or None)
+    lost: Share | None = about(source=lambda record: rounded(record.lost) or None)
 
     def checked(self) -> None:
         """Raises a ValueError if launches differ in their statistics."""
@@ -153,7 +153,8 @@ class StoredRecord(OfBaseline, record=BaselineRecord, sparse=_OPTIONAL):
     def made(cls, **values: Any) -> BaselineRecord:
         """Returns the record with a mapping for each launch."""
         names, rows = values["steps"], zip(*values["steps"].values(), strict=True)
-        return BaselineRecord(**values | {"steps": tuple(dict(zip(names, row, strict=True)) for row in rows)})
+        steps = tuple(dict(zip(names, row, strict=True)) for row in rows)
+        return BaselineRecord(**values | {"steps": steps, "lost": values["lost"] or 0.0})
 
 
 class StoredFile(OfBaseline, record=BaselineFile):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import operator
 import re
@@ -11,7 +12,19 @@ from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as fields_of
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -30,6 +43,8 @@ MetricName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 D = TypeVar("D", bound="Document")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +61,22 @@ def about(description: str = "", source: str | Callable[[Any], Any] = "", *, alw
     return Field(description=description, source=source, always=always)
 
 
+def uncollected(function: Callable[P, R]) -> Callable[P, R]:
+    """The function without garbage collection, which would look at millions of new objects again and again."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if collects:
+                gc.enable()
+
+    return call
+
+
 def finite(value: float) -> float | None:
     """The value as it is; null for what is not finite, which no reader takes where a number has to be."""
     return value if math.isfinite(value) else None
@@ -53,9 +84,9 @@ def finite(value: float) -> float | None:
 
 def _number(value: float) -> float | None:
     """Returns 4, not 4.0; null for what is not finite, as an interval from too few launches."""
-    if not math.isfinite(value):
-        return None
-    return int(value) if abs(value) < _INTEGRAL and value == int(value) else rounded(value)
+    if -_INTEGRAL < value < _INTEGRAL and value == (whole := int(value)):
+        return whole
+    return rounded(value) if math.isfinite(value) else None
 
 
 class Document:
@@ -126,6 +157,8 @@ class Document:
     def filled_from(cls, record: Any) -> dict[str, Any]:
         """Returns the object as JSON data."""
         filled = {name: make(record) for name, make in cls.makers.items()}
+        if len(cls.needed) == len(filled):
+            return filled
         # A zero says something, and false does not.
         return {name: it for name, it in filled.items() if it or name in cls.needed or (it == 0 and it is not False)}
 
@@ -202,7 +235,9 @@ def _maker(hint: Any, source: str | Callable[[Any], Any], of: type[Document]) ->
 def _writer(hint: Any, number: Callable[[float], float | None]) -> Callable[[Any], Any]:
     """Returns what makes JSON data of a value of a type."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin in {Annotated, Union, UnionType}:  # with rules, or with None
+    if origin is Annotated:  # with rules
+        return _writer(arguments[0], number)
+    if origin in {Union, UnionType}:  # with None
         write = _writer(next(filter(_is_value, arguments)), number)
         return lambda value: None if value is None else write(value)
     if origin in {list, tuple}:
@@ -250,7 +285,12 @@ def struct_of(document: type[Document], *, read: bool = True) -> type[msgspec.St
                 made.append((name, kind | msgspec.UnsetType, msgspec.field(default=msgspec.UNSET)))
             else:
                 made.append((name, kind, msgspec.field(default_factory=nothing)))
-        how: Any = {"kw_only": True, "frozen": True, "forbid_unknown_fields": True}
+        how: Any = {
+            "kw_only": True,
+            "frozen": True,
+            "forbid_unknown_fields": True,
+            "gc": False,
+        }  # a tree has no circles
         words: dict[str, Any] = {"__doc__": document.__doc__}
         if document.checked is not Document.checked:
             words["__post_init__"] = document.checked
@@ -271,6 +311,7 @@ def _msgspec_type(hint: Any, *, read: bool) -> Any:
     return functools.reduce(operator.or_, inner) if origin in {Union, UnionType} else origin[tuple(inner)]
 
 
+@uncollected
 def read_as(document: type[D], data: bytes | Mapping[str, Any]) -> D:
     """Returns a document by a file's text, or by JSON data; ``msgspec.DecodeError`` says what does not fit."""
     made = struct_of(document)
@@ -310,7 +351,8 @@ class IntervalData(Document, record=Interval):
     confidence: Confidence = about("Confidence level: 0.95 for 95 %.")
 
     @classmethod
-    def made(cls, **values: Any) -> Interval:
-        """Returns the interval: an end that the document does not have is not finite."""
-        ends = {"low": -math.inf, "high": math.inf}
-        return Interval(**values | {name: end for name, end in ends.items() if math.isnan(values[name])})
+    def read_from(cls, struct: Any) -> Interval:
+        """Returns the interval: an end that the document does not have is not finite. A file has very many."""
+        low = -math.inf if struct.low is None else struct.low
+        high = math.inf if struct.high is None else struct.high
+        return Interval(low=low, high=high, confidence=struct.confidence)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_ddpperf.baselines.document import problem_text, read_as
+from pytest_ddpperf.baselines.document import problem_text, read_as, uncollected
 from pytest_ddpperf.baselines.jsonfile import FileKind, checked, read_text
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
@@ -55,6 +55,7 @@ def read_results(file: Path) -> ResultsData:
     return document
 
 
+@uncollected
 def results_of(document: ResultsData) -> tuple[Result, ...]:
     """The benchmarks, in the order measured, with all that a report on them says, and what a verdict on them needs.
 

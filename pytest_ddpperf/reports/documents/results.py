@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.analysis.diagnosis import diagnosis_of
-from pytest_ddpperf.baselines.document import Document, MetricName, Natural, NotNegative, Positive, about
+from pytest_ddpperf.baselines.document import Document, MetricName, Natural, NotNegative, Positive, about, uncollected
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.communication import still_sent
@@ -47,6 +47,7 @@ VerdictWord = Annotated[
 _UNKNOWN = {"commit": None, "branch": None, "dirty": False, "commit_date": None}  # code outside of a repository
 
 
+@uncollected
 def results_document(
     made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None
 ) -> dict[str, Any]:
