@@ -20,11 +20,10 @@ from pytest_ddpperf.baselines.document import (
     Text,
     about,
     finite,
-    problem_text,
     read_as,
     read_checked,
 )
-from pytest_ddpperf.baselines.jsonfile import FileKind, checked, render, rounded
+from pytest_ddpperf.baselines.jsonfile import FileKind, checked, problem_text, render, rounded
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
 from pytest_ddpperf.records.copies import Alike

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import functools
-import gc
 import math
 import operator
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as fields_of
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from pytest_ddpperf.baselines.jsonfile import FileKind, rounded
+from pytest_ddpperf.baselines.jsonfile import FileKind, problem_text, rounded, uncollected
 from pytest_ddpperf.records.measurement import Interval
 
 _INTEGRAL = 2.0**63  # of JSON that msgspec writes integers are smaller
-_PROBLEM = re.compile(r"(.*) - at (?:`key` in )?`\$(?:\.(.*))?`", re.DOTALL)
-_FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -43,8 +27,6 @@ MetricName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 D = TypeVar("D", bound="Document")
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,22 +41,6 @@ class Field:
 def about(description: str = "", source: str | Callable[[Any], Any] = "", *, always: bool = False) -> Any:
     """Declares a field of a document; its source is the attribute of the same name if none is named."""
     return Field(description=description, source=source, always=always)
-
-
-def uncollected(function: Callable[P, R]) -> Callable[P, R]:
-    """The function without garbage collection, which would look at millions of new objects again and again."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            if collects:
-                gc.enable()
-
-    return call
 
 
 def finite(value: float) -> float | None:
@@ -122,7 +88,7 @@ class Document:
         known = get_type_hints(record) if record else {}
         own = {name: hint for name, hint in get_type_hints(cls, include_extras=True).items() if name not in _ITS_OWN}
         hints = {**{name: hint for name, hint in known.items() if name not in without}, **own}
-        hints = {name: _json_type(hint, cls) for name, hint in hints.items()}
+        hints = {name: _mapped(hint, lambda each: _json_type(each, cls)) for name, hint in hints.items()}
         cls.fields = {name: (hint, getattr(cls, name, Field())) for name, hint in hints.items()}
         of_all = cls.fields.items()
         cls.makers = {name: _maker(hint, field.source or name, cls) for name, (hint, field) in of_all}
@@ -180,23 +146,29 @@ _STRUCTS: dict[tuple[type[Document], bool], type[msgspec.Struct]] = {}
 _EMPTY: Mapping[Any, Any] = {tuple: tuple, list: list, dict: dict, str: str, bool: bool}
 
 
-def _json_type(hint: Any, of: type[Document]) -> Any:
-    """Returns the type of a field with documents in place of records."""
+def _mapped(hint: Any, kind: Callable[[Any], Any]) -> Any:
+    """Returns a type in which other types are in place of those inside it, and of mappings JSON's objects."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if isinstance(hint, type) and is_dataclass(hint):
-        known = _OF_RECORDS.get((hint, of.number))
-        words = {"__doc__": (hint.__doc__ or "").partition("\n\n")[0], "number": staticmethod(of.number)}
-        return known or type(hint.__name__, (Document,), words, record=hint)
     if origin is Literal or not arguments:
-        return hint
-    inner = tuple(each if each is Ellipsis else _json_type(each, of) for each in arguments)
+        return kind(hint)
+    inner = [
+        each if each is Ellipsis else _mapped(each, kind) for each in arguments[: 1 if origin is Annotated else None]
+    ]
     if origin is Annotated:
-        parts = (inner[0], *hint.__metadata__)
+        parts = (*inner, *hint.__metadata__)
         return Annotated[parts]
     if origin in {Union, UnionType}:
         return functools.reduce(operator.or_, inner)
-    made: Any = dict if origin in {dict, Mapping} else origin
-    return made[inner]
+    made: Any = dict if origin is Mapping else origin
+    return made[tuple(inner)]
+
+
+def _json_type(hint: Any, of: type[Document]) -> Any:
+    """Returns a record's document, which is made if there is none; any other type as it is."""
+    if not (isinstance(hint, type) and is_dataclass(hint)):
+        return hint
+    words = {"__doc__": (hint.__doc__ or "").partition("\n\n")[0], "number": staticmethod(of.number)}
+    return _OF_RECORDS.get((hint, of.number)) or type(hint.__name__, (Document,), words, record=hint)
 
 
 def _is_value(argument: Any) -> bool:
@@ -278,7 +250,7 @@ def struct_of(document: type[Document], *, read: bool = True) -> type[msgspec.St
     if (document, read) not in _STRUCTS:
         made: list[Any] = []
         for name, (hint, _) in document.fields.items():
-            kind, nothing = _msgspec_type(hint, read=read), _nothing(hint)
+            kind, nothing = _mapped(hint, lambda each: _msgspec_type(each, read=read)), _nothing(hint)
             if name in document.needed:
                 made.append((name, kind))
             elif nothing is None:  # the record has a default of its own
@@ -299,16 +271,10 @@ def struct_of(document: type[Document], *, read: bool = True) -> type[msgspec.St
 
 
 def _msgspec_type(hint: Any, *, read: bool) -> Any:
-    """Returns a type in which each document is msgspec's, or if it is ``read`` as it is its record."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal or not arguments:
-        document = isinstance(hint, type) and issubclass(hint, Document)
-        return hint if not document else hint.whole if read and hint.direct else struct_of(hint, read=read)
-    inner = [_msgspec_type(each, read=read) for each in arguments[: 1 if origin is Annotated else None]]
-    if origin is Annotated:
-        parts = (*inner, *hint.__metadata__)
-        return Annotated[parts]
-    return functools.reduce(operator.or_, inner) if origin in {Union, UnionType} else origin[tuple(inner)]
+    """Returns msgspec's type for a document, or if it is ``read`` as it is its record; any other type as it is."""
+    if not (isinstance(hint, type) and issubclass(hint, Document)):
+        return hint
+    return hint.whole if read and hint.direct else struct_of(hint, read=read)
 
 
 @uncollected
@@ -325,17 +291,6 @@ def read_checked(document: type[Document], data: Mapping[str, Any], file: Path, 
         return read_as(document, data)
     except msgspec.DecodeError as error:
         raise kind.error(file, problem_text(error)) from None
-
-
-def problem_text(error: msgspec.DecodeError) -> str:
-    """Returns what msgspec says of a wrong value, with its path: ``field results[0].dirty: Expected `bool` ...``."""
-    found = _PROBLEM.fullmatch(str(error))
-    problem, path = (found[1], found[2] or "") if found else (str(error), "")
-    if named := _FIELD.fullmatch(problem):
-        path = ".".join(filter(None, (path, named[1])))
-        problem = "is missing" if "missing" in problem else "is not known here"
-    problem = re.sub(r"^(?=Expected|Object|Invalid)[A-Z]", lambda first: first[0].lower(), problem)
-    return f"field {path}: {problem}" if path else problem
 
 
 def replaced(document: D, **changes: Any) -> D:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pytest_ddpperf.errors import BaselineError
 
 TOOL = "pytest-ddpperf"
+F = TypeVar("F", bound="Callable[..., Any]")
 MOST_CHARACTERS = 500_000_000  # of a file that is read; results of 3000 tests have 40 million
+_PROBLEM = re.compile(r"(.*) - at (?:`key` in )?`\$(?:\.(.*))?`", re.DOTALL)
+_FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")
 _WIDTH = 100
 _INDENT = "  "
 
@@ -137,3 +142,30 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the name {name!r} stands twice in one object")
         found[name] = value
     return found
+
+
+def problem_text(error: Exception) -> str:
+    """Returns what msgspec says of a wrong value, with its path: ``field results[0].dirty: Expected `bool` ...``."""
+    found = _PROBLEM.fullmatch(str(error))
+    problem, path = (found[1], found[2] or "") if found else (str(error), "")
+    if named := _FIELD.fullmatch(problem):
+        path = ".".join(filter(None, (path, named[1])))
+        problem = "is missing" if "missing" in problem else "is not known here"
+    problem = re.sub(r"^(?=Expected|Object|Invalid)[A-Z]", lambda first: first[0].lower(), problem)
+    return f"field {path}: {problem}" if path else problem
+
+
+def uncollected(function: F) -> F:
+    """The function without garbage collection, which would look at millions of new objects again and again."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if collects:
+                gc.enable()
+
+    return cast("F", call)

@@ -17,9 +17,9 @@ from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.documents.trend import TrendsData
 from pytest_ddpperf.reports.files import write_text
+from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
-from pytest_ddpperf.reports.formats.two_runs_page import two_runs_page
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.two_runs import judged, two_runs

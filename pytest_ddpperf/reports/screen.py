@@ -8,7 +8,13 @@ from itertools import zip_longest
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
+from pytest_ddpperf.reports.breakdown import (
+    collective_table,
+    communication_table,
+    phase_table,
+    section_table,
+    time_part,
+)
 from pytest_ddpperf.reports.calls import calibration_table, call_tables
 from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
@@ -22,7 +28,6 @@ from pytest_ddpperf.reports.remarks import every_remark, told_once, undecided_li
 from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
 from pytest_ddpperf.reports.table import Paint, Table, render, uncoloured
-from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import span
 
 _TOLD, _HIDDEN = 5, ": -v"  # lines of one kind: warnings, and what is undecided; what shows the others

@@ -13,11 +13,10 @@ from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.compared import how_it_scales, what_pays
 from pytest_ddpperf.reports.count_changes import counts_text, counts_words
 from pytest_ddpperf.reports.lines import INDENT
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.overall import FAILED, PASSED, kind_of, kinds_text, ruled_out
+from pytest_ddpperf.reports.overall import FAILED, PASSED, how_it_scales, kind_of, kinds_text, ruled_out, what_pays
 from pytest_ddpperf.reports.remarks import red_text
 from pytest_ddpperf.reports.table import Column, Quantity, Table, table_of
 from pytest_ddpperf.units import format_count, format_number, format_percent, ordinal, signed_percent, span

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.formats.two_runs_page import two_runs_page
+from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.two_runs import judged, two_runs
 from tests.factories import make_environment, make_launch, make_results_document
 from tests.reports.formats.test_html import data_of

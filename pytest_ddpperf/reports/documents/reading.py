@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_ddpperf.baselines.document import problem_text, read_as, uncollected
-from pytest_ddpperf.baselines.jsonfile import FileKind, checked, read_text
+from pytest_ddpperf.baselines.document import read_as
+from pytest_ddpperf.baselines.jsonfile import FileKind, checked, problem_text, read_text, uncollected
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS, rules_of

@@ -10,8 +10,9 @@ from msgspec import Meta
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.analysis.diagnosis import diagnosis_of
-from pytest_ddpperf.baselines.document import Document, MetricName, Natural, NotNegative, Positive, about, uncollected
+from pytest_ddpperf.baselines.document import Document, MetricName, Natural, NotNegative, Positive, about
 from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.baselines.jsonfile import uncollected
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.memory import memory_by_rank

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from pytest_ddpperf.baselines.document import read_as, replaced
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.calls import call_tables
 from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.charts.table import charts_of
 from pytest_ddpperf.reports.documents.reading import facts_line, full_name, results_of
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
 from pytest_ddpperf.reports.formats.page.benchmark import sections_of_benchmark
 from pytest_ddpperf.reports.formats.page.page import Block, Page, PageEntry, PageRow, PageSection, filled, html_of
 from pytest_ddpperf.reports.overall import common_text, headline, overall_lines
-from pytest_ddpperf.reports.phrases import drawn_change, find
+from pytest_ddpperf.reports.phrases import drawn_change, find, findings
 from pytest_ddpperf.reports.remarks import all_findings
 from pytest_ddpperf.reports.summary import summary_table, worst_first
 from pytest_ddpperf.reports.table import Table
+from pytest_ddpperf.reports.two_runs import judged, key_of, two_runs
 from pytest_ddpperf.units import format_count
 
 _CURVES: Mapping[str, Sequence[str]] = {
@@ -118,3 +120,18 @@ def _shared(
     for title, blocks in parts.items():
         if told := tuple(block for block in blocks if filled(block)):
             yield PageSection(title, told)
+
+
+def two_runs_page(before: ResultsData, after: ResultsData) -> str:
+    """The page of the second run, judged as if the first run had stored its baselines, with a table of both."""
+    table, results = two_runs(before, after), {key_of(result): result for result in judged(before, after)}
+    both = [_judged(data, results[key_of(data)]) for data in after.results if key_of(data) in results]
+    title = "ddpperf: " + table.title.replace("->", "\u2192")  # an arrow that no line is broken in
+    return html(replaced(after, results=both), title=title, compared=table)
+
+
+def _judged(data: ResultData, result: Result) -> ResultData:
+    """The benchmark of the second run with what is said of it compared with the first."""
+    metrics = {each.series.metric: read_as(MetricData, MetricData.filled_from(each)) for each in result.comparisons}
+    told = {"verdict": result.verdict.value, "failure": result.failure, "findings": list(findings(result))}
+    return replaced(data, **told, metrics=metrics, origin=result.origin, against=None, paired_with=None, baseline=None)

@@ -11,6 +11,7 @@ from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.breakdown import time_text
 from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.documents.parts import DiagnosisData
 from pytest_ddpperf.reports.documents.results import ResultData
@@ -19,7 +20,6 @@ from pytest_ddpperf.reports.formats.page.page import Block, PageSection, filled
 from pytest_ddpperf.reports.phrases import bound_text, change_text, findings, names_by_remark, size_text, values_text
 from pytest_ddpperf.reports.remarks import reasons
 from pytest_ddpperf.reports.table import Quantity, Table, table_of
-from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.units import format_count, format_number, format_percent, format_value, significant
 
 _PARTS = 12  # of a count, the largest ones
