@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from statistics import median
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from pytest_ddpperf.metrics.communication import EXPOSED, still_sent, synchronised_step
 from pytest_ddpperf.metrics.phases import SectionSummary, sections_of
@@ -101,12 +101,8 @@ def communication_table(results: Sequence[Result]) -> Table:
     sizes = {_parameters(result) for _, result in named} - {None}
     profiled = any(result.measurement.profile for _, result in named)
 
-    def of_profile(figure: Callable[[CommunicationProfile], float | None], unit: str) -> Quantity[_Named]:
-        def value(named: _Named) -> float | None:
-            profile = named[1].measurement.profile
-            return None if profile is None else figure(profile)
-
-        return Quantity(value=value, unit=unit)
+    def of_profile(figure: str, unit: str) -> Quantity[_Named]:
+        return Quantity(value=lambda each: getattr(each[1].measurement.profile, figure, None), unit=unit)
 
     columns: dict[str, Column[_Named]] = {
         "benchmark": lambda each: each[0],
@@ -115,16 +111,16 @@ def communication_table(results: Sequence[Result]) -> Table:
         ),
         "step": Quantity(value=lambda each: synchronised_step(each[1].measurement), unit="s"),
         "exposed": Quantity(
-            value=lambda each: None if _exposed(each[1]) is None else cast("Series", _exposed(each[1])).value,
+            value=lambda each: getattr(_exposed(each[1]), "value", None),
             unit="s",
-            interval=lambda each: None if _exposed(each[1]) is None else cast("Series", _exposed(each[1])).interval,
+            interval=lambda each: getattr(_exposed(each[1]), "interval", None),
         ),
         "of it": Quantity(value=lambda each: _exposed_share(each[1]), unit="%"),
-        "busy": of_profile(lambda profile: profile.busy, "s"),
-        "of its step": of_profile(lambda profile: profile.busy_share, "%"),
-        "overlap": of_profile(lambda profile: profile.overlap, "%"),
-        "profiled exposed": of_profile(lambda profile: profile.exposed, "s"),
-        "gaps": of_profile(lambda profile: profile.gaps, "s"),
+        "busy": of_profile("busy", "s"),
+        "of its step": of_profile("busy_share", "%"),
+        "overlap": of_profile("overlap", "%"),
+        "profiled exposed": of_profile("exposed", "s"),
+        "gaps": of_profile("gaps", "s"),
     }
     return table_of(
         named,

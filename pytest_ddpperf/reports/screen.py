@@ -176,7 +176,7 @@ def _why_not_compared(result: Result) -> str:
     lacking = "" if result.paired is None else result.paired.lacking.partition("\n")[0]
     return (
         lacking
-        or ", ".join(result.differs)
+        or ", ".join(result.reference.differs)
         or ", ".join(words_of_note(each.note) for each in decisive(result, {Verdict.INCOMPATIBLE})[:1] if each.note)
     )
 

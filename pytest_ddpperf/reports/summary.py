@@ -9,7 +9,7 @@ from typing import TypeAlias
 from pytest_ddpperf.instruments.memory import LABELS
 from pytest_ddpperf.judge.detection import UNPROVEN
 from pytest_ddpperf.metrics.table import RESIDENT
-from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.records.measurement import Interval, Series
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
@@ -108,13 +108,8 @@ def _metric_column(metric: str, text: _Cell | None, results: Sequence[Result]) -
     """A column in one unit, which fits all of its values; without ``text`` with their intervals."""
     units = [comparison.series.unit for comparison in _filled(results, metric)]
 
-    def value(result: Result) -> float | None:
-        found = phrases.find(result, metric)
-        return None if found is None else found.series.value
-
-    def interval(result: Result) -> Interval | None:
-        found = phrases.find(result, metric)
-        return None if found is None or text else found.series.interval
+    def series(result: Result) -> Series | None:
+        return getattr(phrases.find(result, metric), "series", None)
 
     def cell(result: Result, number: Callable[[float], str]) -> str:
         found = result[metric]
@@ -123,7 +118,13 @@ def _metric_column(metric: str, text: _Cell | None, results: Sequence[Result]) -
         noisy = found.series.interval is None and len(found.series.samples) > 1
         return phrases.with_interval(number, found.series.value, found.series.interval, noisy=noisy)
 
-    return Quantity(value=value, unit=(*units, "1")[0], interval=interval, text=cell, apart=True)
+    return Quantity(
+        value=lambda result: getattr(series(result), "value", None),
+        unit=(*units, "1")[0],
+        interval=lambda result: None if text else getattr(series(result), "interval", None),
+        text=cell,
+        apart=True,
+    )
 
 
 def _value(comparison: Comparison, number: Callable[[float], str]) -> str:
@@ -134,12 +135,10 @@ def _change_column() -> Quantity[Result]:
     """The change of the step time, with its interval."""
 
     def interval(result: Result) -> Interval | None:
-        step = phrases.find(result, "step_time")
-        return None if step is None else step.change_interval
+        return getattr(phrases.find(result, "step_time"), "change_interval", None)
 
     def change(result: Result) -> float | None:
-        step = phrases.find(result, "step_time")
-        return None if step is None or not phrases.judges(step) else step.change
+        return next((step.change for step in _filled([result], "step_time") if phrases.judges(step)), None)
 
     def text(result: Result, _number: Callable[[float], str]) -> str:
         ends = interval(result)

@@ -43,7 +43,7 @@ def two_runs(before: ResultsData, after: ResultsData) -> Table:
     for key, name in sorted(names.items(), key=lambda each: each[0] not in counted):
         rows += told[key]
         same += [] if told[key] else [name]
-        if obstacle := new[key].differs:
+        if obstacle := new[key].reference.differs:
             notes.append(f"{name}: times are not compared: {', '.join(obstacle)}")
     if same:
         notes.append(f"no gated metric of {format_count(len(same), 'benchmark')} differs: {', '.join(same)}")
@@ -127,6 +127,6 @@ def _rows(name: str, old: Result, new: Result) -> list[tuple[str, ...]]:
                 share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
                 rows.append((name, now.metric, *quantity_texts(now.metric, values), share + _COUNTED))
         elif all(map(math.isfinite, values)):
-            change = "" if new.differs else change_text(comparison)
+            change = "" if new.reference.differs else change_text(comparison)
             rows.append((name, now.metric, *format_values(values, now.unit), change or NOTHING))
     return rows

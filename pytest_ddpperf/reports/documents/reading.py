@@ -69,7 +69,7 @@ def facts_line(document: ResultsData, results: Sequence[Result]) -> str:
     branch = f" of {document.branch}" if document.branch else ""
     commit = f"commit {commit_text(document.commit, dirty=document.dirty)}{branch}" if document.commit else ""
     machines = dict.fromkeys(environment_text(result.measurement.environment) for result in results)
-    against = [origin for origin in dict.fromkeys(result.origin for result in results) if origin]
+    against = [origin for origin in dict.fromkeys(result.reference.origin for result in results) if origin]
     compared = f"compared with {'; '.join(against)}" if against else ""
     return "; ".join(filter(None, (commit, document.date, *machines, compared)))
 

@@ -154,7 +154,7 @@ class ResultData(parts.BenchmarkData, of=[StoredBaseline]):
     )
     unpaired: str = about(source=lambda result: getattr(result.reference, "unpaired", ""))
     baseline: parts.BaselineData | None
-    origin: str
+    origin: str = about("What the benchmark is compared with, or why with nothing, in words.", "reference.origin")
     counts: Counts | None
     still_sent: str = about(
         "What steps that averaged no gradients sent all the same: exposed communication is without it; empty for "

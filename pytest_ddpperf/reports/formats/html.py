@@ -134,4 +134,6 @@ def _judged(data: ResultData, result: Result) -> ResultData:
     """The benchmark of the second run with what is said of it compared with the first."""
     metrics = {each.series.metric: read_as(MetricData, MetricData.filled_from(each)) for each in result.comparisons}
     told = {"verdict": result.verdict.value, "failure": result.failure, "findings": list(findings(result))}
-    return replaced(data, **told, metrics=metrics, origin=result.origin, against=None, paired_with=None, baseline=None)
+    return replaced(
+        data, **told, metrics=metrics, origin=result.reference.origin, against=None, paired_with=None, baseline=None
+    )
