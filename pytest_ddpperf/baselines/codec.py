@@ -15,7 +15,6 @@ from pytest_ddpperf.baselines.document import (
     Confidence,
     Date,
     Document,
-    Positive,
     Share,
     Text,
     about,
@@ -28,7 +27,7 @@ from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
 from pytest_ddpperf.records.copies import Alike
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Interval, Mode, Series
+from pytest_ddpperf.records.measurement import Environment, Interval, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite
 
@@ -63,10 +62,6 @@ class StoredEnvironment(OfBaseline, record=Environment, sparse=("gpu_setup",)):
     """Where a record was measured."""
 
     device: Literal["cpu", "cuda"]
-    cores: Positive
-    threads: Positive
-    nodes: Positive
-    world_size: Positive
 
 
 class StoredSite(OfBaseline, record=CallSite, sparse=("strategy", "through")):
@@ -130,9 +125,6 @@ class StoredRecord(OfBaseline, record=BaselineRecord, sparse=_OPTIONAL):
     """A record, of which the file has one list for each statistic of the steps."""
 
     name: Text
-    strategy: Text
-    mode: Mode | None
-    environment: Environment
     date: Date
     # A line for each statistic, where a mapping for each launch would fill the file with names.
     steps: Mapping[str, tuple[float, ...]] = about(

@@ -47,8 +47,3 @@ class Search:
     limit: int | None  # the largest size that was to be tried; None for no limit
     memory_limit: int | None  # bytes for each rank; None for what the device has
     found: BatchSize
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self.environment.world_size

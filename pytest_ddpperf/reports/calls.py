@@ -59,7 +59,7 @@ def batch_size_table(searches: Sequence[Search | BatchSizeData]) -> Table:
         found,
         {
             "search": lambda each: f"{each[0].test.partition('::')[2]} {each[0].training}",
-            "ranks": lambda each: str(each[0].world_size),
+            "ranks": lambda each: str(getattr(each[0], "environment", each[0]).world_size),
             "fits": lambda each: str(each[1].size),
             "does not": lambda each: str(
                 min((trial.size for trial in each[1].tried if not trial.fits), default="the limit")

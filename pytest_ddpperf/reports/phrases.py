@@ -131,14 +131,6 @@ def interval_text(comparison: Comparison) -> str:
     return " .. ".join(signed_percent(end) if ratio else signed(end, comparison) for end in ends)
 
 
-def drawn_change(comparison: Comparison) -> tuple[float, float, float] | None:
-    """The change of a ratio and the ends of its interval, for a picture; None if there is nothing to draw."""
-    change, ends = comparison.change, comparison.change_interval
-    if change is None or comparison.series.scale != "ratio" or not judges(comparison):
-        return None
-    return (change, change, change) if ends is None else (change, ends.low, ends.high)
-
-
 def is_noisy(change_interval: Interval) -> bool:
     """Returns whether the interval of a relative change contains more than a factor of three, and so says nothing."""
     return 1 + change_interval.high > WIDEST * (1 + change_interval.low)

@@ -30,7 +30,7 @@ class BatchSizeData(Document, inside="found", of=[Search, BatchSize]):
 
     test: str
     training: str
-    world_size: Positive
+    world_size: Positive = about("Number of ranks.", "environment.world_size")
     environment_key: str = about(
         "Stands for the environment of the search.", lambda search: environment_key(search.environment)
     )

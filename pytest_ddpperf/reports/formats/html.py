@@ -15,7 +15,7 @@ from pytest_ddpperf.reports.documents.results import MetricData, ResultData, Res
 from pytest_ddpperf.reports.formats.page.benchmark import sections_of_benchmark
 from pytest_ddpperf.reports.formats.page.page import Block, Page, PageEntry, PageRow, PageSection, filled, html_of
 from pytest_ddpperf.reports.overall import common_text, headline, overall_lines
-from pytest_ddpperf.reports.phrases import drawn_change, find, findings
+from pytest_ddpperf.reports.phrases import find, findings, judges
 from pytest_ddpperf.reports.remarks import all_findings
 from pytest_ddpperf.reports.summary import summary_table, worst_first
 from pytest_ddpperf.reports.table import Table
@@ -67,7 +67,10 @@ def html(document: ResultsData, *, title: str = "", compared: Table | None = Non
 
 def _row(result: Result, cells: tuple[str, ...], entry: int) -> PageRow:
     step = find(result, "step_time")
-    drawn = None if step is None else drawn_change(step)
+    drawn = None
+    if step is not None and step.change is not None and step.series.scale == "ratio" and judges(step):
+        ends = step.change_interval
+        drawn = (step.change, *((step.change, step.change) if ends is None else (ends.low, ends.high)))
     return PageRow(
         cells=cells[:-1],
         verdict_text=cells[-1],
