@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records.batch_size import BatchSize, Search
@@ -59,7 +59,7 @@ def batch_size_table(searches: Sequence[Search | BatchSizeData]) -> Table:
         found,
         {
             "search": lambda each: f"{each[0].test.partition('::')[2]} {each[0].training}",
-            "ranks": lambda each: str(getattr(each[0], "environment", each[0]).world_size),
+            "ranks": lambda each: str(getattr(each[0], "environment", cast("Any", each[0])).world_size),
             "fits": lambda each: str(each[1].size),
             "does not": lambda each: str(
                 min((trial.size for trial in each[1].tried if not trial.fits), default="the limit")

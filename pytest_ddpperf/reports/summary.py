@@ -82,11 +82,11 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
             **(scaling if compared else {"eff.": scaling["eff."]}),
         }
     judged: dict[str, Column[Result]] = {
-        "ranks": lambda result: str(result.measurement.world_size) if len(sizes) > 1 and not brief else "",
+        "ranks": lambda result: str(result.measurement.world_size) if len(sizes) > 1 else "",
         "counts": (lambda one: counts_words(one).removeprefix("counts ")) if brief else counts_text,
-        "verdict": lambda one: _FAILED_AS.get(brief * kind_of(one), "{}").format(_word(one, accepted)),
+        "verdict": lambda one: _FAILED_AS.get(kind_of(one) if brief else "", "{}").format(_word(one, accepted)),
     }
-    columns |= dict(reversed(judged.items())) if brief else judged
+    columns |= {name: judged[name] for name in (("verdict", "counts") if brief else judged)}
     machines = dict.fromkeys(phrases.environment_text(result.measurement.environment) for result in results)
     ranks = f", {format_count(results[0].measurement.world_size, 'rank')}" if len(sizes) == 1 else ""
     return table_of(results, columns, every=False, title="" if brief else "; ".join(machines) + ranks)
