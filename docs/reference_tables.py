@@ -43,6 +43,7 @@ MORE: Mapping[str, tuple[str, str]] = {  # of each setting a value, if its decla
     "device": ("", "ranks"),
     "cpu_binding": ("cores", "ranks"),
     "memory_limit": ("2GiB", "comparing"),
+    "env": ('{"NCCL_ALGO": "Ring"}', "comparing"),
     "mesh": ("dp=2,tp=2", "writing-benchmarks"),
     "multi_node": ("off", "nodes"),
     "rendezvous_dir": ("/shared/meet", "nodes"),

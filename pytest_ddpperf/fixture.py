@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.predictions import Candidate, Prediction, StrategyAdvice, WhatIf
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
     from pytest_ddpperf.run.call.judging import JudgedRun
-    from pytest_ddpperf.run.call.ways import Contender, GivenStrategies, GivenStrategy, GivenWays
+    from pytest_ddpperf.run.call.ways import GivenStrategies, GivenStrategy, GivenWays
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
 
@@ -245,9 +245,11 @@ class Ddpperf:
         call = self._call("compare", knobs, samples_per_step, tokens_per_step, others)
         found = several(subject, strategies, over, strategy, call.strategies, ways)
         before = "" if name is None else f"{name} "
-        variants = [
-            self._contender(call.for_variant(way, key), way, f"{before}{key}") for key, way in found.by_name.items()
-        ]
+        variants = []
+        for key, way in found.by_name.items():
+            own = call.for_variant(way, key)
+            environment = self._environment(own, None)
+            variants.append(own.variant(way.subject, environment, strategy=way.strategy, name=f"{before}{key}"))
         names = tuple(found.by_name)
         derive = partial(with_speedup, over=variants[names.index(found.over)].name, gated=ways is not None)
         measured = self._judged_run(call, variants).judged(variants, derive)
@@ -300,7 +302,7 @@ class Ddpperf:
         ways = ways_of(subject, strategies, call.strategies)
         given = {"steps": steps, "every": every, "metric": metric, "better": better}
         plan = plan_of(subject, **given, launches=launches, tolerance=tolerance)
-        environment = self._session.environment(call.settings, max(self._session.world_sizes(call.settings)))
+        environment = self._environment(call, None)
         variants = {name: call.variant(subject, environment, strategy=way, name=name) for name, way in ways.items()}
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
         found = run.progress.kept.get("convergence") or converged(run, self._test, plan, variants)
@@ -607,12 +609,6 @@ class Ddpperf:
         """Skips a Script where ranks are simulated: it makes its own process group."""
         if self._session.settings.simulate is not None and isinstance(subject, Script):
             pytest.skip(f"{subject.name} is not simulated: a Script makes its own process group")
-
-    def _contender(self, call: VerbCall, way: Contender, name: str) -> Variant:
-        """One of several ways to do the same work, with the ranks that it asks for."""
-        sizes = self._session.world_sizes(call.settings)
-        environment = self._session.environment(call.settings, max(sizes), way.variables)
-        return call.variant(way.subject, environment, strategy=way.strategy, name=name)
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
         """Of the largest group asked for; of one rank for a strategy of one rank, unless the call itself says more."""

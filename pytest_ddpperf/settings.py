@@ -169,6 +169,12 @@ class Settings:
         "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU from the building of the model on",
         "BYTES",
     )
+    env: tuple[tuple[str, str], ...] | None = _knob(
+        None,
+        optional(_of_records("variables", "variables"), "none"),
+        "environment variables of the ranks, which baselines and reports show",
+        given="call",
+    )
     mesh: Mapping[str, int] | None = _knob(
         None,
         optional(mesh, "none"),
@@ -178,8 +184,7 @@ class Settings:
     multi_node: str = _of_session(
         "auto",
         one_of("auto", "off"),
-        "auto: under torchrun, srun or mpirun rank 0 runs the tests, with ranks on all nodes; off: this process is"
-        " alone",
+        "auto: under torchrun, srun or mpirun rank 0 runs the tests, with ranks on all nodes; off: it is alone",
         "auto|off",
     )
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
@@ -220,8 +225,7 @@ class Settings:
     launches: int = _knob(
         6,
         positive_int,
-        "process groups to start before the first verdict; more follow until the benchmark is decided or max-time "
-        "is spent",
+        "process groups to start before the first verdict; more follow until it is decided or max-time is spent",
         "N",
     )
     max_time: float = _knob(
@@ -395,8 +399,7 @@ class Settings:
     recheck: str = _knob(
         "true",
         one_of("true", "false", "fetch"),
-        "measure times side by side with the commit of the baseline; fetch: fetch it if it is missing. false: "
-        "compare with stored times alone",
+        "measure times side by side with the baseline's commit; fetch: fetch it if missing. false: use stored times",
         "true|false|fetch",
     )
     gross: float = _of_session(

@@ -27,7 +27,7 @@ from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.launch.environment import current_folder
 from pytest_ddpperf.parsers import argument, set_name, several, whole_number, world_sizes
 from pytest_ddpperf.records.results import BaselineRecord
-from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.stored import list_tables, record_table
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
@@ -62,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain once more at exit
         return 0
+    except (OSError, MemoryError) as error:  # of a file that no command expects, such as one whose name is too long
+        return _failed(DdpperfError(f"{str(error) or 'a file is too large'}; name another file or folder"))
     return status
 
 
@@ -114,7 +116,7 @@ def _list(options: argparse.Namespace) -> int:
     if contents:
         print("\n\n".join(render(table, terminal_width()) for table in list_tables(contents)))
     elif not files:
-        print(f"no baselines in {store.folder}; pytest --ddpperf-save stores some")
+        print(printable(f"no baselines in {store.folder}; pytest --ddpperf-save stores some"))
     return 0 if len(contents) == len(files) else FAILED
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from pytest_ddpperf.errors import RankFailed, RanksDiffer, RanksTimedOut, SettingError, extended
 from pytest_ddpperf.launch.context import Gpus
-from pytest_ddpperf.launch.environment import real_clocks
-from pytest_ddpperf.launch.launch_result import LaunchResult
-from pytest_ddpperf.launch.stacks import numbers
+from pytest_ddpperf.launch.environment import real_clocks, require_free
+from pytest_ddpperf.launch.launch_run import LaunchResult
+from pytest_ddpperf.launch.messages import numbers
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
@@ -183,7 +183,9 @@ class RankGroup:
 
     def _launch(self, function: Callable[..., Any], *args: Any) -> LaunchResult[Any]:
         __tracebackhide__ = True
-        launchers, settings = self._session.sides.launchers, self._settings
+        settings = self._settings
+        require_free(settings.env or ())
+        launchers = self._session.sides.launchers.with_variables(settings.env or ())
         if settings.simulate is not None:
             pytest.skip("ddpperf_group is not simulated: ddpperf simulate takes check and measure")
         if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":
