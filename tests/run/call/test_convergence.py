@@ -64,10 +64,20 @@ def run(inner: pytest.Pytester, body: str, *options: str) -> pytest.RunResult:
 
 @NEEDS_FSDP2
 def test_strategies_that_average_train_alike(inner: pytest.Pytester) -> None:
-    """A mean over ranks of 12 steps in points of 5, from other weights and batches in each launch."""
+    """A mean over ranks of 12 steps in points of 5, from other weights and batches in each launch.
+
+    Though there is a budget, for which tests run twice, trainings are made once.
+    """
     result = run(
         inner,
         """
+from pytest_ddpperf.run.call import convergence
+
+made = []
+real = convergence.converged
+convergence.converged = lambda *given: made.append(1) or real(*given)
+
+
 def test_it(ddpperf):
     ways = {"ddp": "ddp", "own": averaging, "fsdp2": "fsdp2"}
     found = ddpperf.converge(workload, strategies=ways, every=5, **train)
@@ -82,8 +92,9 @@ def test_it(ddpperf):
     assert found.final("own", "loss").samples == pytest.approx((first, second, third), rel=1e-4)
     assert [row.agreement for row in found.kept] == ["equal"] * 4
     assert all(row.allowed < 0.02 for row in found.kept)
+    assert made == [1]
 """,
-        "--ddpperf-report=json:found.json",
+        *("--ddpperf-report=json:found.json", "--ddpperf-budget=20s"),
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*ddpperf convergence*", "*test_it ddp *first*", "*test_it own *equal*"])
@@ -111,27 +122,6 @@ def test_accepted(ddpperf):
     result.stdout.fnmatch_lines(["*wrong ends with loss *, ddp with *", "*ddpperf.check(workload, strategy=*"])
     result.stdout.fnmatch_lines(["test_accepted wrong *differs*"])
     result.stdout.no_fnmatch_line("*run/call/convergence.py*")
-
-
-def test_within_a_budget_trainings_are_made_once(inner: pytest.Pytester) -> None:
-    result = run(
-        inner,
-        """
-from pytest_ddpperf.run.call import convergence
-
-made = []
-real = convergence.converged
-convergence.converged = lambda *given: made.append(1) or real(*given)
-
-
-def test_it(ddpperf):
-    ddpperf.converge(workload, strategies=["ddp", "flat"], **train)
-    assert made == [1]
-""",
-        "--ddpperf-budget=20s",
-    )
-    result.assert_outcomes(passed=1)
-    assert [line for line in result.outlines if line.startswith("test_it flat ")] != []
 
 
 def test_a_training_that_is_lost_is_a_verdict_on_its_strategy_alone(inner: pytest.Pytester) -> None:
@@ -179,9 +169,9 @@ def test_it(ddpperf, at, every, said):
 
 BOTH = "strategies=['ddp', 'flat']"
 WRONG = {
-    "workload, strategies=['ddp']": "expected a Workload and a list of two strategies or more",
-    f"averaging, {BOTH}": "expected a Workload and a list of two strategies or more",
-    "workload, strategies='ddp'": "expected a Workload and a list of two strategies or more",
+    "workload, strategies=['ddp']": "ddpperf.converge(strategies=['ddp']): expected two or more strategies",
+    f"averaging, {BOTH}": "ddpperf.converge: expected a Workload and a list of strategies, such as ['naive', 'ddp']",
+    "workload, strategies='ddp'": "ddpperf.converge: expected a Workload and a list of strategies, such as",
     f"workload, {BOTH}, every=0": "ddpperf.converge(every=0): expected a whole number of at least 1",
     f"workload, {BOTH}, **train | {{'launches': 2}}": "(launches=2): expected a whole number of at least 3",
     f"workload, {BOTH}, compile='step'": "compile=step: ddpperf.converge compiles no whole step; use compile=model",

@@ -92,14 +92,6 @@ def test_pictures_and_junit_have_the_figures_of_the_runs_json_file(inner: pytest
     assert "ddpperf custom w2 step_time change" not in found["test_step"]
 
 
-def test_a_place_for_pictures_that_cannot_be_is_refused_before_the_first_test(suite: pytest.Pytester) -> None:
-    run = suite.runpytest("--ddpperf-report=plots:test_suite.py")
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(
-        ["ERROR: --ddpperf-report=plots:*test_suite.py: pictures cannot be written there: it is a file; *"]
-    )
-
-
 def test_a_fault_of_one_file_costs_no_other(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(_: object) -> str:
         raise ZeroDivisionError("by a fault of ours")
