@@ -62,7 +62,6 @@ class SessionBudget:
         self._shares: dict[CallId, float] = {}  # of the second pass
         self._run_again: set[str] = set()  # tests of the second pass
         self._kept = 0.0  # seconds of the call that measures, for its diagnosis
-        self._test_ends = math.inf  # when the test that runs now has to end, in the first pass
         self._call_begun = self._screening_ends = self._call_ends = 0.0  # moments of the call that measures
         self.before = 0.0  # seconds of that call before it began to measure
 
@@ -71,15 +70,13 @@ class SessionBudget:
         self._start = self.now() if self._start is None else self._start
 
     def begin_test(self, test: str) -> None:
-        """Begin a run of a test: of the first pass, all tests that are left have equal shares."""
+        """Begin a run of a test."""
         self.start()
         self._calls[test] = 0
         if self.again:
             self._run_again.add(test)
         else:
             self._begun += 1
-            left = self.left - (self._whole * (1 - FIRST_PASS) if self.two_passes else 0.0)
-            self._test_ends = self.now() + left / (1 + max(0, self._tests - self._begun))
 
     def ended(self, test: str) -> None:
         """Note the end of a test that measures. If it never began, because it was skipped, others have its share."""
@@ -113,18 +110,28 @@ class SessionBudget:
         """Seconds of the session; below 0 if more was spent."""
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
 
-    def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool) -> bool:
+    def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool, benchmarks: int) -> bool:
         """Give a call that began then its time: ``max_time`` of its settings, or less if the session has less for it.
 
-        ``compared``: whether what looks worse has to be confirmed. Half of the time is kept for that.
+        In the first pass each benchmark has an equal share, and a test that has not begun counts as one.
+
+        Args:
+            call: which one.
+            settings: of the call.
+            begun: when its ranks could be launched.
+            compared: whether what looks worse has to be confirmed. Half of the time is kept for that.
+            benchmarks: how many the call measures side by side.
 
         Returns:
             Whether the session limits it, and not the setting of the call.
         """
         now, ends = self.now(), begun + settings.max_time
-        allotted = math.inf
-        if self._seconds is not None:
-            allotted = now + self._shares.get(call, 0.0) if self.again else self._test_ends
+        if self.again:
+            share = self._shares.get(call, 0.0)
+        else:
+            left = self.left - (self._whole * (1 - FIRST_PASS) if self.two_passes else 0.0)
+            share = left * benchmarks / (benchmarks + max(0, self._tests - self._begun))
+        allotted = math.inf if self._seconds is None else now + share
         self._call_begun, self.before = now, now - begun
         self._call_ends = max(min(ends, allotted), now + _LEAST_SECONDS)
         self._screening_ends = now + (self._call_ends - now) / 2 if compared and not self.defers else self._call_ends

@@ -141,7 +141,13 @@ class BenchmarkRun:
         __tracebackhide__ = True
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
-        shared = budget.share(self.call, self.settings, begun=begun, compared=compared and not self.settings.accepting)
+        shared = budget.share(
+            self.call,
+            self.settings,
+            begun=begun,
+            compared=compared and not self.settings.accepting,
+            benchmarks=len({variant.key for variant in variants}),
+        )
         before, rounds, earlier = self.progress.kept.get(f"measuring {self._measurings}", ((), None, None))
         if _benchmarks(before) != _benchmarks(variants):
             rounds = None

@@ -39,11 +39,13 @@ def started(seconds: float | None, tests: int, *, two_passes: bool = False) -> t
     return budget, clock
 
 
-def share_of(budget: SessionBudget, test: str, max_time: float = math.inf, *, compared: bool = False) -> float:
+def share_of(
+    budget: SessionBudget, test: str, max_time: float = math.inf, *, compared: bool = False, benchmarks: int = 1
+) -> float:
     """The seconds that the first call of a test gets when it begins to measure at once."""
     budget.begin_test(test)
     call, _ = budget.next_call(test)
-    budget.share(call, Settings(max_time=max_time), begun=budget.now(), compared=compared)
+    budget.share(call, Settings(max_time=max_time), begun=budget.now(), compared=compared, benchmarks=benchmarks)
     return budget.call_left
 
 
@@ -64,7 +66,7 @@ def test_what_a_call_has_done_before_its_first_timed_launch_counts_for_it() -> N
     call, _ = budget.next_call("a")
     begun = clock()
     clock.spend(4.0)
-    assert not budget.share(call, Settings(max_time=20.0), begun=begun, compared=True)
+    assert not budget.share(call, Settings(max_time=20.0), begun=begun, compared=True, benchmarks=1)
     assert (budget.before, budget.call_left, budget.screening) == (4.0, 16.0, 8.0)
 
 
@@ -77,6 +79,14 @@ def test_tests_have_equal_shares_and_what_one_leaves_goes_to_the_others(
     first = share_of(budget, "a")
     clock.spend(5.0 if two_passes else 10.0)
     assert [first, share_of(budget, "b")] == pytest.approx(shares)
+
+
+def test_a_call_that_measures_several_benchmarks_has_as_many_shares() -> None:
+    """Three of the six benchmarks that are known have 50 s; of what they leave, each of three tests has a third."""
+    budget, clock = started(100.0, 4)
+    assert share_of(budget, "a", benchmarks=3) == pytest.approx(50.0)
+    clock.spend(40.0)
+    assert share_of(budget, "b") == pytest.approx(60 / 3)
 
 
 def test_a_test_that_was_skipped_leaves_its_share_to_the_others() -> None:
@@ -99,9 +109,11 @@ def test_the_setting_of_a_call_is_its_limit_if_that_is_shorter() -> None:
     budget, clock = started(100.0, 2)
     budget.begin_test("a")
     call, _ = budget.next_call("a")
-    assert not budget.share(call, Settings(max_time=8.0), begun=clock(), compared=False)
+    assert not budget.share(call, Settings(max_time=8.0), begun=clock(), compared=False, benchmarks=1)
     assert budget.call_left == 8.0
-    assert budget.share(call, Settings(max_time=80.0), begun=clock(), compared=False), "the session is what limits it"
+    assert budget.share(call, Settings(max_time=80.0), begun=clock(), compared=False, benchmarks=1), (
+        "the session is what limits it"
+    )
     assert budget.call_left == 50.0
 
 
@@ -120,7 +132,7 @@ def test_looks_of_the_first_pass_leave_a_part_of_the_error_to_the_second() -> No
     assert budget.over(last=True) == pytest.approx(0.65)
     budget.again = True
     call = CallId("a", 1)
-    budget.share(call, Settings(max_time=1.0), begun=clock(), compared=False)
+    budget.share(call, Settings(max_time=1.0), begun=clock(), compared=False, benchmarks=1)
     clock.spend(budget.call_left / 2)
     assert budget.over(last=False) == pytest.approx(0.65 + 0.35 / 2)
     assert budget.over(last=True) == 1.0

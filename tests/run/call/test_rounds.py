@@ -122,7 +122,9 @@ def measured_by(
 ) -> tuple[Measurement, ...]:
     """What is measured from now on by a session without a limit of its own."""
     time = SessionBudget(None, 1, machine.clock)
-    time.share(CallId("test_it", 1), Settings(max_time=what.max_time), begun=machine.now, compared=what.compared)
+    time.share(
+        CallId("test_it", 1), Settings(max_time=what.max_time), begun=machine.now, compared=what.compared, benchmarks=1
+    )
     return Measuring(variants, what.limits, run or machine.run, observer, time).measured()
 
 
@@ -753,7 +755,7 @@ def one_pass(
     """The only call of a test in one pass. Its pilot and each launch take 0.5 s."""
     time.begin_test("test_it")
     call, _ = time.next_call("test_it")
-    shared = time.share(call, Settings(max_time=math.inf), begun=machine.now, compared=True)
+    shared = time.share(call, Settings(max_time=math.inf), begun=machine.now, compared=True, benchmarks=1)
     limits = make_limits(5, 0, 2, time.screening, shared=shared)
     measuring = Measuring([variant()], limits, machine.run, Observer(judge=judge), time, earlier)
     (measured,) = measuring.measured()
@@ -808,7 +810,7 @@ def test_a_confirmation_of_one_benchmark_launches_no_other_in_the_second_pass() 
     def measured(answers: list[Action], earlier: Rounds | None = None) -> tuple[tuple[Measurement, ...], Rounds]:
         time.begin_test("test_it")
         call, _ = time.next_call("test_it")
-        time.share(call, Settings(max_time=math.inf), begun=machine.now, compared=True)
+        time.share(call, Settings(max_time=math.inf), begun=machine.now, compared=True, benchmarks=1)
         observer = Observer(judge=Script(answers))
         measuring = Measuring(sides, make_limits(5, 0, 2, 6.5), machine.run, observer, time, earlier)
         return measuring.measured(), measuring.rounds
