@@ -79,7 +79,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     assert job.strategy is not None  # noqa: S101  only a step of the user's own has none
     trainer, data, run = _training_step(ctx, subject, job.strategy, settings, job.plan.warmup)
     own_period = math.lcm(trainer.parallel.period, data.burst)
-    periods, sizes = zip(*_of_all_ranks((own_period, _UNKNOWN if data.size is None else data.size), ctx), strict=True)
+    periods, sizes = zip(*of_all_ranks((own_period, _UNKNOWN if data.size is None else data.size), ctx), strict=True)
     try:
         _require_equal(sizes, subject)
     except WorkloadError:
@@ -148,8 +148,8 @@ def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> f
     return None if count is None else count * batches_per_step / ranks
 
 
-def _of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
-    """Gathers these numbers from every rank."""
+def of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
+    """Returns the numbers of every rank, in the order of ranks; a collective, of as many numbers on each."""
     if not dist.is_initialized() or ctx.backend == SIMULATED:
         return [list(own)]
     mine = torch.tensor(own, device=ctx.device)
