@@ -26,6 +26,7 @@ from pytest_ddpperf.training.data import Batches, batches, contradicting_size
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed, size_of
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.script_run import ScriptRun
+from pytest_ddpperf.training.separable import Separable, own_synchronisation
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.jobs import LaunchJob
-    from pytest_ddpperf.training.separable import Separable
 
 _UNKNOWN = -1  # the size of a batch without tensors
 
@@ -227,7 +227,7 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
     problem = unfit(step)
     if problem is not None:
         raise WorkloadError(f"the step of {located(build)}: {problem}")
-    module = getattr(step, "module", None)
+    module, offered = getattr(step, "module", None), getattr(step, "unsynchronised", None)
 
     def count(of_call: float | None, word: str) -> float | None:
         if of_call is not None and ctx.mode == "strong":
@@ -237,22 +237,13 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
 
     return Step(
         run=step,
-        unsynchronised=_offered(step, located(build)),
+        unsynchronised=None if offered is None else own_synchronisation(located(build), offered),
         samples_per_step=count(job.samples_per_step, "samples"),
         tokens_per_step=count(job.tokens_per_step, "tokens"),
         close=getattr(step, "close", lambda: None),  # the end of its process releases the rest
         size=size_of(module) if isinstance(module, nn.Module) else {},
         group_kept=group_kept,
     )
-
-
-def _offered(step: Any, who: str) -> Separable | None:
-    """The way to leave synchronisation out that a user's step offers, if it does."""
-    if getattr(step, "unsynchronised", None) is None:
-        return None
-    from pytest_ddpperf.training.separable import own_synchronisation
-
-    return own_synchronisation(who, step.unsynchronised)
 
 
 def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
