@@ -35,8 +35,7 @@ HOOKS: Mapping[str, ast.FunctionDef] = {
     for node in ast.parse((Path(pytest_ddpperf.__file__).parent / "hookspecs.py").read_text()).body
     if isinstance(node, ast.FunctionDef)
 }
-_EXAMPLES = Path(__file__).parents[1] / "examples"
-EXAMPLE_TEXT = (_EXAMPLES / "ddpperf_extras" / "ddpperf_extras.py").read_text(encoding="utf-8")
+EXAMPLE_TEXT = (Path(__file__).parents[1] / "examples" / "ddpperf_extras" / "ddpperf_extras.py").read_text("utf-8")
 EXAMPLE = ast.parse(EXAMPLE_TEXT)
 MORE: Mapping[str, tuple[str, str]] = {  # of each setting a value, if its declaration has no example, and a page
     "world_size": ("", "ranks"),
@@ -44,6 +43,7 @@ MORE: Mapping[str, tuple[str, str]] = {  # of each setting a value, if its decla
     "device": ("", "ranks"),
     "cpu_binding": ("cores", "ranks"),
     "memory_limit": ("2GiB", "comparing"),
+    "env": ('{"NCCL_ALGO": "Ring"}', "comparing"),
     "mesh": ("dp=2,tp=2", "writing-benchmarks"),
     "multi_node": ("off", "nodes"),
     "rendezvous_dir": ("/shared/meet", "nodes"),
@@ -175,19 +175,9 @@ def hook_text(name: str) -> str:
 
 
 def example_text(name: str) -> str:
-    """A function of the example plugin, or the tests of another example."""
-    if (_EXAMPLES / name).is_dir():
-        return tests_text(name)
+    """A function of the example plugin."""
     (node,) = (node for node in EXAMPLE.body if getattr(node, "name", "") == name)
     return "\n".join(["```python", *EXAMPLE_TEXT.splitlines()[node.lineno - 1 : node.end_lineno], "```"])
-
-
-def tests_text(project: str) -> str:
-    """The tests of an example project, without their docstring and imports."""
-    text = (_EXAMPLES / project / "test_speed.py").read_text(encoding="utf-8")
-    _, *nodes = (node for node in ast.parse(text).body if not isinstance(node, ast.Import | ast.ImportFrom))
-    first = min(node.lineno for node in (nodes[0], *getattr(nodes[0], "decorator_list", ())))
-    return "\n".join(["```python", *text.splitlines()[first - 1 :], "```"])
 
 
 def record_table(name: str) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.predictions import Candidate, Prediction, StrategyAdvice, WhatIf
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
     from pytest_ddpperf.run.call.judging import JudgedRun
-    from pytest_ddpperf.run.call.ways import Contender, GivenStrategies, GivenStrategy, GivenWays
+    from pytest_ddpperf.run.call.ways import GivenStrategies, GivenStrategy, GivenWays
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
 
@@ -74,23 +74,23 @@ class Ddpperf:
         reference: Subject | None = None,
         **knobs: Any,
     ) -> Measurement:
-        """Measures a benchmark, compares it with its baseline, and fails the test where the verdict says so.
+        """Measures a benchmark, compares it with its baseline, and fails the test if it became worse.
 
         Args:
-            subject: a Workload, a Script, or a function ``build(ctx)`` that gives back one training step: a callable,
-                or a callable object with ``samples``, ``tokens`` (one rank's, in one step) and ``close()`` besides.
+            subject: a Workload, a Script, or a function ``build(ctx)`` that returns one training step: a callable,
+                perhaps an object with ``samples``, ``tokens`` (one rank's, in one step) and ``close()``.
             strategy: how a Workload is trained in parallel (default: ``ddp``; ``single`` with one rank): a name, a name
                 with options (``"ddp[bucket_cap_mb=5]"``), a ``Strategy``, or a function of your own
                 ``parallelise(module, ctx) -> Parallel``.
-            name: tells the benchmarks of one test apart (default: the strategy, and what differs from plain training).
-            samples_per_step: of one rank, where ``subject`` does not say it.
-            tokens_per_step: of one rank, where ``subject`` does not say it.
-            reference: what a step or script is verified by: its twin for a single process, in any form of ``subject``,
-                which trains on the batches of all ranks.
-            knobs: any setting of a test, e.g. ``world_size=2, tolerance=0.05``: stronger than marker and options.
+            name: name of the benchmark within its test (default: strategy and settings of the training).
+            samples_per_step: samples of one rank, if ``subject`` does not have them.
+            tokens_per_step: tokens of one rank, if ``subject`` does not have them.
+            reference: the same training for a single process, in any form of ``subject``, to verify a step or script
+                with; it trains on the batches of all ranks.
+            knobs: any setting of a test, such as ``world_size=2, tolerance=0.05``: stronger than marker and options.
 
         Returns:
-            What was measured; ``measurement["step_time"].value`` is in seconds.
+            The measurement; ``measurement["step_time"].value`` is in seconds.
 
         Raises:
             Regression: a verdict that fails the test.
@@ -120,7 +120,7 @@ class Ddpperf:
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> Measurement:
-        """Measures a benchmark as ``check`` does, but compares with nothing and stores nothing; a line tells it."""
+        """Measures a benchmark as ``check`` does, but compares with nothing and stores nothing; a line reports it."""
         __tracebackhide__ = True
         self._skip_script(subject)
         call = self._call("measure", knobs, samples_per_step, tokens_per_step)
@@ -151,18 +151,18 @@ class Ddpperf:
         """Measures a benchmark with several numbers of ranks, side by side, and judges each point.
 
         Args:
-            subject: as of ``check``. In strong mode a Workload's batch is the global one, shared out among the ranks;
-                a step factory has to do that itself (``ctx.mode`` tells). Or a function of the number of ranks, with
-                a parameter that is called ``n``, ``ranks`` or ``world_size``: it gives the Workload of so many ranks,
-                such as a larger model for more of them, and efficiency counts the FLOPs of a rank as its work.
+            subject: as for ``check``. In strong mode the ranks share a Workload's batch; a function ``build(ctx)``
+                divides its batch if ``ctx.mode`` is ``strong``. Or a function of the number of ranks, whose parameter
+                is ``n``, ``ranks`` or ``world_size``: it returns a Workload for this number, such as a larger model
+                for more ranks, and efficiency takes the FLOPs of a rank into account.
             world_sizes: numbers of ranks, ascending; the others are compared with the first. Default:
-                ``--ddpperf-world-size``; where that is one number, 1 and the powers of two up to it.
+                ``--ddpperf-world-size``; if that is one number, 1 and the powers of two up to it.
             mode: ``weak`` keeps the batch of a rank, ``strong`` the global batch.
-            strategy: of the points with several ranks (default: ``ddp``); one rank alone trains as ``single``.
-            name: tells the curves of one test apart (default: the mode).
-            samples_per_step: as of ``check``.
-            tokens_per_step: as of ``check``.
-            knobs: as of ``check``.
+            strategy: strategy of several ranks (default: ``ddp``); one rank trains as ``single``.
+            name: name of the curve within its test (default: the mode).
+            samples_per_step: as for ``check``.
+            tokens_per_step: as for ``check``.
+            knobs: as for ``check``.
 
         Returns:
             The curve: ``curve.efficiency(4)``, ``curve.speedup(4)``.
@@ -213,24 +213,24 @@ class Ddpperf:
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> SideBySide:
-        """Measures several ways to do the same work, side by side, and judges each.
+        """Measures several variants of the same work, side by side, and judges each.
 
         Args:
             subject: a Workload; or several subjects of ``check`` by name, such as ``{"old": build, "new": other}``.
-            strategies: of a Workload, as ``check`` takes them, two or more; by name, where that tells them better.
-            ways: settings by name, which differ in each way: ``{"fp32": {}, "bf16": {"precision": "bf16"}}``. A way may
+            strategies: two or more strategies of a Workload, as for ``check``; a dictionary gives them names.
+            ways: settings of each variant by name: ``{"fp32": {}, "bf16": {"precision": "bf16"}}``. A variant may
                 have any setting of training, ``strategy``, ``env`` (variables of its ranks, ``{"NCCL_ALGO": "Ring"}``),
                 ``world_size``, ``backend`` and ``device``. Its speedup is gated: a gain that is lost fails the test.
-            strategy: of Workloads that are compared by name, and of ways that name none (default: as of ``check``).
+            strategy: strategy of several subjects, and of ways without one (default: as for ``check``).
             over: the name or strategy that the speedup of the others is relative to (default: the first).
-            name: tells the comparisons of one test apart: it comes before the names of what is compared.
-            samples_per_step: as of ``check``.
-            tokens_per_step: as of ``check``.
-            knobs: as of ``check``; ``max_time`` is for all of them together.
+            name: name of the comparison within its test; it precedes the names of the variants.
+            samples_per_step: as for ``check``.
+            tokens_per_step: as for ``check``.
+            knobs: as for ``check``; ``max_time`` is for all variants together.
 
         Returns:
-            What was measured: ``compared.speedup("bucketed")``, ``compared["bucketed"]["step_time"].value``. The
-            speedup is of samples per second, where both sides tell their samples; else of steps.
+            The variants: ``compared.speedup("bucketed")``, ``compared["bucketed"]["step_time"].value``. The speedup
+            is of samples per second if both sides have samples, else of steps.
 
         Raises:
             Regression: a verdict that fails the test.
@@ -245,9 +245,11 @@ class Ddpperf:
         call = self._call("compare", knobs, samples_per_step, tokens_per_step, others)
         found = several(subject, strategies, over, strategy, call.strategies, ways)
         before = "" if name is None else f"{name} "
-        variants = [
-            self._contender(call.for_variant(way, key), way, f"{before}{key}") for key, way in found.by_name.items()
-        ]
+        variants = []
+        for key, way in found.by_name.items():
+            own = call.for_variant(way, key)
+            environment = self._environment(own, None)
+            variants.append(own.variant(way.subject, environment, strategy=way.strategy, name=f"{before}{key}"))
         names = tuple(found.by_name)
         derive = partial(with_speedup, over=variants[names.index(found.over)].name, gated=ways is not None)
         measured = self._judged_run(call, variants).judged(variants, derive)
@@ -270,27 +272,27 @@ class Ddpperf:
         tolerance: float | str = 0.02,
         **knobs: Any,
     ) -> Convergence:
-        """Trains by several strategies, from the same weights on the same batches, and holds the others to the first.
+        """Trains by several strategies, from the same weights on the same batches, and compares them with the first.
 
-        The test fails where a strategy's last loss or metric is worse than the first one's by more than ``tolerance``,
-        beyond chance, or where two strategies that average gradients exactly differ by more than rounding explains.
+        The test fails if a strategy's last loss or metric is worse than the first one's by more than ``tolerance``,
+        beyond chance, or if two strategies that average gradients exactly differ by more than rounding explains.
 
         Args:
             subject: a Workload, whose ranks have different batches; with ``evaluate`` it has metrics.
-            strategies: as of ``compare``.
-            steps: how many optimizer steps each training has.
+            strategies: as for ``compare``.
+            steps: number of optimizer steps of each training.
             every: steps from one point of a curve to the next (default: a tenth of them).
-            metric: what is held besides the loss (default: the first that is evaluated).
-            better: ``higher`` or ``lower``, of the metric.
-            launches: three or more; each trains by all strategies, with weights and batches of its own.
+            metric: the metric to compare, besides the loss (default: the first of ``evaluate``).
+            better: ``higher`` or ``lower``, for the metric.
+            launches: three or more; each trains by all strategies, with different weights and batches.
             tolerance: a share of the first strategy's value.
-            knobs: any setting of a test that changes what a step does, or the group: ``precision``, ``world_size``.
+            knobs: any setting of a test that changes the training or the group: ``precision``, ``world_size``.
 
         Returns:
             ``found.curves["ddp"]``, a curve for each launch; ``found.final("ddp")`` with ``value`` and ``interval``.
 
         Raises:
-            QualityLost: a strategy trains to something worse, or to something else, and ``fail_on`` has ``regressed``.
+            QualityLost: a strategy ends with a worse or another result, and ``fail_on`` has ``regressed``.
             DdpperfError: it could not be trained.
         """
         __tracebackhide__ = True
@@ -300,7 +302,7 @@ class Ddpperf:
         knobs |= {"steps": steps, "tolerance": tolerance}
         call = self._call("converge", knobs, others=("strategies", "every", "metric", "better"))
         ways = several(subject, strategies or (), None, more=call.strategies, verb="converge").by_name
-        environment = self._session.environment(call.settings, max(self._session.world_sizes(call.settings)))
+        environment = self._environment(call, None)
         variants = {
             name: call.variant(subject, environment, strategy=way.strategy, name=name) for name, way in ways.items()
         }
@@ -324,26 +326,26 @@ class Ddpperf:
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> Prediction:
-        """What a step will take with any number of ranks, on a network that is measured or named; nothing is gated.
+        """Predicts the time of a step with any number of ranks, on a measured or named network; nothing is gated.
 
-        A rank of a group of that size computes its step here, with collectives that end at once. Then the collectives
-        are put between, as long as they take on the network.
+        A rank of a group of that size computes its step here, with collectives that end at once. The prediction adds
+        the time of each collective on the network.
 
         Args:
             subject: a Workload, or a function ``build(ctx)``.
-            strategy: as of ``check``.
-            name: as of ``check``.
-            samples_per_step: as of ``check``.
-            tokens_per_step: as of ``check``.
+            strategy: as for ``check``.
+            name: as for ``check``.
+            samples_per_step: as for ``check``.
+            tokens_per_step: as for ``check``.
             knobs: any setting of a test: ``world_size=64``, ``precision="bf16"``, ``network="nvlink-infiniband400"``
-                (default: what ``ddpperf network`` has stored), ``ranks_per_node=8``, ``accelerator="h100"``.
+                (default: the fit of ``ddpperf network``), ``ranks_per_node=8``, ``accelerator="h100"``.
 
         Returns:
             The prediction: ``seconds`` of a step with ``low`` and ``high``, ``exposed`` seconds of communication,
             ``efficiency`` of weak scaling.
 
         Raises:
-            SettingError: the network is not known, or was not measured for such collectives.
+            SettingError: the network is unknown, or was not measured for such collectives.
             DdpperfError: the step could not be run.
         """
         __tracebackhide__ = True
@@ -363,23 +365,23 @@ class Ddpperf:
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> WhatIf:
-        """What changes would gain: each way is predicted as by ``predict``, and ``compare(ways=...)`` measures them.
+        """Predicts the gain of changes, each as ``predict`` does; ``compare(ways=...)`` measures them.
 
         Args:
-            subject: as of ``predict``; or several by name without ``ways``, such as models of several sizes.
-            ways: settings by name, as of ``compare``; each may have a ``network`` of its own. The first one is what the
-                others are held to: ``{"now": {}, "large buckets": {"strategy": "ddp[bucket_cap_mb=100]"}}``.
-            strategy: of ways that name none.
-            samples_per_step: as of ``check``.
-            tokens_per_step: as of ``check``.
-            knobs: as of ``predict``.
+            subject: as for ``predict``; or several by name without ``ways``, such as models of several sizes.
+            ways: settings by name, as for ``compare``; each may also have a ``network``. The others are compared with
+                the first: ``{"now": {}, "large buckets": {"strategy": "ddp[bucket_cap_mb=100]"}}``.
+            strategy: strategy of ways without one.
+            samples_per_step: as for ``check``.
+            tokens_per_step: as for ``check``.
+            knobs: as for ``predict``.
 
         Returns:
-            ``found["large buckets"]``, the prediction of a way; ``found.gain("large buckets")``, which share of the
-            time of a sample it saves, with ``low`` and ``high``.
+            ``found["large buckets"]``, the prediction of a variant; ``found.gain("large buckets")``, the share of the
+            time of a sample that it saves, with ``low`` and ``high``.
 
         Raises:
-            SettingError: as of ``predict``, or ways that cannot be compared.
+            SettingError: as for ``predict``, or variants that cannot be compared.
             DdpperfError: a step could not be run.
         """
         __tracebackhide__ = True
@@ -403,18 +405,18 @@ class Ddpperf:
         Args:
             subject: a Workload; or a function ``batch_size -> Workload``, tried with each of ``batch_sizes``.
             memory: bytes of a rank, such as ``"80GB"`` (default: the accelerator's, else no limit).
-            strategies: as of ``compare`` (default: DDP, ZeRO 1, and FSDP that keeps parameters or frees them).
-            precisions: of ``fp32``, ``bf16``, ``fp16`` (default: fp32 and bf16).
-            batch_sizes: samples of a rank, for a function.
-            measure: whether the three fastest run on ranks of this machine as well.
-            knobs: as of ``predict``; with an ``accelerator``, a model may be larger than this machine.
+            strategies: as for ``compare`` (default: DDP, ZeRO 1, and FSDP that keeps parameters or frees them).
+            precisions: some of ``fp32``, ``bf16``, ``fp16`` (default: fp32 and bf16).
+            batch_sizes: samples of a rank, if ``subject`` is a function.
+            measure: whether the three fastest also run on ranks of this machine.
+            knobs: as for ``predict``; with an ``accelerator``, a model may need more memory than this machine has.
 
         Returns:
-            The advice: ``best`` is the candidate that fits and is predicted to take least time for a sample, with its
-            ``strategy``, ``settings`` and ``memory`` in bytes; ``candidates`` are all.
+            The advice: ``best`` is the candidate that fits and has the least predicted time for a sample, with its
+            ``strategy``, ``settings`` and ``memory`` in bytes; ``candidates`` has all.
 
         Raises:
-            SettingError: as of ``predict``.
+            SettingError: as for ``predict``.
             DdpperfError: a step could not be run.
         """
         __tracebackhide__ = True
@@ -440,23 +442,23 @@ class Ddpperf:
         collectives: Mapping[str, float] | None = None,
         **wanted: float | str | Mapping[Any, float | str],
     ) -> None:
-        """Fails the test unless counts are exactly, and metrics at least as good as, what is named.
+        """Fails the test unless counts equal the given numbers, and metrics reach the given targets.
 
         Args:
-            measured: what a verb gave back (default: what the last call of this test did).
-            collectives: calls of each rank by collective, in an optimizer step: ``{"all_reduce": 3}``; there may be no
-                others.
-            wanted: any other count, which every step of every rank has to have exactly: ``optimizer_steps=1``; or the
-                target of a metric: ``throughput=900``, ``peak_allocated="40GiB"``. Of a curve targets may be given by
-                number of ranks, ``efficiency={4: 0.85}``, and of a comparison by name, ``speedup={"bf16": 1.5}``.
+            measured: the result of a call (default: of this test's last call).
+            collectives: calls of each rank by collective, in an optimizer step: ``{"all_reduce": 3}``; no others may
+                occur.
+            wanted: any other count, which every step of every rank must have exactly: ``optimizer_steps=1``; or the
+                target of a metric: ``throughput=900``, ``peak_allocated="40GiB"``. A curve may have targets by number
+                of ranks, ``efficiency={4: 0.85}``, and a comparison by name, ``speedup={"bf16": 1.5}``.
 
-        A target is met or missed where the whole 95 % interval lies on one side of it. Else it is open, which the
-        summary tells, and which fails with ``--ddpperf-fail-on=+inconclusive``.
+        A target is met or missed if the whole 95 % interval lies on one side of it. Otherwise it is inconclusive, which
+        the summary says, and which fails with ``--ddpperf-fail-on=+inconclusive``.
 
         Raises:
-            UnexpectedCount: something was counted differently, or not the same in every step.
+            UnexpectedCount: a count is another one, or differs between steps.
             TargetMissed: a target was missed.
-            SettingError: there is no such count or metric, what is wanted is no number, or nothing was measured.
+            SettingError: there is no such count or metric, a value is no number, or nothing was measured.
         """
         __tracebackhide__ = True
         from pytest_ddpperf.judge.targets import targets
@@ -521,24 +523,24 @@ class Ddpperf:
         limit: int | None = None,
         **knobs: Any,
     ) -> BatchSize:
-        """The largest batch of a rank that fits into memory: doubled until one does not, then bisected.
+        """Finds the largest batch of a rank that fits into memory: doubles it until one does not fit, then bisects.
 
-        Every size is tried in a launch of its own, so that a rank that runs out of memory costs nothing.
+        Every size has a separate launch, so that a rank that runs out of memory costs nothing.
 
         Args:
-            workload_of: gives the Workload of a batch size.
-            strategy: as of ``check``.
-            start: the smallest size that is tried.
-            limit: the largest one; None for no limit.
-            knobs: as of ``check``. ``memory_limit`` is what each rank may use; the CPU needs it. Settings of times
-                alone, such as ``warmup``, change nothing: each size is trained for three steps, in fp16 for as many
-                more as it takes until one does not overflow.
+            workload_of: function that returns the Workload of a batch size.
+            strategy: as for ``check``.
+            start: the smallest size to try.
+            limit: the largest size to try; None for no limit.
+            knobs: as for ``check``. ``memory_limit`` is the memory that each rank may use; the CPU needs it. Settings
+                of timing, such as ``warmup``, change nothing: each size trains for three steps, in fp16 until a step
+                does not overflow.
 
         Returns:
             ``found.size``; ``found.peak`` in bytes; ``found.tried``.
 
         Raises:
-            SettingError: there is no memory limit on CPU, or an argument does not fit.
+            SettingError: there is no memory limit on a CPU, or an argument is not valid.
             WorkloadError: not even the smallest size fits.
             RankFailed: a rank failed for another reason than memory.
         """
@@ -611,12 +613,6 @@ class Ddpperf:
         """Skips a Script where ranks are simulated: it makes its own process group."""
         if self._session.settings.simulate is not None and isinstance(subject, Script):
             pytest.skip(f"{subject.name} is not simulated: a Script makes its own process group")
-
-    def _contender(self, call: VerbCall, way: Contender, name: str) -> Variant:
-        """One of several ways to do the same work, with the ranks that it asks for."""
-        sizes = self._session.world_sizes(call.settings)
-        environment = self._session.environment(call.settings, max(sizes), way.variables)
-        return call.variant(way.subject, environment, strategy=way.strategy, name=name)
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
         """Of the largest group asked for; of one rank for a strategy of one rank, unless the call itself says more."""

@@ -28,7 +28,7 @@ def pytest_ddpperf_strategies() -> Mapping[str, Callable[..., Any]]:  # type: ig
 
 @pytest.hookspec
 def pytest_ddpperf_metrics() -> Sequence[Metric]:  # type: ignore[empty-body]
-    """Adds metrics, which are measured, stored and gated like those of the plugin.
+    """Adds metrics, which are measured, stored and gated like the plugin's own.
 
     Returns:
         Rows of the table of metrics. The function ``samples`` of a row takes a ``Measurement`` and returns one number
@@ -48,14 +48,14 @@ def pytest_ddpperf_environment() -> Mapping[str, str]:  # type: ignore[empty-bod
 
 @pytest.hookspec
 def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
-    """Adds a part to the summary on the terminal, once a session has ended that judged benchmarks.
+    """Adds a part to the summary on the terminal, at the end of a session that judged benchmarks.
 
     Args:
-        results: of all benchmarks, in the order measured.
+        results: all benchmarks, in the order measured.
 
     Returns:
-        The title and the text of the part; None for no part. The hook may write files, too: pytest calls it whether or
-        not anything is printed.
+        The title and the text of the part, or None. The hook may write files, too: pytest calls it even if it prints
+        nothing.
     """
 
 
@@ -65,8 +65,8 @@ def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -
 
     Args:
         test: pytest node id.
-        measurement: of the candidate.
-        attempt: which run of the test it is, from 1; pytest-rerunfailures runs a test again.
+        measurement: the measurement of the candidate.
+        attempt: number of this run of the test, from 1; pytest-rerunfailures runs a test again.
     """
 
 

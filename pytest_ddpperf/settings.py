@@ -139,8 +139,8 @@ class Settings:
     world_size: tuple[int, ...] | None = _knob(
         None,
         world_sizes,
-        "number of ranks (default: the number of GPUs, or 2 on the CPU). Scaling benchmarks take several numbers, "
-        "other benchmarks the largest of them",
+        "number of ranks (default: the number of GPUs, or 2 on the CPU). Scaling benchmarks take several, others the "
+        "largest",
         "N[,N...]",
         example="--ddpperf-world-size=1,2,4",
     )
@@ -160,16 +160,20 @@ class Settings:
     cpu_binding: str = _knob(
         "none",
         one_of("none", "cores"),
-        "cores: give each rank its own cores, of one NUMA node if there are enough; none: ranks on the CPU "
-        "share the cores that pytest may use",
+        "cores: give each rank its own cores, if possible of one NUMA node; none: ranks on the CPU share the cores",
         "NAME",
     )
     memory_limit: int | None = _knob(
         None,
         optional(byte_count, "none"),
-        "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU above the level before the model "
-        "was built",
+        "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU from the building of the model on",
         "BYTES",
+    )
+    env: tuple[tuple[str, str], ...] | None = _knob(
+        None,
+        optional(_of_records("variables", "variables"), "none"),
+        "environment variables of the ranks, which baselines and reports show",
+        given="call",
     )
     mesh: Mapping[str, int] | None = _knob(
         None,
@@ -180,16 +184,11 @@ class Settings:
     multi_node: str = _of_session(
         "auto",
         one_of("auto", "off"),
-        "auto: under torchrun, srun or mpirun rank 0 runs the tests, with ranks on all nodes; off: this process is"
-        " alone",
+        "auto: under torchrun, srun or mpirun rank 0 runs the tests, with ranks on all nodes; off: it is alone",
         "auto|off",
     )
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
-        None,
-        path,
-        "folder that all nodes share, in which processes of srun or mpirun meet. On one node, and under torchrun, "
-        "none is needed",
-        "DIR",
+        None, path, "folder in which processes of srun or mpirun on several nodes meet. All nodes share it", "DIR"
     )
     gpu_lock_timeout: float | None = _of_session(
         _LOCK_TIMEOUT,
@@ -200,13 +199,13 @@ class Settings:
     preload: tuple[str, ...] = _of_session(
         ("auto",),
         modules,
-        "modules to import once for all launches: auto (those that ranks were seen to import), names, both, or none",
+        "modules to import once for all launches: auto (modules that ranks imported), names, both, or none",
         "NAME[,...]",
     )
     timeout: float = _knob(
         120.0,
         seconds,
-        "deadline of a launch: then its ranks are shown and killed",
+        "deadline of a launch; then its ranks are shown and killed",
         "SECONDS",
         example="--ddpperf-timeout=300",
     )
@@ -219,30 +218,28 @@ class Settings:
     steps: int | None = _knob(
         None,
         optional(positive_int, "auto"),
-        "timed steps of a launch; auto: those of the baseline, or a second of them",
+        "timed steps of a launch; auto: the baseline's number, or as many as a second has",
         "N",
     )
-    warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch; on CUDA 12 or more", "N")
+    warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch; on GPUs at least 12", "N")
     launches: int = _knob(
         6,
         positive_int,
-        "process groups to start before the first verdict; more follow until the benchmark is decided or max-time "
-        "is spent",
+        "process groups to start before the first verdict; more follow until it is decided or max-time is spent",
         "N",
     )
     max_time: float = _knob(
         60.0,
         seconds,
-        "seconds for a benchmark, once its ranks can start. Two launches run in any case, and those that confirm or "
-        "explain a regression",
+        "seconds for a benchmark, once its ranks can start. Two launches run in any case, more if it looks slower",
         "SECONDS",
         example="--ddpperf-max-time=20",
     )
     budget: float | None = _of_session(
         None,
         optional(duration, "none"),
-        "time for all tests of the session, in equal shares. Undecided tests run twice, and max-time is unlimited by "
-        "default",
+        "time for the session, in equal shares for benchmarks. Undecided tests run twice, and max-time is unlimited "
+        "by default",
         "TIME",
         example="--ddpperf-budget=10min",
     )
@@ -261,8 +258,7 @@ class Settings:
     communication: bool | None = _knob(
         default=None,
         parse=optional(switch, "auto"),
-        text="measure exposed communication by blocks of steps without averaging of gradients; auto: if no ranks share "
-        "a core or a GPU",
+        text="measure exposed communication; auto: if no ranks share a core or a GPU",
         metavar="true|false|auto",
     )
     calibrate: int | None = _of_session(
@@ -274,7 +270,7 @@ class Settings:
     profile: bool | Path = _knob(  # noqa: RUF009 - a field, declared
         default=_OFF,
         parse=switch_or_path,
-        text="run a few steps under torch's profiler, with =DIR write traces, too",
+        text="run a few steps under torch's profiler; =DIR also writes traces",
         metavar="DIR",
         flag=True,
         example="--ddpperf-profile=traces",
@@ -286,9 +282,9 @@ class Settings:
         "NAME",
         needs="profile",
     )
-    profile_steps: int = _knob(5, positive_int, "steps of a profile, after its warm-up", "N", needs="profile")
+    profile_steps: int = _knob(5, positive_int, "profiled steps", "N", needs="profile")
     profile_warmup: int = _knob(
-        1, positive_int, "last steps of the warm-up that are traced too, as warmup_step", "N", needs="profile"
+        1, positive_int, "warm-up steps that are traced too, as warmup_step", "N", needs="profile"
     )
     verify: bool = _switch("compare gradients and parameters with a single process before measuring", default=True)
     counts: str = _knob(
@@ -318,13 +314,12 @@ class Settings:
     clip_steps: int | str | None = _training(
         None,
         optional(steps_or_warmup, "all"),
-        "steps of a launch that are clipped: the first N, or warmup for the untimed steps",
+        "steps that clip: the first N of a launch, or warmup for the untimed steps",
     )
     lr_warmup_steps: int | str | None = _training(
         None,
         optional(steps_or_warmup, "none"),
-        "first steps of a launch, in which the learning rate rises linearly to its value: N, or warmup for the untimed "
-        "steps",
+        "steps in which the learning rate rises linearly: the first N of a launch, or warmup for the untimed steps",
     )
     compile: str = _training(
         "no", one_of("no", "model", "step"), "what torch.compile compiles: model, step (the whole step) or no"
@@ -334,14 +329,13 @@ class Settings:
         "recompute the activations of the model's repeated blocks in backward instead of keeping them", **_STEP
     )
     cudnn_benchmark: bool = _switch(
-        "let cuDNN try its algorithms for each new shape of a convolution, and take the fastest; no effect on the CPU",
-        **_STEP,
+        "let cuDNN try its algorithms for each new shape of a convolution, and take the fastest", **_STEP
     )
     loader: LoaderSettings | None = _training(  # noqa: RUF009 - a field, declared
         None,
         optional(_of_records("loader_settings", "loader_settings"), "none"),
-        "settings of the workload's DataLoader, separated by commas: workers=N, pin_memory=, prefetch_factor=, "
-        "persistent_workers=, sampler=rank; or auto",
+        "settings of the Workload's DataLoader: workers=N, pin_memory=, prefetch_factor=, persistent_workers=, "
+        "sampler=rank; or auto",
     )
     tolerance: float | None = _knob(
         None,
@@ -353,29 +347,28 @@ class Settings:
     must_detect: float = _knob(
         0.1,
         positive_fraction,
-        "slowdown that a run has to rule out, such as 10%%. Otherwise a result that is not proven unchanged is "
-        "inconclusive",
+        "slowdown that a run has to rule out, such as 10%%. Otherwise the result is inconclusive",
         "FRACTION",
     )
     fail_on: frozenset[Verdict] = _knob(
         _WORST,
         _failing,
-        "verdicts that fail a test: all of them, +VERDICT to add to the default, or none",
+        "verdicts that fail a test: the whole list, +VERDICT to add to the default, or none",
         "VERDICT[,...]",
         example="--ddpperf-fail-on=+inconclusive",
     )
     require_baseline: bool = _switch(
-        "fail a test without a comparable baseline. The run ends if the commit of one cannot be measured",
+        "fail a test without a comparable baseline. The run ends if a baseline's commit cannot be measured",
         example="--ddpperf-require-baseline",
     )
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
         None,
         optional(_of_records("acceptance", "worsenings"), "none"),
-        "worsenings that are meant: shares of the value that it is compared with, or amounts. More is red",
+        "accepted changes for the worse by metric: shares of the reference, or amounts. More is red",
         given="call",
     )
     reason: str | None = _knob(
-        None, words, "why these worsenings are meant, for the reports", given="call", needs="accept"
+        None, words, "why these changes are accepted, for the reports", given="call", needs="accept"
     )
     allow: tuple[tuple[str, str], ...] | None = _of_session(
         None,
@@ -385,7 +378,7 @@ class Settings:
         repeats=True,
     )
     baseline_dir: Path = _of_session(  # noqa: RUF009 - a field, declared
-        Path("baselines"), path, "folder of the stored baselines. It is relative to the root of the project", "DIR"
+        Path("baselines"), path, "folder of the baselines. It is relative to the root of the project", "DIR"
     )
     baseline_set: str | None = _of_session(
         None, set_name, "set of baselines to compare with (default: the set of --ddpperf-save)", "NAME"
@@ -406,30 +399,29 @@ class Settings:
     recheck: str = _knob(
         "true",
         one_of("true", "false", "fetch"),
-        "measure times side by side with the commit of the baseline; fetch: fetch it if it is missing. false: "
-        "compare with stored times alone",
+        "measure times side by side with the baseline's commit; fetch: fetch it if missing. false: use stored times",
         "true|false|fetch",
     )
     gross: float = _of_session(
         0.5,
         positive_fraction,
-        "slowdown beyond which stored times alone turn a test red, on a machine that was not busy",
+        "slowdown beyond which stored times alone make a test red, on a quiet machine",
         "FRACTION",
         given="ini",
     )
     against: str | None = _of_session(
         None,
         words,
-        "revision to measure side by side with, in place of baselines: a branch, tag, commit, merge-base:BRANCH, "
-        "or a folder with another checkout",
+        "revision to compare with, side by side: a branch, tag, commit, merge-base:BRANCH, or the folder of another "
+        "checkout",
         "REV",
         example="--ddpperf-against=origin/main",
     )
     against_python: str | None = _of_session(
         None,
         words,
-        "interpreter that runs the reference, such as .venv-new/bin/python. It runs this checkout's code, or that of "
-        "--ddpperf-against",
+        "interpreter that runs the reference, such as .venv-new/bin/python. Without --ddpperf-against it runs this "
+        "checkout",
         "PATH",
     )
     against_setup: str | None = _of_session(
@@ -439,7 +431,7 @@ class Settings:
     network: str | None = _knob(
         None,
         optional(one_of(HERE, *CLUSTERS), "none"),
-        "network of predictions and simulated steps; here: between these ranks. none: what ddpperf network has stored",
+        "network of predictions and simulated steps; here: measure these ranks. none: the fit of ddpperf network",
         given="ini",
     )
     accelerator: str | None = _knob(
@@ -449,14 +441,13 @@ class Settings:
     report: tuple[tuple[str, Path], ...] | None = _of_session(
         None,
         optional(reports, "none"),
-        "write the results to a file of this kind: json, html, markdown, plots, ...; may be given several times. "
-        "In the ini file each has its line",
+        "write a report: json, html, markdown, plots, ...; may be given several times. In the ini file each has a line",
         "KIND:FILE",
         repeats=True,
         example="--ddpperf-report=html:report.html",
     )
     junit_properties: bool = _switch(
-        "give tests that measure user properties in JUnit files; false for readers that know none, such as Jenkins",
+        "add user properties to JUnit files; false for readers that accept none, such as Jenkins",
         default=True,
         per_test=False,
     )

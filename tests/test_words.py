@@ -23,11 +23,11 @@ PATTERNS: Mapping[str, str] = {
     "a docstring that begins with a question word": r"\A(?:What|Whether|How|Why|Where|Which)\b",
 }
 MOST: Mapping[str, tuple[int, int]] = {
-    "where, for if or when": (8, 390),
-    "beside, for compared with or next to": (1, 98),
-    "tell, for say or report": (2, 234),
-    "that of, without a noun": (9, 186),
-    "of its own, for separate": (2, 85),
+    "where, for if or when": (0, 390),
+    "beside, for compared with or next to": (0, 98),
+    "tell, for say or report": (0, 234),
+    "that of, without a noun": (0, 186),
+    "of its own, for separate": (0, 85),
     "held, for compared": (0, 21),
     "left out, for omitted": (0, 45),
     "a clause for a noun": (0, 222),

@@ -16,11 +16,10 @@ TOP = """\
 
 {summary}
 
-Somebody reported each regression on GitHub. `benchmarks/regressions/cases/` rebuilds each as two versions of a program
-of some twenty lines, which two ranks (in one case four) train on a CPU. pytest saves a baseline of the better version
-and judges the worse one with `--ddpperf-counts=only`, so without a clock. If only times can show a regression, both
-versions run side by side with `--ddpperf-against`. `benchmarks/results/regressions.json` has all results, and
-`python benchmarks/regressions/run.py` makes them again and writes this page.
+Somebody reported each regression on GitHub. `benchmarks/regressions/cases/` names the reports, and rebuilds each
+regression as two versions of a program of some twenty lines. Two ranks, in one case four, train it on a CPU. The better
+version is the baseline; the worse one is judged with `--ddpperf-counts=only`, or side by side if only times can show
+it. `python benchmarks/regressions/run.py` writes this page.
 """
 GROUPS: Mapping[str, Sequence[str]] = {
     "Collectives": ("collective_calls", "collective_bytes"),
@@ -94,16 +93,16 @@ def _section(title: str, lines: Sequence[str]) -> str:
 
 
 def _red_row(case: Case, row: Row) -> str:
-    return f"{case.title} ({_threads(case)})" + ("" if row.line else "; the failure does not name the line")
+    return _linked(case) + ("" if row.line else "; the failure does not name the line")
 
 
 def _open_row(case: Case, row: Row) -> str:
     why = case.left_out or case.blind or row.skipped or f"the verdict is `{row.verdict}`"
-    return f"{case.title} ({_threads(case)}): {why}"
+    return f"{_linked(case)}: {why}"
 
 
-def _threads(case: Case) -> str:
-    return ", ".join(f"[{thread}]({url(thread)})" for thread in case.threads)
+def _linked(case: Case) -> str:
+    return f"[{case.title}]({url(case.threads[0])})"
 
 
 def _yes(fact: bool) -> str:  # noqa: FBT001  a cell of the table

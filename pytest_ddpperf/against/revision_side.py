@@ -49,7 +49,7 @@ class RevisionSide:
         threads: Mapping[str, str] | None = None,  # as of a launcher
         tests: bool = False,
         echo: Echo | None = None,
-        nodes: Callable[[Sequence[str], Redirection | None, Launcher | None], OtherNodes | None] | None = None,
+        nodes: Callable[[Sequence[str], Redirection | None], OtherNodes | None] | None = None,
         opposite: bool = False,  # whether this checkout is measured beside it by launchers that are as old
         opposite_echo: Echo | None = None,
     ) -> None:
@@ -59,7 +59,7 @@ class RevisionSide:
 
         def make(first: Launcher | None, *, redirected: bool) -> Launcher:
             own = self.redirection if redirected else None
-            others = None if nodes is None else nodes(preload, own, first)
+            others = None if nodes is None else nodes(preload, own)
             told = echo if redirected else opposite_echo
             return Launcher(threads=threads, preload=preload, redirection=own, echo=told, like=first, nodes=others)
 

@@ -44,21 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--strategies",
         type=lambda text: re.split(r"[,;](?![^\[]*\])", text),  # not those between the brackets of options
-        default=None,
         metavar="NAMES",
         help=f"separated by commas (default: {','.join(STRATEGIES)})",
     )
     add(
         "--precisions",
         type=lambda text: text.split(","),
-        default=None,
         metavar="NAMES",
         help=f"separated by commas (default: {','.join(PRECISIONS)})",
     )
     add(
         "--batch-sizes",
         type=argument(_numbers),
-        default=None,
         metavar="N[,N...]",
         help="of a rank, for a function batch_size -> Workload",
     )

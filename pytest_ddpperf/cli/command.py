@@ -27,7 +27,7 @@ from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.launch.environment import current_folder
 from pytest_ddpperf.parsers import argument, set_name, several, whole_number, world_sizes
 from pytest_ddpperf.records.results import BaselineRecord
-from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.stored import list_tables, record_table
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
@@ -62,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain once more at exit
         return 0
+    except (OSError, MemoryError) as error:  # of a file that no command expects, such as one whose name is too long
+        return _failed(DdpperfError(f"{str(error) or 'a file is too large'}; name another file or folder"))
     return status
 
 
@@ -114,7 +116,7 @@ def _list(options: argparse.Namespace) -> int:
     if contents:
         print("\n\n".join(render(table, terminal_width()) for table in list_tables(contents)))
     elif not files:
-        print(f"no baselines in {store.folder}; pytest --ddpperf-save stores some")
+        print(printable(f"no baselines in {store.folder}; pytest --ddpperf-save stores some"))
     return 0 if len(contents) == len(files) else FAILED
 
 
@@ -240,7 +242,7 @@ COMMANDS = (
     Command(name="show", help="show all metrics of a stored baseline", add_arguments=_add_show, run=_show),
     Command(
         name="report",
-        help="make files for other tools of the JSON file of a run",
+        help="make reports from the JSON file of a run",
         add_arguments=report_command.add_report_arguments,
         run=report_command.report,
     ),
@@ -258,7 +260,7 @@ COMMANDS = (
     ),
     Command(
         name="trend",
-        help="show a metric over commits, and where it changed",
+        help="show a metric over commits, and the commits that changed it",
         add_arguments=trend_command.add_arguments,
         run=trend_command.run,
     ),
@@ -270,7 +272,7 @@ COMMANDS = (
     ),
     Command(
         name="calibrate",
-        help="measure benchmarks side by side with themselves: false alarms, and which slowdowns they find",
+        help="compare benchmarks with themselves: which false alarms they raise, and which slowdowns they find",
         add_arguments=_add_calibrate,
         run=lambda options: _become_pytest({"calibrate": options.runs}, options.rest),
         passes_on=True,
@@ -283,7 +285,7 @@ COMMANDS = (
     ),
     Command(
         name="simulate",
-        help="count a step of benchmarks as a rank of any number of ranks, in one process",
+        help="count a step of a rank among any number of ranks, in one process",
         add_arguments=_add_simulate,
         run=_simulate,
         passes_on=True,
@@ -296,7 +298,7 @@ COMMANDS = (
     ),
     Command(
         name="trace",
-        help="show what is in the traces of ranks, and what differs between two runs",
+        help="summarise the traces of ranks, or compare two runs",
         add_arguments=trace_command.add_arguments,
         run=trace_command.run,
     ),
@@ -309,7 +311,7 @@ COMMANDS = (
     ),
     Command(
         name="completion",
-        help="print what lets a shell complete the words of ddpperf",
+        help="print a script by which a shell completes ddpperf's arguments",
         add_arguments=completion.add_arguments,
         run=lambda options: completion.run(options, _parser),
     ),

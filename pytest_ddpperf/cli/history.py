@@ -16,6 +16,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import write_text
 from pytest_ddpperf.reports.documents.reading import RESULTS, read_results, results_of
 from pytest_ddpperf.reports.formats.comma_separated import no_formula
+from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
@@ -65,12 +66,13 @@ def _add(options: argparse.Namespace) -> None:
     runs = [(file, *_run_of(file)) for file in options.results]
     for file, run_, results in runs:
         if not results:
-            print(f"{file}: no benchmark was judged")
+            added = "no benchmark was judged"
         elif has_run(history, run_, results):
-            print(f"{file}: this run is in {history} already")
+            added = f"this run is in {history} already"
         else:
             number = record(history, run_, results)
-            print(f"{file}: {format_count(len(results), 'benchmark')}, run number {number} of {history}")
+            added = f"{format_count(len(results), 'benchmark')}, run number {number} of {history}"
+        print(printable(f"{file}: {added}"))
 
 
 def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:

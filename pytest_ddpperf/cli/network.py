@@ -39,7 +39,7 @@ from pytest_ddpperf.planner.tables import (
 )
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import COLLECTIVES, SweepPlan
-from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.units import format_count
@@ -150,9 +150,9 @@ def _measured(
         found = list(check_lines(measured, options.check, launcher.machine().gpus.names))
         print(*wrapped(found or ["check: nothing found"], terminal_width()), sep="\n")
     if not kept:
-        print(f"stored in {_save(folder, measured)}")
+        print(printable(f"stored in {_save(folder, measured)}"))
     elif options.check is not None and file.exists():
-        print(f"{file} is kept; without --check this measurement takes its place")
+        print(printable(f"{file} is kept; without --check this measurement takes its place"))
     return found
 
 

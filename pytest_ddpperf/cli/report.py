@@ -19,6 +19,7 @@ from pytest_ddpperf.reports.documents.trend import TrendsData
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
+from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.two_runs import judged, two_runs
@@ -47,7 +48,7 @@ def report(options: argparse.Namespace) -> int:
         from pytest_ddpperf.reports.plots import write_plots
 
         drawn = write_plots(document, options.plots, "--plots")
-        print(f"{format_count(len(drawn), 'picture')} in {options.plots}", file=sys.stderr)
+        print(printable(f"{format_count(len(drawn), 'picture')} in {options.plots}"), file=sys.stderr)
     elif not asked:
         asked = {KINDS["text"]: Path("-")}
     for kind, file in asked.items():
@@ -95,10 +96,8 @@ def compare(options: argparse.Namespace) -> int:
     verdicts = [failing_verdict(result, options.fail_on) for result in results]
     for name, result, verdict in zip(names_of(results), results, verdicts, strict=True):
         if verdict is not None:
-            print(
-                f"{verdict.value}: {name}: {cause_in_words(result, verdict)}",
-                file=sys.stdout if printed else sys.stderr,
-            )
+            line = printable(f"{verdict.value}: {name}: {cause_in_words(result, verdict)}")
+            print(line, file=sys.stdout if printed else sys.stderr)
     return int(any(verdicts))
 
 

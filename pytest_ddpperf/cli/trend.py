@@ -17,7 +17,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import write, write_text
 from pytest_ddpperf.reports.documents.trend import trend_document
 from pytest_ddpperf.reports.formats.page.trends import trends_page
-from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.trend import changes_text, trend_table
@@ -119,7 +119,9 @@ def stale(test: str, record: BaselineRecord, save: str | None) -> str:
         return ""
     ranks = f" {KNOBS['world_size'].option}={record.world_size}" if record.mode is None else ""
     option = KNOBS["save"].option + (f"={save}" if save else "")
-    return f'\nstale: the run of {date[:10]} improved on it; what tightens it: pytest "{test}"{ranks} {option}'
+    return (
+        f'\nstale: the run of {date[:10]} improved on it; what tightens it: pytest "{printable(test)}"{ranks} {option}'
+    )
 
 
 def history_file(named: Path | None) -> Path:

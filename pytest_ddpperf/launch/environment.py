@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.errors import LaunchError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
 
 _CLOCKS = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time", "time_ns")
 Variables: TypeAlias = "tuple[tuple[str, str], ...]"
@@ -90,7 +89,7 @@ _READ_AT_IMPORT = re.compile(
 )
 """Variables that torch and its libraries read when they are loaded, such as PYTORCH_CUDA_ALLOC_CONF, and their like."""
 
-OWNED = frozenset(
+_OWNED = frozenset(
     {
         *LAUNCHER_VARIABLES,
         *pinned({}, "").keys() - {*_THREADS, "PYTHONHASHSEED"},
@@ -98,6 +97,15 @@ OWNED = frozenset(
     }
 )
 """Variables of ranks that the plugin sets itself, or by which it has chosen their devices."""
+
+
+def require_free(variables: Variables) -> None:
+    """Refuses variables that ranks could not have."""
+    for name, _ in variables:
+        if name in _OWNED or TASK_VARIABLES.match(name):
+            raise SettingError(f"env={{{name!r}: ...}}: the plugin sets {name} for ranks; leave it out")
+        if name.startswith("PYTHON"):
+            raise SettingError(f"env={{{name!r}: ...}}: Python reads it before ranks fork; set it before pytest starts")
 
 
 def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
@@ -143,8 +151,7 @@ def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
         return ""
     return (
         f"{late[0]} became {environ.get(late[0], 'unset')} after the first launch, and ranks keep what it was then, "
-        f"{threads.get(late[0], 'unset')}: set it before pytest starts, or for the ranks of one way of ddpperf.compare "
-        "by env"
+        f"{threads.get(late[0], 'unset')}: set it before pytest starts, or give env= to the call"
     )
 
 

@@ -10,26 +10,31 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import failures, processes
+from pytest_ddpperf.launch.faults import failures
+from pytest_ddpperf.launch.faults.stacks import STACK_SECONDS
 from pytest_ddpperf.launch.progress import StageWatch
-from pytest_ddpperf.launch.rank_processes import STACK_SECONDS, RankProcesses
+from pytest_ddpperf.launch.rank_processes import RankProcesses
+from pytest_ddpperf.launch.streams import titled
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_ddpperf.launch.deadline import LateRanks
-    from pytest_ddpperf.launch.failures import RankEnd
-    from pytest_ddpperf.launch.messages import Job, RankCalls
+    from pytest_ddpperf.launch.faults.deadline import LateRanks
+    from pytest_ddpperf.launch.faults.failures import RankEnd
+    from pytest_ddpperf.launch.messages import Job, RankCalls, SeenImport
+    from pytest_ddpperf.launch.node_ranks import NodeRanks
     from pytest_ddpperf.launch.progress import Overdue, Progress
-    from pytest_ddpperf.launch.protocols import Ranks, RanksElsewhere
-    from pytest_ddpperf.launch.rank_processes import Echo
+    from pytest_ddpperf.launch.streams import RankOutput
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
 _CUDA_GRACE = 1.0  # the same on CUDA, whose errors ranks notice only when they wait for the device
@@ -54,34 +59,25 @@ def end_seconds(job: Job) -> float:
     return _CUDA_END_SECONDS if job.probes or job.device != "cpu" else _END_SECONDS
 
 
-def run_ranks(
-    zygotes: Sequence[ZygoteProcess],
-    job: Job,
-    sweep: Callable[[], None],
-    echo: Echo | None = None,
-    elsewhere: Sequence[RanksElsewhere] = (),
-) -> tuple[list[RankEnd], float]:
-    """Run a job on fresh ranks, each of its zygote, sweep, and return how each ended and the seconds that it took.
+def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple[list[RankEnd], float]:
+    """Run a job on fresh ranks, sweep, and return how each ended and the seconds that it took.
 
     The first ranks are this machine's, those ``elsewhere`` follow.
     """
-    started = time.monotonic()
-    kills = processes.out_of_memory_kills()
-    with overdue_shown(job, zygotes), RankProcesses(zygotes, echo) as here:
-        watch = StageWatch(job.stage_timeouts) if job.stage_timeouts else None
-        pause = _TRIM_SECONDS if echo is None and watch is None else _ECHO_SECONDS
-        launch = LaunchedRanks([here, *elsewhere], pause, watch)
+    started, job = time.monotonic(), here.job
+    with overdue_shown(job, here.zygotes):
+        launch = LaunchedRanks(here, elsewhere)
         try:
             # Bound here: no other process can take the port between the choice and the use.
             with socket.create_server(("127.0.0.1", 0), backlog=max(128, job.world_size)) as listener:
-                bound = replace(job, listening=listener.getsockname()[1])
-                here.fork(bound, listener if job.group is not None else None)  # of the store that rank 0 serves
+                port = listener.getsockname()[1]
+                here.fork(port, listener if job.group is not None else None)  # of the store that rank 0 serves
             for other in elsewhere:
-                other.fork(bound)
+                other.fork(replace(job, listening=port))
             outcome = launch.watch(started + job.timeout, _CUDA_GRACE if job.device == "cuda" else _GRACE)
             if outcome is LaunchEnd.FINISHED:
                 launch.dismiss(end_seconds(job))
-            found = _evidence(launch, outcome, job, zygotes, time.monotonic() - started)
+            found = _evidence(launch, outcome, time.monotonic() - started)
         except ZygoteEnded as error:
             error.unused = not elsewhere and not here.progress() and not any(state.over for state in here.states)
             raise
@@ -89,17 +85,15 @@ def run_ranks(
             with contextlib.ExitStack() as sweeping:  # all, whatever one of them raises
                 for other in elsewhere:
                     sweeping.callback(other.sweep, end_seconds(job))
-                sweeping.callback(sweep)
+                sweeping.callback(here.sweep)
                 for other in elsewhere:  # what is called last is called first: all nodes sweep at the same time
-                    sweeping.callback(other.ask_sweep, end_seconds(job))
+                    sweeping.callback(other.ask_sweep)
         seconds = time.monotonic() - started
         ends = launch.ends
     if outcome is not LaunchEnd.FINISHED:
         if not isinstance(found, dict):
-            raise found.error(ends, job, max(zygote.threads for zygote in zygotes) - 1)
-        starved = here.ranks if processes.out_of_memory_kills() > kills else ()
-        told = [replace(end, starved=end.starved or end.rank in starved) for end in ends]
-        raise failures.failure(told, job.world_size, stacks=found)
+            raise found.error(ends, job, max(zygote.threads for zygote in here.zygotes) - 1)
+        raise failures.failure(ends, job.world_size, stacks=found)
     return ends, seconds
 
 
@@ -142,9 +136,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
         raise LaunchError(told)
 
 
-def _evidence(
-    launch: LaunchedRanks, outcome: LaunchEnd, job: Job, zygotes: Sequence[ZygoteProcess], seconds: float
-) -> LateRanks | dict[int, str]:
+def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> LateRanks | dict[int, str]:
     """Find where ranks stand that have not finished so many seconds after the start: late ones, or those of a mismatch.
 
     Raises:
@@ -152,17 +144,36 @@ def _evidence(
     """
     if outcome is LaunchEnd.FINISHED:
         return {}
-    for zygote in set(zygotes):
+    for zygote in set(launch.here.zygotes):
         zygote.require_running()
     if outcome is LaunchEnd.LATE:
-        from pytest_ddpperf.launch.deadline import late_ranks
+        from pytest_ddpperf.launch.faults.deadline import late_ranks
 
-        return late_ranks(launch, job, seconds)
+        return late_ranks(launch, launch.here.job, seconds)
     if any(rank.mismatch for rank in launch.ends):
         with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
             launch.hear_others()
             return launch.stacks()
     return {}
+
+
+@dataclass(frozen=True)
+class LaunchResult(Generic[T]):
+    """The results of a launch: ``values`` and ``outputs`` by rank, and the seconds from the first fork to the end."""
+
+    values: tuple[T, ...]
+    outputs: tuple[RankOutput, ...]
+    seconds: float
+    imports: tuple[SeenImport, ...] = ()  # of rank 0, that no zygote had made before
+
+    def rank(self, rank: int) -> T:
+        """The value that the function returned on ``rank``."""
+        return self.values[rank]
+
+    @property
+    def sections(self) -> tuple[tuple[str, str], ...]:
+        """The output of each rank that printed something, with a title for the test's report."""
+        return titled(enumerate(self.outputs))
 
 
 class LaunchEnd(Enum):
@@ -174,21 +185,22 @@ class LaunchEnd(Enum):
 
 
 class LaunchedRanks:
-    """All ranks of a launch, in the order of their numbers; ``pause`` is how often their output is looked after."""
+    """All ranks of a launch, in the order of their numbers: those of this machine, and those of other nodes."""
 
-    def __init__(self, parts: Sequence[Ranks], pause: float = _TRIM_SECONDS, watch: StageWatch | None = None) -> None:
-        self._parts, self._pause, self._watch = parts, pause, watch
+    def __init__(self, here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> None:
+        self.here, self._elsewhere = here, elsewhere
+        self._watch = StageWatch(here.job.stage_timeouts) if here.job.stage_timeouts else None
         self.overdue: Overdue | None = None  # the stage that has ended the launch
 
     @property
     def states(self) -> list[RankEnd]:
-        """Returns how each rank stands, without its output."""
-        return [state for part in self._parts for state in part.states]
+        """Returns how each rank stands; without the output of those of this machine."""
+        return [*self.here.states, *(end for other in self._elsewhere for end in other.ends)]
 
     @property
     def ends(self) -> list[RankEnd]:
         """Returns how each rank stands, with what it has printed."""
-        return [end for part in self._parts for end in part.ends]
+        return [*self.here.ends, *(end for other in self._elsewhere for end in other.ends)]
 
     def watch(self, deadline: float, grace: float = _GRACE) -> LaunchEnd:
         """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed."""
@@ -200,8 +212,9 @@ class LaunchedRanks:
             if until == deadline and any(rank.failed for rank in states):
                 until = min(deadline, time.monotonic() + grace)
             elif until == deadline and self._watch is not None:
-                here, told = self._parts[0].states, self._parts[0].progress()  # ranks of other nodes tell it at the end
-                self.overdue = self._watch.overdue({rank.rank: told.get(rank.rank) for rank in here if not rank.over})
+                told = self.here.progress()  # ranks of other nodes tell it at the end
+                waiting = (rank.rank for rank in self.here.states if not rank.over)
+                self.overdue = self._watch.overdue({rank: told.get(rank) for rank in waiting})
                 until = deadline if self.overdue is None else time.monotonic()
             return None if all(rank.over for rank in states) else until
 
@@ -213,9 +226,11 @@ class LaunchedRanks:
 
     def _wait(self, until: Callable[[], float | None]) -> None:
         """Take what ranks tell until the time that ``until`` gives; None: no longer."""
+        pause = _TRIM_SECONDS if self.here.echo is None and self._watch is None else _ECHO_SECONDS
         with selectors.DefaultSelector() as selector:
-            for part in self._parts:
-                part.register(selector)
+            self.here.register(selector)
+            for other in self._elsewhere:
+                other.register(selector)
             late = False
             while not late:
                 deadline = until()
@@ -223,10 +238,9 @@ class LaunchedRanks:
                     break
                 remaining = deadline - time.monotonic()
                 late = remaining <= 0  # what has arrived by now counts: this process may have been stopped meanwhile
-                for key, _ in selector.select(max(0.0, min(remaining, self._pause))):
+                for key, _ in selector.select(max(0.0, min(remaining, pause))):
                     key.data()
-                for part in self._parts:
-                    part.tend()
+                self.here.tend()
 
     def look(self, seconds: float) -> None:
         """Take what ranks tell for so many seconds."""
@@ -238,31 +252,47 @@ class LaunchedRanks:
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
             reported = (rank.rank for rank in self.states if rank.report is not None)
-            for part in self._parts:
-                part.signal((*first, *reported), signal.SIGKILL)
+            self._tell(RankProcesses.signal, (*first, *reported), signal.SIGKILL)
             self.watch(deadline)
 
     def dismiss(self, seconds: float) -> None:
         """Let all ranks end together, and wait so many seconds at most until they have."""
-        for part in self._parts:
-            part.dismiss()
+        self._tell(RankProcesses.dismiss)
         deadline = time.monotonic() + seconds
         self._wait(lambda: deadline if any(rank.status is None for rank in self.states) else None)
 
     def progress(self) -> dict[int, Progress]:
         """Returns how far each rank has come that has not finished."""
-        return {rank: each for part in self._parts for rank, each in part.progress().items()}
+        return self._told(0.0, RankProcesses.progress)
 
     def stacks(self, seconds: float = STACK_SECONDS) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
-        deadline = time.monotonic() + seconds
-        for part in self._parts:
-            part.ask_stacks(deadline)
-        return {rank: text for part in self._parts for rank, text in part.stacks(deadline).items()}
+        found = self._told(seconds, RankProcesses.stacks, seconds)
+        return {rank.rank: "" for rank in self.states if not rank.over} | found
 
     def calls(self) -> dict[int, RankCalls]:
         """Ask ranks which collectives they have called; without those that do not answer in time."""
-        deadline = time.monotonic() + _CALLS_SECONDS
-        for part in self._parts:
-            part.ask_calls(deadline)
-        return {rank: calls for part in self._parts for rank, calls in part.calls(deadline).items()}
+        return self._told(_CALLS_SECONDS, RankProcesses.calls, _CALLS_SECONDS)
+
+    def _tell(
+        self, method: Callable[Concatenate[RankProcesses, P], None], *arguments: P.args, **named: P.kwargs
+    ) -> None:
+        """Call a method of the ranks of each node."""
+        for other in self._elsewhere:
+            other.ask(method, *arguments, **named)
+        method(self.here, *arguments, **named)
+
+    def _told(
+        self,
+        seconds: float,
+        method: Callable[Concatenate[RankProcesses, P], dict[int, T]],
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> dict[int, T]:
+        """What a method of the ranks of each node returns in so many seconds; all nodes are at it at the same time."""
+        deadline = time.monotonic() + seconds
+        answers = [other.ask(method, *arguments, **named) for other in self._elsewhere]
+        found = method(self.here, *arguments, **named)
+        for answer in answers:
+            found |= answer(max(0.0, deadline - time.monotonic())) or {}
+        return found

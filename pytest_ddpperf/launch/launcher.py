@@ -9,24 +9,25 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
 from pytest_ddpperf.launch.context import VISIBLE, Gpus, TorchMachine, check_names, find_machine, place, probe
-from pytest_ddpperf.launch.launch_result import LaunchResult
-from pytest_ddpperf.launch.launch_run import end_seconds, run_ranks
+from pytest_ddpperf.launch.launch_run import LaunchResult, end_seconds, run_ranks
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
-from pytest_ddpperf.launch.preloading import preloaded
+from pytest_ddpperf.launch.preloading.zygotes import preloaded
 from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
+from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_ddpperf.launch.environment import Variables
-    from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
+    from pytest_ddpperf.launch.preloading.zygotes import Judged, PreloadedZygotes, Wanted
     from pytest_ddpperf.launch.protocols import OtherNodes
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
@@ -61,9 +62,8 @@ class Launcher:
         self._like, self.nodes = like, nodes
         self._added: dict[str, str] = {}
         self.remarks: dict[str, str] = {}  # on GPUs, the first on each, and on files that launches have left
-        self._environ, self._threads, self._echo = environ, threads, echo
-        self._preload = tuple(preload)
-        self._redirection = redirection
+        self.environ, self._threads, self._echo = environ, threads, echo
+        self.modules, self.redirection = tuple(preload), redirection
         self._zygote: ZygoteProcess | None = None
         self._preloaded: PreloadedZygotes | None = None  # copies of the zygote
         self._owner = os.getpid()
@@ -231,7 +231,7 @@ class Launcher:
     @property
     def _variables(self) -> Mapping[str, str]:
         """The environment variables that ranks have besides those of their launch."""
-        environ = os.environ if self._environ is None else self._environ
+        environ = os.environ if self.environ is None else self.environ
         environ = environ if self._threads is None else environment.with_threads(environ, self._threads)
         return {**environ, **self._added} if self._added else environ
 
@@ -261,10 +261,10 @@ class Launcher:
 
     def _launch(self, job: Job, counts: tuple[int, ...] = (1,), *, again: bool = True) -> LaunchResult[Any]:
         try:
-            with self.forking(job) as (zygotes, here, sweep):
+            with self.ranks(job, self._echo) as here:
                 nodes = self.nodes if len(counts) > 1 else None
                 elsewhere = () if nodes is None else nodes.ranks(counts, self._variables, self._echo)
-                ends, seconds = run_ranks(zygotes, here, sweep, self._echo, elsewhere)
+                ends, seconds = run_ranks(here, elsewhere)
         except ZygoteEnded as error:
             if not (again and error.unused):
                 raise
@@ -275,10 +275,8 @@ class Launcher:
         return LaunchResult(values, tuple(end.output for end in ends), seconds, ends[0].imports)
 
     @contextlib.contextmanager
-    def forking(self, job: Job) -> Iterator[tuple[list[ZygoteProcess], Job, Callable[[], None]]]:
-        """Lend a zygote for each rank that a job has on this machine, the job as it is here, and what sweeps after.
-
-        Other launches wait meanwhile.
+    def ranks(self, job: Job, echo: Echo | None) -> Iterator[RankProcesses]:
+        """Lend the ranks that a job has on this machine, before they are forked; other launches wait meanwhile.
 
         Raises:
             LaunchError: this machine cannot start such ranks.
@@ -294,23 +292,23 @@ class Launcher:
                 self.remarks["forked"] = zygotes[0].remark
             if job.group == "nccl":
                 job = replace(job, environ=environment.with_ras(job.environ))
-            sweeping = end_seconds(job) + 2.0
             files: contextlib.AbstractContextManager[Job] = contextlib.nullcontext(job)
             if job.projects and job.nodes == 1:  # ranks of several nodes have the project's, which they may share
                 from pytest_ddpperf.launch.own_files import own_files
 
-                files = own_files(job, self._redirection, zygote.mark, self.remarks)
-            with files as having:
-                yield zygotes, having, lambda: self._sweep(zygotes, sweeping)
+                files = own_files(job, self.redirection, zygote.mark, self.remarks)
+            sweep = partial(self._sweep, zygotes, end_seconds(job) + 2.0)
+            with files as having, RankProcesses(zygotes, having, echo, sweep) as ranks:
+                yield ranks
 
     def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:
         """The environment variables of ranks; ``interface``: by which those of several nodes talk."""
         environ = environment.inherited(self._variables, zygote.pinned, interface)
-        return environ if self._redirection is None else self._redirection.environ(environ)
+        return environ if self.redirection is None else self.redirection.environ(environ)
 
     def _search_path(self) -> tuple[str, ...]:
         path = environment.search_path()
-        return path if self._redirection is None else self._redirection.search_path(path)
+        return path if self.redirection is None else self.redirection.search_path(path)
 
     def _started(self) -> ZygoteProcess:
         require_linux()
@@ -319,10 +317,10 @@ class Launcher:
             self._drop()
         if self._zygote is None:
             self._owner = os.getpid()
-            preload = (*_PRELOADED, *({_REWRITER} & sys.modules.keys()), *self._preload)
+            preload = (*_PRELOADED, *({_REWRITER} & sys.modules.keys()), *self.modules)
             lent = contextlib.nullcontext() if self._like is None else self._like.idle_zygote()
             with lent as original:
-                self._zygote = ZygoteProcess(environ, preload, self._redirection, original)
+                self._zygote = ZygoteProcess(environ, preload, self.redirection, original)
             atexit.register(self.close)
         return self._zygote
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Preloaded, SeenImport
-from pytest_ddpperf.launch.preloading import Judged, Wanted
+from pytest_ddpperf.launch.preloading.zygotes import Judged, Wanted
 from pytest_ddpperf.launch.processes import HAS_PIDFD
 
 if TYPE_CHECKING:
@@ -88,10 +88,8 @@ class Launchers:
         for i in range(number):
             self[i].preload(wanted, self._judged, self[0] if i else None)
         elsewhere = [nodes for i in range(number) if (nodes := self[i].nodes) is not None]
-        for nodes in elsewhere:
-            nodes.ask_preload(self._judged.common(wanted.modules))
-        for nodes in elsewhere:
-            nodes.preloaded()
+        for wait in [nodes.preload(self._judged.common(wanted.modules)) for nodes in elsewhere]:
+            wait()
 
     def _wanted(self, scope: str, ranks: int) -> Wanted:
         return Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_ddpperf.launch.context import Gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pytest_ddpperf.launch.redirection import Redirection
-    from pytest_ddpperf.launch.stacks import StackPosition
     from pytest_ddpperf.records.measurement import Mode
 
 Stage = Literal["join", "load", "run", "verify", "send"]  # verify: a part of run
@@ -68,6 +67,31 @@ class SeenImport:
     of_rank: bool = False  # whether it looks up variables that differ between ranks
     changed: tuple[str, ...] = ()  # variables that it looks up, and that the rank's code had changed before
     inner: tuple[SeenImport, ...] = ()  # of one that looks up either: imports that nothing is known against
+
+
+@dataclass(frozen=True)
+class StackPosition:
+    """The position of a rank in the user's code."""
+
+    line: str  # the user's innermost line, as "file:line in function"
+    call: str  # the library function called there; empty if the rank is in the user's own code
+    waits: bool  # whether the rank waits for others: in a collective, in backward, or for its turn
+
+    @property
+    def text(self) -> str:
+        """The position as a part of a sentence."""
+        if self.call and self.line:
+            return f"in {self.call} ({self.line})"
+        return f"in {self.call}" if self.call else f"at {self.line}"
+
+    def numbered(self, collective: str, number: int) -> StackPosition:
+        """The same position, whose text has the number of the collective that the rank waits in."""
+        named = self.call if self.call == collective else f"{self.call}, {collective}"
+        return replace(self, call=f"{named} #{number}") if self.call and self.waits else self
+
+    def with_tensors(self, tensors: str) -> StackPosition:
+        """The same position, whose text names what the collective was given."""
+        return replace(self, call=f"{self.call} of {tensors}") if tensors and self.call else self
 
 
 @dataclass(frozen=True)
@@ -133,48 +157,31 @@ class Ready:
 
 @dataclass(frozen=True)
 class Broken:
-    """The zygote ends, because of an error of its own."""
+    """The zygote ends, because of an error of its own, or of an import of what ranks need."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Unready:
-    """The zygote could not import the modules that ranks need, for this reason."""
+class Ask:
+    """The request to call a method of what serves the other end, such as a zygote or the ranks of a node.
 
-    reason: str
+    ``Answer`` with the same number follows; a zygote leaves it out where it would say nothing.
+    """
 
-
-@dataclass(frozen=True)
-class Fork:
-    """The request for a rank. Descriptors: report socket, stdout, stderr, stacks, job, progress, listening socket."""
-
-    rank: int
-    preload: tuple[str, ...] = ()
-    folder: str = ""  # with the files of the launch, which the zygote removes when it ends
+    number: int
+    method: str
+    arguments: tuple[object, ...] = ()
+    named: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Refused:
-    """The zygote could not fork a rank."""
+class Answer:
+    """What a method has returned, or why it failed."""
 
-    rank: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Copy:
-    """The request for a copy of the zygote, with the copy's control socket and output file as descriptors."""
-
-    mark: str  # replaces the original's mark in the copy
-
-
-@dataclass(frozen=True)
-class Copied:
-    """The zygote has forked a copy of itself; ``pid`` is None if the fork failed."""
-
-    mark: str
-    pid: int | None
+    number: int
+    value: Any
+    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,21 +207,6 @@ class Preloaded:
 
 
 @dataclass(frozen=True)
-class Signal:
-    """The request to send a signal to those of these ranks that still run."""
-
-    ranks: tuple[int, ...]
-    number: int
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The request to kill and reap every process below the zygote, in so many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Ended:
     """A rank's process has ended; ``status`` is its exit status, or minus the number of the signal."""
 
@@ -224,12 +216,10 @@ class Ended:
     headless: bool = False  # whether the zygote has killed it, as its main thread had ended
 
 
-@dataclass(frozen=True)
-class Swept:
-    """The zygote has no processes below it but ``remaining``, which survived SIGKILL."""
+def numbers(ranks: Iterable[int]) -> str:
+    """Write ``rank 1`` or ``ranks 0, 2``."""
+    listed = sorted(ranks)
+    return f"rank{'s' if len(listed) > 1 else ''} {', '.join(map(str, listed))}"
 
-    remaining: tuple[int, ...]
 
-
-ZygoteRequest = Fork | Copy | Preload | Signal | Sweep
-ZygoteEvent = Ready | Broken | Unready | Copied | Preloaded | Refused | Ended | Swept
+ZygoteEvent = Ready | Broken | Answer | Ended

@@ -24,7 +24,7 @@ from pytest_ddpperf.launch.unpicklable import explain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pytest_ddpperf.launch.failures import RankEnd
+    from pytest_ddpperf.launch.faults.failures import RankEnd
     from pytest_ddpperf.launch.messages import Call
 
 StandIn = tuple["Callable[..., Any]", tuple[object, ...]]

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.launch.stacks import numbers
+from pytest_ddpperf.launch.messages import numbers
 from pytest_ddpperf.parsers import STAGES
 
 if TYPE_CHECKING:

@@ -20,11 +20,12 @@ from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.instruments.torch_internals import SEED, tcp_store
-from pytest_ddpperf.launch import binding, environment, flight_recorder, payload, processes, progress, stacks
+from pytest_ddpperf.launch import binding, environment, payload, processes, progress
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.exceptions import failed_report
-from pytest_ddpperf.launch.imports import ImportWatch
+from pytest_ddpperf.launch.faults import flight_recorder, stacks
+from pytest_ddpperf.launch.faults.exceptions import failed_report
 from pytest_ddpperf.launch.messages import Call, Finished, Job
+from pytest_ddpperf.launch.preloading.imports import ImportWatch
 from pytest_ddpperf.launch.redirection import enter
 from pytest_ddpperf.launch.streams import Channel
 

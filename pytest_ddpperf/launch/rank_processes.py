@@ -15,9 +15,10 @@ from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import stacks
-from pytest_ddpperf.launch.failures import RankEnd
-from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, RankCalls, Refused, Signal
+from pytest_ddpperf.launch.faults import stacks
+from pytest_ddpperf.launch.faults.failures import RankEnd
+from pytest_ddpperf.launch.messages import Answer, Ended, Failed, Finished, RankCalls
+from pytest_ddpperf.launch.processes import out_of_memory_kills
 from pytest_ddpperf.launch.progress import Progress, ProgressFile
 from pytest_ddpperf.launch.streams import (
     Channel,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     Echo = Callable[[int, list[str]], None]  # takes a rank and lines that it has printed
 
-STACK_SECONDS = 2.0
 _STACK_POLL = 0.025
 
 
@@ -57,11 +57,10 @@ class _RankProcess:
     calls: RankCalls | None = None  # the last answer
 
     @property
-    def end(self) -> RankEnd:
-        """The state together with the text that the rank has printed so far."""
+    def output(self) -> RankOutput:
+        """Returns the text that the rank has printed so far."""
         name = f"rank {self.state.rank}"
-        stdout, stderr = read_output(self.stdout, f"{name}'s stdout"), read_output(self.stderr, f"{name}'s stderr")
-        return replace(self.state, output=RankOutput(stdout, stderr))
+        return RankOutput(read_output(self.stdout, f"{name}'s stdout"), read_output(self.stderr, f"{name}'s stderr"))
 
     def collect(self) -> None:
         """Take the report, if the rank has sent one."""
@@ -82,17 +81,25 @@ class _RankProcess:
 
 
 class RankProcesses:
-    """The ranks of one launch, with their sockets and files. Leaving the context closes these; it ends no process.
+    """The ranks of a job on this machine, with their sockets and files.
 
-    ``first`` is the number of the first of them: ranks of other machines may come before.
+    Leaving the context closes these. ``sweep`` leaves no process of the launch.
     """
 
-    def __init__(self, zygotes: Sequence[ZygoteProcess], echo: Echo | None = None, first: int = 0) -> None:
-        self._zygotes = zygotes  # of each rank
-        self._echo = echo
+    def __init__(
+        self,
+        zygotes: Sequence[ZygoteProcess],  # of each rank
+        job: Job,
+        echo: Echo | None = None,
+        sweep: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.zygotes, self.job, self.echo, self.sweep = zygotes, job, echo, sweep
+        self._kills = out_of_memory_kills()
+        self._forks: dict[tuple[ZygoteProcess, int], int] = {}  # the ranks by the questions for them
         self._open = contextlib.ExitStack()
         try:
-            self.ranks = {rank: self._prepared(rank) for rank in range(first, first + len(zygotes))}
+            numbers = range(job.first_rank, job.first_rank + len(zygotes))
+            self.ranks = {rank: self._prepared(rank) for rank in numbers}
         except OSError as error:
             self._open.close()
             if error.errno != errno.EMFILE:
@@ -122,7 +129,8 @@ class RankProcesses:
     @property
     def ends(self) -> list[RankEnd]:
         """Returns how each rank stands, with what it has printed."""
-        return [rank.end for rank in self.ranks.values()]
+        starved = out_of_memory_kills() > self._kills
+        return [replace(rank.state, output=rank.output, starved=starved) for rank in self.ranks.values()]
 
     def tend(self) -> None:
         """Hand on what ranks have printed, and keep their files short."""
@@ -133,12 +141,10 @@ class RankProcesses:
 
     def _tell(self, *, last: bool = False) -> None:
         """Hand on what ranks have printed since, to who has asked for it."""
-        if self._echo is None:
-            return
-        for number, output in self._followed:
+        for number, output in self._followed if self.echo is not None else ():
             lines = output.lines(last=last)
-            if lines:
-                self._echo(number, lines)
+            if lines and self.echo is not None:
+                self.echo(number, lines)
 
     def _prepared(self, rank: int) -> _RankProcess:
         of_controller, of_rank = map(self._open.enter_context, socket.socketpair())
@@ -148,24 +154,25 @@ class RankProcesses:
         channel, state = Channel(of_controller), RankEnd(rank=rank)
         return _RankProcess(channel=channel, of_rank=of_rank, stdout=stdout, stderr=stderr, stacks=stacks, state=state)
 
-    def fork(self, job: Job, listener: socket.socket | None = None) -> None:
-        """Start the ranks on a job; rank 0 serves the group's store at ``listener``, where there is a group."""
+    def fork(self, port: int, listener: socket.socket | None = None) -> None:
+        """Start the ranks; the store is at this port, and if there is a group, rank 0 serves it at ``listener``."""
         with contextlib.ExitStack() as opened:
             file = os.memfd_create("ddpperf-job")
             opened.callback(os.close, file)
             with open(file, "wb", closefd=False) as written:
-                pickle.dump(job, written)
-            for zygote, (number, rank) in zip(self._zygotes, self.ranks.items(), strict=True):
+                pickle.dump(replace(self.job, listening=port), written)
+            for zygote, (number, rank) in zip(self.zygotes, self.ranks.items(), strict=True):
                 files = [rank.of_rank.fileno(), rank.stdout.fileno(), rank.stderr.fileno(), rank.stacks.fileno(), file]
                 files.append(self._progress.descriptor)
                 if number == 0 and listener is not None:
                     files.append(listener.fileno())
-                zygote.request(Fork(number, job.preload, job.folder), files)
+                asked = zygote.fork(number, self.job.preload, self.job.folder, files)
+                self._forks[zygote, asked] = number
                 rank.of_rank.close()
 
     def register(self, selector: selectors.BaseSelector) -> None:
         """Register zygotes and ranks; the data of each key is the function that takes what they tell."""
-        for zygote in set(self._zygotes):
+        for zygote in set(self.zygotes):
             selector.register(zygote.control, selectors.EVENT_READ, partial(self._hear, zygote))
         for rank in self.ranks.values():
             if not rank.channel.closed:
@@ -173,8 +180,8 @@ class RankProcesses:
 
     def _hear(self, zygote: ZygoteProcess) -> None:
         for event in zygote.events(0):
-            if isinstance(event, Refused):
-                raise LaunchError(f"rank {event.rank} could not be forked: {event.reason}")
+            if isinstance(event, Answer) and event.error:
+                raise LaunchError(f"rank {self._forks.get((zygote, event.number))} could not be forked: {event.error}")
             if isinstance(event, Ended):
                 self.ranks[event.rank].ended(event)
 
@@ -186,19 +193,17 @@ class RankProcesses:
 
     def signal(self, ranks: Sequence[int], number: int) -> None:
         """Send a signal to those of these ranks that still run."""
-        for zygote in set(self._zygotes):
-            zygote.request(Signal(tuple(ranks), number))
+        for zygote in set(self.zygotes):
+            zygote.ask("signal", tuple(ranks), number)
 
     def dismiss(self) -> None:
         """Let the ranks end."""
         for rank in self.ranks.values():
             rank.channel.dismiss()
 
-    def ask_stacks(self, _deadline: float) -> None:
-        """Do nothing yet: what ranks of this machine tell takes no time on its way."""
-
-    def stacks(self, deadline: float) -> dict[int, str]:
+    def stacks(self, seconds: float) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
+        deadline = time.monotonic() + seconds
         waiting = {number: rank.stacks for number, rank in self.ranks.items() if not rank.state.over}
         since = {number: os.fstat(file.fileno()).st_size for number, file in waiting.items()}  # asked for before
         found = self._told(waiting, since, stacks.SIGNAL, deadline)
@@ -213,15 +218,12 @@ class RankProcesses:
         }
         return {number: each for number, each in found.items() if each is not None}
 
-    def ask_calls(self, _deadline: float) -> None:
-        """Ask ranks which collectives they have called."""
-        for rank in self.ranks.values():
-            if rank.state.status is None:
-                rank.channel.ask()
-
-    def calls(self, deadline: float) -> dict[int, RankCalls]:
-        """Returns what ranks answer to ``ask_calls``; without those that do not answer in time."""
+    def calls(self, seconds: float) -> dict[int, RankCalls]:
+        """Ask ranks which collectives they have called; without those that do not answer in time."""
+        deadline = time.monotonic() + seconds
         asked = {number: rank for number, rank in self.ranks.items() if rank.state.status is None}
+        for rank in asked.values():
+            rank.channel.ask()
         while time.monotonic() < deadline:
             left = [rank for rank in asked.values() if not (rank.channel.closed or (rank.calls and rank.calls.whole))]
             if not left:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hmac
 import math
 import os
 import pickle
@@ -13,13 +14,13 @@ import socket
 import struct
 import tempfile
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch.stacks import numbers
+from pytest_ddpperf.launch.messages import numbers
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
@@ -28,17 +29,16 @@ if TYPE_CHECKING:
 OUTPUT_LIMIT = 64 * 1024  # bytes
 REPORTED = 20  # lines of each stream in the report of a test
 _MOVED = re.compile(r"\x1b\[[0-9;?]*[A-HJK]")  # of a terminal's cursor: progress bars go up and down
-_HEADER = struct.Struct("!8sQ")  # of a message: a magic word and the length of what follows
+_HEADER = struct.Struct("!8sQ")  # of a message: a magic word and the length of what follows, a MAC first
+_MAC_BYTES = 32
 _MAGIC = b"ddpperf\n"
 _REQUEST = b"?"
 _CHUNK = 1 << 20
 _MAX_LENGTH = 1 << 36  # bytes; a message of more would not fit into memory beside what it was made of
-_dumps, _sendall, _recv = pickle.dumps, socket.socket.sendall, socket.socket.recv  # users' code may patch them
+# Users' code may patch them.
+_dumps, _sendall, _recv = pickle.dumps, socket.socket.sendall, socket.socket.recv
+_compare, _digest = hmac.compare_digest, hmac.digest
 _KEEP_SIZE_AND_PUNCH_HOLE = 3  # of fallocate(2)
-
-
-class GarbledMessage(Exception):
-    """Somebody else has written to a rank's socket."""
 
 
 def readable(files: Iterable[HasFileno | int], seconds: float | None) -> set[int]:
@@ -49,8 +49,52 @@ def readable(files: Iterable[HasFileno | int], seconds: float | None) -> set[int
     return {descriptor for descriptor, _ in poll.poll(None if seconds is None else math.ceil(seconds * 1000))}
 
 
+class GarbledMessage(Exception):
+    """What has arrived is no message of the peer."""
+
+
+class Frames:
+    """Bodies of messages in a stream of bytes, each with a magic word, its length and its MAC in front.
+
+    The MAC is made with ``key`` of the body, its number and its sender, ``ours`` or ``theirs``: without the key nobody
+    can add, change, repeat or leave out a body.
+    """
+
+    def __init__(self, key: bytes = b"", ours: bytes = b"", theirs: bytes = b"") -> None:
+        self._key, self._ours, self._theirs = key, ours, theirs
+        self._sent = self._taken = 0
+        self.received = bytearray()  # what has arrived of bodies that have not been taken
+
+    def header(self, body: bytes) -> bytes:
+        """Returns what is sent in front of the next body."""
+        mac = self._mac(self._ours, self._sent, body)
+        self._sent += 1
+        return _HEADER.pack(_MAGIC, len(mac) + len(body)) + mac
+
+    def take(self) -> bytes | None:
+        """Take the next body; None if it has not arrived whole, GarbledMessage if what has arrived is none."""
+        if not _MAGIC.startswith(self.received[: len(_MAGIC)]):
+            raise GarbledMessage
+        if len(self.received) < _HEADER.size:
+            return None
+        start, length = _HEADER.size, _HEADER.unpack_from(self.received)[1]
+        if length > _MAX_LENGTH:
+            raise GarbledMessage
+        if len(self.received) < start + length:
+            return None
+        mac, body = self.received[start : start + _MAC_BYTES], bytes(self.received[start + _MAC_BYTES : start + length])
+        if not _compare(mac, self._mac(self._theirs, self._taken, body)):
+            raise GarbledMessage
+        self._taken += 1
+        del self.received[: start + length]
+        return body
+
+    def _mac(self, sender: bytes, number: int, body: bytes) -> bytes:
+        return _digest(self._key, sender + number.to_bytes(8, "big") + body, "sha256")
+
+
 class Channel:
-    """One end of a rank's socket; each message is a pickle with a magic word and its length in front.
+    """One end of a rank's socket; each message is a pickle.
 
     ``received`` never waits. A rank may be killed in the middle of a message while a child of it holds the socket open:
     then the end of the file never comes.
@@ -58,7 +102,7 @@ class Channel:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._received = bytearray()
+        self._frames = Frames()
         self._sending = threading.Lock()
         self.closed = False
 
@@ -71,7 +115,7 @@ class Channel:
         body = _dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
             with self._sending:
-                _sendall(self._socket, _HEADER.pack(_MAGIC, len(body)))
+                _sendall(self._socket, self._frames.header(body))
                 _sendall(self._socket, body)
         except (BrokenPipeError, ConnectionResetError):
             self.closed = True
@@ -82,42 +126,24 @@ class Channel:
         Raises:
             GarbledMessage: something has arrived that is no message; nothing more is read.
         """
-        while not self.closed:
-            try:
-                data = self._socket.recv(_CHUNK, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                break
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                self.closed = True
-            self._received += data
-            if self._is_garbled():  # which may have no end
-                break
         messages: list[object] = []
         try:
-            messages.extend(self._messages())
+            while not self.closed:
+                try:
+                    data = self._socket.recv(_CHUNK, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    break
+                except ConnectionResetError:
+                    data = b""
+                self.closed = not data
+                self._frames.received += data
+                while (body := self._frames.take()) is not None:
+                    messages.append(pickle.loads(body))
         except Exception as error:  # garbled data may be a pickle that raises anything
             self.closed = True
             if not messages:
                 raise GarbledMessage from error
         return messages
-
-    def _messages(self) -> Iterator[object]:
-        while len(self._received) >= _HEADER.size:
-            end = _HEADER.size + _HEADER.unpack_from(self._received)[1]
-            if self._is_garbled() or len(self._received) < end:
-                break
-            yield pickle.loads(self._received[_HEADER.size : end])
-            del self._received[:end]
-        if self._is_garbled():
-            raise GarbledMessage
-
-    def _is_garbled(self) -> bool:
-        if len(self._received) < _HEADER.size:
-            return not _MAGIC.startswith(self._received[: len(_MAGIC)])
-        magic, length = _HEADER.unpack_from(self._received)
-        return bool(magic != _MAGIC or length > _MAX_LENGTH)
 
     def ask(self) -> None:
         """Ask a rank for what it has called; one that answers no requests never notices."""

@@ -6,7 +6,6 @@ operation and never touches CUDA, so a fork breaks nothing. Nothing below it out
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import importlib.util
@@ -24,37 +23,26 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.errors import in_a_line
 from pytest_ddpperf.launch import environment, processes
-from pytest_ddpperf.launch.imports import keep_with_ranks, threads
-from pytest_ddpperf.launch.imports import preload as preload_as_rank
-from pytest_ddpperf.launch.messages import (
-    Broken,
-    Copied,
-    Copy,
-    Ended,
-    Fork,
-    Preload,
-    Ready,
-    Refused,
-    Signal,
-    Swept,
-    Unready,
-    ZygoteEvent,
-    ZygoteRequest,
-)
+from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Ended, Preload, Preloaded, Ready, ZygoteEvent
+from pytest_ddpperf.launch.preloading.imports import keep_with_ranks, threads
+from pytest_ddpperf.launch.preloading.imports import preload as preload_as_rank
 from pytest_ddpperf.launch.redirection import Redirection, redirect
 from pytest_ddpperf.launch.streams import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-MESSAGE_SIZE, _DESCRIPTORS, _COPY_DESCRIPTORS = 1 << 18, 7, 2
+MESSAGE_SIZE, _DESCRIPTORS = 1 << 18, 7
 _LOOK_SECONDS = 1.0  # between looks at ranks
 _TRACKER_SECONDS = 0.5  # a resource tracker ends as soon as its users have
 _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 
 
 class Birth(NamedTuple):
-    """The arguments of ``rank.live`` in a new rank; its descriptors are in the order of ``messages.Fork``."""
+    """The arguments of ``rank.live`` in a new rank.
+
+    Its descriptors: report socket, stdout, stderr, stacks, job, progress, and rank 0's listening socket.
+    """
 
     rank: int
     descriptors: tuple[int, ...]
@@ -77,6 +65,7 @@ class Zygote:
     touched: str = ""  # the module whose import has used a GPU
     folder: str = ""  # with the files of its launches
     terminated: bool = False
+    descriptors: tuple[int, ...] = ()  # that have come with a request
 
     def serve(self) -> Birth | None:
         """Serve until the controller is gone, then return None; in a new rank, return its birth."""
@@ -90,67 +79,66 @@ class Zygote:
                 data, descriptors, flags, _ = socket.recv_fds(self.control, MESSAGE_SIZE, _DESCRIPTORS)
                 if not data:
                     return None
-                request: ZygoteRequest = pickle.loads(data)
-                if flags & socket.MSG_CTRUNC and isinstance(request, Fork):
-                    self.tell(Refused(request.rank, "the process that ranks are forked from has too many files open"))
-                    for descriptor in descriptors:
-                        os.close(descriptor)
-                    continue
-                birth = self._answer(request, tuple(descriptors))
+                self.descriptors = tuple(descriptors)
+                birth = self._answer(pickle.loads(data), cut=bool(flags & socket.MSG_CTRUNC))
                 if birth is not None:
                     return birth
         return None
 
-    def _answer(self, request: ZygoteRequest, descriptors: tuple[int, ...]) -> Birth | None:
-        if isinstance(request, Fork):
-            preload(request.preload)
-            self.folder = request.folder or self.folder
-            return self._fork(request.rank, descriptors)
-        if isinstance(request, Copy):
-            self._copy(request.mark, descriptors)
-        elif isinstance(request, Preload):
-            self.tell(preload_as_rank(request))
-        elif isinstance(request, Signal):
-            for pid, rank in self.ranks.items():
-                if rank in request.ranks:
-                    os.kill(pid, request.number)
-        else:
-            self.tell(Swept(self.sweep(request.seconds)))
-        return None
-
-    def _fork(self, rank: int, descriptors: tuple[int, ...]) -> Birth | None:
-        zygote = os.getpid()
+    def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
+        """Call the method that is asked for; in a new rank, return its birth."""
+        process, answer = os.getpid(), Answer(ask.number, None)
         try:
-            pid = os.fork()
+            if cut:
+                raise OSError("the process that ranks are forked from has too many files open")  # noqa: TRY301
+            answer = Answer(ask.number, getattr(self, ask.method)(*ask.arguments))
         except OSError as error:
-            self.tell(Refused(rank, str(error)))
-        else:
-            if pid == 0:
-                signal.set_wakeup_fd(-1)  # the socket behind it closes with this zygote's object
-                return Birth(rank, descriptors, zygote)
-            self.ranks[pid] = rank
-        for descriptor in descriptors:
-            os.close(descriptor)
+            answer = Answer(ask.number, None, str(error))
+        if isinstance(answer.value, Birth):
+            return answer.value
+        if os.getpid() == process:
+            for descriptor in self.descriptors:
+                os.close(descriptor)
+            if answer.error or answer.value is not None:
+                self.tell(answer)
         return None
 
-    def _copy(self, mark: str, descriptors: tuple[int, ...]) -> None:
-        """Fork a copy of this zygote, which serves another launcher and need not import torch."""
-        original, pid = os.getpid(), None
-        if len(descriptors) == _COPY_DESCRIPTORS:  # the kernel drops some where this process has too many files open
-            with contextlib.suppress(OSError):
-                pid = os.fork()
+    def fork(self, rank: int, modules: Sequence[str], folder: str) -> Birth | None:
+        """Fork a rank after an import of these modules; ``folder`` has the files of the launch, if it has its own."""
+        preload(modules)
+        self.folder, zygote = folder or self.folder, os.getpid()
+        pid = os.fork()
         if pid == 0:
-            try:
-                control, output = descriptors
-                self._serve_other(mark, control, output, original)
-            except BaseException:  # noqa: BLE001  the copy has no launcher to tell yet
-                os._exit(1)
-            return
-        if pid is not None:
+            signal.set_wakeup_fd(-1)  # the socket behind it closes with this zygote's object
+            return Birth(rank, self.descriptors, zygote)
+        self.ranks[pid] = rank
+        return None
+
+    def preload(self, request: Preload) -> Preloaded:
+        """Import a module as a rank would."""
+        return preload_as_rank(request)
+
+    def signal(self, ranks: Collection[int], number: int) -> None:
+        """Send a signal to those of these ranks that still run."""
+        for pid, rank in self.ranks.items():
+            if rank in ranks:
+                os.kill(pid, number)
+
+    def copy(self, mark: str) -> int | None:
+        """Fork a copy of this zygote, which serves another launcher and need not import torch; gives its pid.
+
+        ``mark`` replaces this one's mark there. The descriptors are the copy's control socket and its output file.
+        """
+        original, pid = os.getpid(), os.fork()
+        if pid != 0:
             self.copies.add(pid)
-        self.tell(Copied(mark, pid))
-        for descriptor in descriptors:
-            os.close(descriptor)
+            return pid
+        try:
+            control, output = self.descriptors
+            self._serve_other(mark, control, output, original)
+        except BaseException:  # noqa: BLE001  the copy has no launcher to tell yet
+            os._exit(1)
+        return None
 
     def _serve_other(self, mark: str, control: int, output: int, original: int) -> None:
         """Replace the original's mark, session, sockets and ranks by this copy's own; end with the original."""
@@ -284,34 +272,31 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
     return birth
 
 
-def main(arguments: Sequence[str]) -> NoReturn:
-    """Run the zygote until its controller is gone, and the ranks that are forked from it; never return."""
-    parser = argparse.ArgumentParser(prog="pytest_ddpperf.launch.zygote", description=__doc__)
-    parser.add_argument("--control", type=int, required=True, help="descriptor of the controller's socket")
-    parser.add_argument("--controller", type=int, required=True, help="pid to end with")
-    parser.add_argument("--of-thread", action="store_true", help="it was started by a thread that may end before")
-    parser.add_argument("--redirection", default=None, help="another checkout that the project is imported from")
-    parser.add_argument("preload", nargs="*", help="modules that ranks find already imported")
-    options = parser.parse_args(arguments)
-    processes.die_with_parent(signal.SIGCONT if options.of_thread else signal.SIGKILL, options.controller)
-    control = socket.socket(fileno=options.control)
+def main(control: int, controller: int, *, of_thread: bool, redirection: str | None, modules: list[str]) -> NoReturn:
+    """Run the zygote until its controller is gone, and the ranks that are forked from it; never return.
+
+    ``control`` is the descriptor of the controller's socket, and ``controller`` the pid to end with; ``of_thread`` says
+    that a thread of it has started this process, which may end before. Ranks find the modules imported.
+    """
+    processes.die_with_parent(signal.SIGCONT if of_thread else signal.SIGKILL, controller)
+    connected = socket.socket(fileno=control)
     try:
-        if options.redirection is not None:
-            redirection = Redirection.loads(options.redirection)
-            redirect(redirection)
-            keep_with_ranks(redirection)
-        with _ending_with(control) if options.of_thread else contextlib.nullcontext():
+        if redirection is not None:
+            other = Redirection.loads(redirection)
+            redirect(other)
+            keep_with_ranks(other)
+        with _ending_with(connected) if of_thread else contextlib.nullcontext():
             touched = ""
             lacks_pytest = importlib.util.find_spec("_pytest") is None  # as another environment may
-            for name in options.preload:
+            for name in modules:
                 if lacks_pytest and name.startswith("_pytest."):
                     continue
                 importlib.import_module(name)
                 touched = touched or name * processes.touches_gpu()
             preload(["torch._dynamo"])  # the first optimizer of a process imports it, which takes a second
-        birth = _become_zygote(control, options.controller, touched)
+        birth = _become_zygote(connected, controller, touched)
     except Exception as error:  # noqa: BLE001  an import may raise anything; the controller reports it
-        control.send(pickle.dumps(Unready(in_a_line(error))))
+        connected.send(pickle.dumps(Broken(in_a_line(error))))
         sys.exit(1)
     if birth is not None:
         from pytest_ddpperf.launch.rank import live

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pickle
@@ -19,34 +20,33 @@ from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import environment, processes
-from pytest_ddpperf.launch.messages import Broken, Copied, Copy, Fork, Preloaded, Ready, Sweep, Swept, Unready
+from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Preloaded, Ready
 from pytest_ddpperf.launch.processes import HAS_PIDFD, CopiedProcess
 from pytest_ddpperf.launch.streams import open_output, read_output, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_ddpperf.launch.messages import Preload, ZygoteEvent, ZygoteRequest
+    from pytest_ddpperf.launch.messages import Preload, ZygoteEvent
     from pytest_ddpperf.launch.redirection import Redirection
 
 
 # Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
 # This very package is found also where the interpreter is another one, which has none or one of its own.
 _BOOTSTRAP = """import importlib.util, json, sys
-sys.path[:] = json.loads(sys.argv[1])
-spec = importlib.util.spec_from_file_location("pytest_ddpperf", sys.argv[2])
+sys.path[:], package, options = json.loads(sys.argv[1])
+spec = importlib.util.spec_from_file_location("pytest_ddpperf", package)
 sys.modules["pytest_ddpperf"] = package = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(package)
 from pytest_ddpperf.launch.zygote import main
-main(sys.argv[3:])"""
+main(**options)"""
 _PACKAGE = Path(__file__).parents[1] / "__init__.py"
 _MESSAGE_SIZE = 1 << 18
 _READY_SECONDS = 180.0
 _LOOK_SECONDS = 1.0  # between looks at a zygote that does not answer
 _SWEEP_SECONDS = 3.0  # in which the answer comes after the sweep
 _END_SECONDS, _SEND_SECONDS = 5.0, 20.0  # the latter: in which a zygote that lives takes requests
-_COPY_SECONDS = 10.0
-_PRELOAD_SECONDS = 60.0
+_COPY_SECONDS, _PRELOAD_SECONDS = 10.0, 60.0
 
 
 class ZygoteEnded(LaunchError):
@@ -68,20 +68,19 @@ class ZygoteProcess:
         redirection: Redirection | None = None,
         original: ZygoteProcess | None = None,
     ) -> None:
-        self._environ = dict(environ)
-        self._read = environment.read_at_import(environ)
-        self._preload = tuple(preload)
-        self._redirection = redirection
+        self._environ, self._read = dict(environ), environment.read_at_import(environ)
+        self._preload, self._redirection = tuple(preload), redirection
         self._python = (None if redirection is None else redirection.python) or sys.executable
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
-        self._ready, self._folder = False, ""  # the latter has the files of its launches
+        self._ready, self._numbers = False, itertools.count()  # the latter are those of questions
+        self._folder = ""  # with the files of its launches
         self.threads, self.touched = 1, ""  # of the process, once it is ready
         self._output: IO[bytes] = open_output()
         self._process: subprocess.Popen[bytes] | CopiedProcess
         try:
             copied = None if original is None else self._copied(original)
-            self.control, self._process = copied or self._started(environment.inherited(environ, self.pinned), preload)
+            self.control, self._process = copied or self._started(environment.inherited(environ, self.pinned))
         except BaseException:
             self._output.close()
             raise
@@ -92,24 +91,24 @@ class ZygoteProcess:
         alike = {**original.pinned, environment.MARK: self.mark} == self.pinned and original.imports_as(self._environ)
         if not (HAS_PIDFD and alike):
             return None
+        original.wait_until_ready()
         of_controller, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        copied = None
+        files, copied = (of_zygote.fileno(), self._output.fileno()), None
         try:
-            with of_zygote:
-                copied = original.copy(self.mark, of_zygote, self._output)
+            with of_zygote, contextlib.suppress(LaunchError, OSError):  # the zygote has ended, or its copy has
+                answer = original.answer(original.ask("copy", self.mark, files=files), _COPY_SECONDS)
+                copied = None if answer is None or answer.error else CopiedProcess(answer.value)
         finally:
             if copied is None:
                 of_controller.close()  # ends a copy that nobody here has heard of
         return None if copied is None else (of_controller, copied)
 
-    def _started(
-        self, environ: Mapping[str, str], preload: Sequence[str]
-    ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    def _started(self, environ: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         of_controller, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with of_zygote, processes.laid_out_alike():
             try:
                 process = subprocess.Popen(  # noqa: S603  our own interpreter
-                    [*self._command(of_zygote.fileno()), *preload],
+                    self._command(of_zygote.fileno()),
                     env=environ,
                     stdin=subprocess.DEVNULL,
                     stdout=self._output,
@@ -131,23 +130,14 @@ class ZygoteProcess:
             path = self._redirection.search_path(path)
         # Those of -O, -W and -X, as multiprocessing does it: ranks run the code that was asked for.
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-        command = [self._python, *flags, "-c", _BOOTSTRAP, json.dumps(path), str(_PACKAGE), f"--control={control}"]
-        if self._redirection is not None:
-            command.append(f"--redirection={self._redirection.dumps()}")
-        of_thread = threading.current_thread() is not threading.main_thread()
-        return [*command, f"--controller={os.getpid()}", *["--of-thread"] * of_thread]
-
-    def copy(self, mark: str, control: socket.socket, output: IO[bytes]) -> CopiedProcess | None:
-        """Fork a copy that takes requests from ``control`` and prints into ``output``; None if that failed."""
-        self.wait_until_ready()
-        with contextlib.suppress(LaunchError, OSError):  # the zygote has ended, or its copy has
-            self.request(Copy(mark), [control.fileno(), output.fileno()])
-            deadline = time.monotonic() + _COPY_SECONDS
-            while time.monotonic() < deadline:
-                for event in self._answers(deadline):
-                    if isinstance(event, Copied) and event.mark == mark:
-                        return None if event.pid is None else CopiedProcess(event.pid)
-        return None
+        options = {
+            "control": control,
+            "controller": os.getpid(),
+            "of_thread": threading.current_thread() is not threading.main_thread(),
+            "redirection": None if self._redirection is None else self._redirection.dumps(),
+            "modules": self._preload,
+        }
+        return [self._python, *flags, "-c", _BOOTSTRAP, json.dumps((path, str(_PACKAGE), options))]
 
     def duplicate(self) -> ZygoteProcess:
         """A zygote that has imported the same; where no copy can be made, it is not ready yet."""
@@ -180,22 +170,31 @@ class ZygoteProcess:
             for event in events:
                 if isinstance(event, Ready):
                     self._ready, self.threads, self.touched = True, event.threads, event.touched
-                if isinstance(event, Unready):
-                    raise LaunchError(
-                        f"the ranks cannot import what they need: {event.reason}; "
-                        f"check torch with: {self._python} -c 'import torch, torch.distributed'"
-                    )
             if not events and time.monotonic() >= deadline:
                 raise LaunchError(f"importing torch took more than {_READY_SECONDS:.0f} s{self._said()}")
 
-    def request(self, request: ZygoteRequest, descriptors: Sequence[int] = ()) -> None:
-        """Send a request; the zygote gets copies of the descriptors."""
-        if isinstance(request, Fork):
-            self._folder = request.folder or self._folder
+    def fork(self, rank: int, modules: Sequence[str], folder: str, files: Sequence[int]) -> int:
+        """Ask the zygote for a rank, which gets copies of these descriptors; gives the answer's number."""
+        self._folder = folder or self._folder
+        return self.ask("fork", rank, modules, folder, files=files)
+
+    def ask(self, method: str, *arguments: object, files: Sequence[int] = ()) -> int:
+        """Ask the zygote to call a method, with copies of these descriptors; gives the answer's number."""
+        number = next(self._numbers)
         try:
-            socket.send_fds(self.control, [pickle.dumps(request)], list(descriptors))
+            socket.send_fds(self.control, [pickle.dumps(Ask(number, method, arguments))], list(files))
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             raise self._ended() from None
+        return number
+
+    def answer(self, number: int, seconds: float) -> Answer | None:
+        """Wait for the answer of this number; None if it has not come in time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for event in self._answers(deadline):
+                if isinstance(event, Answer) and event.number == number:
+                    return event
+        return None
 
     def events(self, seconds: float) -> list[ZygoteEvent]:
         """Take the events that have arrived, and wait at most ``seconds`` for the first one."""
@@ -211,8 +210,11 @@ class ZygoteProcess:
                 raise self._ended()
             event = pickle.loads(data)
             if isinstance(event, Broken):
+                check = f"check torch with: {self._python} -c 'import torch, torch.distributed'"
                 raise LaunchError(
                     f"the process that ranks are forked from failed: {event.reason}; the ranks were stopped"
+                    if self._ready
+                    else f"the ranks cannot import what they need: {event.reason}; {check}"
                 )
             events.append(event)
         return events
@@ -232,24 +234,27 @@ class ZygoteProcess:
             self.kill()
             raise LaunchError("the process that ranks are forked from was stopped by a signal; the ranks were ended")
 
-    def begin_preload(self, request: Preload) -> None:
-        """Let the zygote import a module; ``preloaded`` follows."""
-        with contextlib.suppress(LaunchError):  # it has ended, and ``preloaded`` says so
-            self.wait_until_ready()
-            self.request(request)
-
-    def preloaded(self) -> Preloaded:
-        """Wait for the answer to ``begin_preload``."""
-        deadline = time.monotonic() + _PRELOAD_SECONDS
+    def preload(self, request: Preload) -> Callable[[], Preloaded]:
+        """Let the zygote import a module; the result waits until that is done."""
+        ended = Preloaded(reason="ends its process")
         try:
-            while time.monotonic() < deadline:
-                for event in self._answers(deadline):
-                    if isinstance(event, Preloaded):
-                        return event
+            self.wait_until_ready()
+            asked = self.ask("preload", request)
         except LaunchError:
-            return Preloaded(reason="ends its process")
-        self.kill()
-        return Preloaded(reason=f"takes more than {_PRELOAD_SECONDS:.0f} s")
+            return lambda: ended
+
+        def preloaded() -> Preloaded:
+            try:
+                answer = self.answer(asked, _PRELOAD_SECONDS)
+            except LaunchError:
+                return ended
+            if answer is None:
+                self.kill()
+                return Preloaded(reason=f"takes more than {_PRELOAD_SECONDS:.0f} s")
+            found: Preloaded = Preloaded(reason=answer.error) if answer.error else answer.value
+            return found
+
+        return preloaded
 
     @property
     def remark(self) -> str:
@@ -262,15 +267,10 @@ class ZygoteProcess:
         """Kill and reap everything below the zygote; False if that failed and the zygote is of no more use."""
         try:
             self.require_running()
-            self.request(Sweep(seconds))
-            deadline = time.monotonic() + seconds + _SWEEP_SECONDS
-            while time.monotonic() < deadline:
-                for event in self._answers(deadline):
-                    if isinstance(event, Swept):
-                        return not event.remaining
+            answer = self.answer(self.ask("sweep", seconds), seconds + _SWEEP_SECONDS)
         except LaunchError:
             return False
-        return False
+        return answer is not None and answer.value == ()
 
     def kill(self) -> None:
         """Kill the zygote and thereby its ranks; a thread that waits for events gets an error; ``close`` follows."""

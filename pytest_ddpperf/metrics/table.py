@@ -90,17 +90,17 @@ class Metric:
     """One metric: how it is named, compared and computed.
 
     Attributes:
-        name: in snake_case; what results and baselines call it.
+        name: its name in results and baselines, in snake_case.
         unit: an SI base unit, ``B``, a rate of them, or ``1``.
         better: the direction of an improvement.
-        family: ``absolute`` for what belongs to one machine, ``relative`` for what partners of one run make up.
-        scale: compared by quotient or by subtraction.
-        samples: one number for each launch that has it; None if none has.
-        gated: whether its verdict counts for the result's.
-        min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
-        rules: what is special to it.
-        within: what launches know of its scatter; None if they know nothing.
-        bounds: the values that are possible; noise may give samples beyond them.
+        family: ``absolute`` if it belongs to one machine, ``relative`` if it compares partners of one run.
+        scale: ``ratio`` compares by quotient, ``difference`` by subtraction.
+        samples: function that returns one number for each launch, or None if no launch has it.
+        gated: whether it can fail a test.
+        min_tolerance: the smallest useful tolerance, as a fraction (absolute for differences).
+        rules: rules of this metric.
+        within: function that returns the scatter within launches; None if launches do not know it.
+        bounds: the possible values; noise may give samples beyond them.
     """
 
     name: str

@@ -85,8 +85,8 @@ def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
     node = settings.ranks_per_node
     if settings.network in CLUSTERS and ranks > node and ranks % node:
         raise SettingError(f"world_size={ranks} does not fill nodes of ranks_per_node={node}: give a multiple of it")
-    if settings.accelerator is not None and way.variables:
-        names = ", ".join(name for name, _ in way.variables)
+    if settings.accelerator is not None and settings.env:
+        names = ", ".join(name for name, _ in settings.env)
         raise SettingError(
             f"env of {names}: accelerator={settings.accelerator} models each operator, whatever variables there are; "
             "leave one of them out"

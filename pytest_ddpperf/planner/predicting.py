@@ -167,10 +167,10 @@ class Predictor:
         session, settings = self.session, call.settings
         if settings.accelerator is not None and settings.network != HERE:
             settings = replace(settings, counts="only")  # nothing is timed, whoever measures beside
-        here = session.environment(settings, 1, way.variables)
+        here = session.environment(settings, 1)
         if settings.accelerator is None and not here.simulated:
             together = min(ranks, self._room(here))  # what this machine runs without sharing cores or GPUs
-            here = here if together <= 1 else session.environment(settings, together, way.variables)
+            here = here if together <= 1 else session.environment(settings, together)
         asked = replace(here, world_size=ranks)
         require_network(call.settings, asked, self._room(here), self.session.archive.network)
         variant = call.variant(way.subject, asked, strategy=way.strategy, name=name)

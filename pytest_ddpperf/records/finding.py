@@ -15,9 +15,9 @@ class Finding:
     """Something that a reader of a result needs to know.
 
     Attributes:
-        code: which kind of remark it is, in snake_case; ``reports.findings`` has the words of each.
-        facts: the figures, names and records that the words need, by name. A fact is a text only where the text is
-            somebody else's, such as the message of an error, or is kept in a file.
+        code: kind of note, in snake_case; ``reports.findings`` has its sentence.
+        facts: the figures, names and records of the sentence, by name. A fact is a text only if somebody else wrote it,
+            such as the message of an error, or if a file keeps it.
     """
 
     code: str

@@ -50,43 +50,42 @@ class RankLaunch:
 
     Attributes:
         rank: its number.
-        step_times: seconds of each timed step on this rank, in order, without those that updated nothing; where a
-            strategy does something every n steps only, the mean of each n that all did.
+        step_times: seconds of each timed step on this rank, in order, without steps that updated nothing. If a strategy
+            does something in every n-th step only, each value is the mean of n steps.
         skipped_steps: numbers of the timed steps, from 0, that updated nothing because fp16 gradients overflowed.
         picked: the settings of data loading that ``auto`` chose, and a sentence on them; None without ``auto``.
-        memory: by kind, see ``instruments.memory.LABELS``: ``peak_resident`` on CPU (peak resident memory above the
-            level before the model was built), ``peak_allocated`` and others of the caching allocator on CUDA, in bytes.
-        device_memory: what this rank's GPU had in use; None on CPU.
+        memory: bytes by kind: ``peak_resident`` on the CPU (peak resident memory above the level before the model was
+            built), ``peak_allocated`` and others of the caching allocator on CUDA. See ``instruments.memory.LABELS``.
+        device_memory: memory in use on this rank's GPU; None on the CPU.
         loss: the last timed step's loss on this rank; None if the step returns none.
-        mean_loss: the mean over the timed steps that updated something; None if the step returns none, and on
-            devices, where to read the loss of each step would make the host wait in it.
-        learning_rate: of a Workload's first group of parameters after the timed steps; None elsewhere.
-        phases: where the time of steps after the timed ones went; None if they were not taken apart.
-        communication: steps after those, with and without synchronisation of gradients; None if they were not run.
-        no_headroom: why not, where copies of the training state would not fit into memory; the same on all ranks.
-        kept: why not, where a step of the user's own leaves no synchronisation out; empty if it does.
-        rates: what its device reaches in simple work; None if steps were not taken apart, or there was no memory.
-        held: bytes that the process held before and after each of a few steps of a pass of their own; empty if the
-            system does not tell.
+        mean_loss: mean loss of the timed steps that updated something; None if the step returns none, and on GPUs,
+            which would have to wait for each loss.
+        learning_rate: of a Workload's first parameter group after the timed steps; None for other training.
+        phases: phases of steps after the timed ones; None if they were not measured.
+        communication: later steps with and without synchronisation of gradients; None if they were not run.
+        no_headroom: why they were not run, if copies of the training state would not fit into memory; equal on all
+            ranks.
+        kept: why they were not run, if your own step cannot run without synchronisation; else empty.
+        rates: rates of its device in simple work; None without measured phases, or if memory was lacking.
+        held: bytes that the process held before and after each of a few separate steps; empty if unknown.
         samples_per_step: this rank's samples in one step; None if unknown.
         tokens_per_step: this rank's tokens in one step; None if unknown.
-        epoch_steps: steps that its loader has batches for, not always a whole number; None without a length.
-        background: whether the rank had processes or threads of its own, which work on while its steps wait.
-        taken: bytes of the machine's memory that its process took at most, the import of the user's modules included;
-            None where launches are interleaved, or where the system does not tell.
-        cpu_time: seconds for which its process had a core in a timed step, all threads together and on average, without
-            child processes; None if a GPU does the work, steps overflowed, or the system does not tell.
-        blocks: how many of ``step_times`` belong to each block that ranks began together; empty where launches are not
-            interleaved and the host timed their steps.
-        cpu_blocks: ``cpu_time`` of each block; empty if there are none, or it is not known.
-        worked: seconds from its first step to the end of what it was asked for.
-        first_step: seconds from the call that builds what is trained to the end of its first step.
-        compiling: seconds of them and of the warm-up in which torch.compile compiled; None without it.
-        tracers: modules of what Python called for each line or function of the timed steps, such as coverage's.
-        imported: the slowest import of rank 0; None on other ranks, and where nothing worth a report was imported.
-        unseen: the largest share of a block's wall time that the device's events differ from, of blocks that have the
-            wall time therefore; 0 if there are none; None if the host timed the steps.
-        window: begin and end of its timed steps, by ``time.monotonic``; None if there were none.
+        epoch_steps: steps that its loader has batches for, perhaps a fraction; None without a length.
+        background: whether the rank had other processes or threads, which work on while its steps wait.
+        taken: most bytes of memory that its process took, imports included; None if interleaved, or if it is unknown.
+        cpu_time: mean seconds of a timed step for which its process had a core, all threads added, without child
+            processes; None if a GPU does the work, steps overflowed, or the system does not report it.
+        blocks: number of ``step_times`` of each block; empty if the host timed steps that were not interleaved.
+        cpu_blocks: ``cpu_time`` of each block; empty without blocks, or if it is unknown.
+        worked: seconds from its first step to its last result.
+        first_step: seconds from building the training to the end of its first step.
+        compiling: seconds of the first step and the warm-up in which torch.compile compiled; None without it.
+        tracers: modules of functions that Python called for each line or function of the timed steps, such as
+            coverage's.
+        imported: the slowest import of rank 0; None on other ranks, and if no import was slow.
+        unseen: largest share of a block's wall time that GPU events missed; 0 for none; None if the host timed the
+            steps.
+        window: begin and end of its timed steps, by ``time.monotonic``; None without timed steps.
     """
 
     rank: int
@@ -126,12 +125,12 @@ class Launch:
     """One fresh process group, from start to end: the unit of statistics.
 
     Attributes:
-        round: which round of the run it belongs to; launches of variants in one round are partners.
-        ranks: what each rank reports, by rank.
-        seconds: how long the whole launch took, start-up included.
-        health: what else went on in the machine meanwhile; None if it was not read.
-        step_times: seconds of each timed step; a step lasts as long as its slowest rank.
-        figures: what was computed of it so far, by name; a changed copy begins with none.
+        round: its round of the run; launches of variants in one round are partners.
+        ranks: the report of each rank, by rank.
+        seconds: duration of the whole launch with its start.
+        health: state of the machine meanwhile; None if it was not read.
+        step_times: seconds of each timed step; a step lasts as long as on its slowest rank.
+        figures: figures computed from it so far, by name; a changed copy begins with none.
     """
 
     round: int

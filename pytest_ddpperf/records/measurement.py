@@ -99,12 +99,12 @@ class BenchmarkId:
     """Which benchmark of a test something belongs to.
 
     Attributes:
-        name: tells this benchmark from the others of its test, e.g. ``ddp`` or ``ddp w2``.
-        strategy: how the ranks are synchronised, options included; ``custom`` for a step that brings its own.
-        mode: how a point of a scaling curve was measured; None for a plain benchmark.
+        name: the benchmark's name within its test, such as ``ddp`` or ``ddp w2``.
+        strategy: strategy with its options; ``custom`` for a step that has its own.
+        mode: ``weak`` or ``strong`` for a point of a scaling curve; None for another benchmark.
         environment: the machine, the software and the group.
-        recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``;
-            with variables and the limit of memory of its ranks, which are no part of a name.
+        recipe: settings of the training that are not the defaults, ``{"precision": "bf16"}``, with environment
+            variables and the limit of memory, which are not in the name.
         world_size: number of ranks.
     """
 
@@ -145,16 +145,16 @@ class Measurement(BenchmarkId):
     """One variant of one benchmark, measured: everything that metrics are computed from.
 
     Attributes:
-        plan: how many steps each launch ran.
-        launches: in the order measured.
-        fresh_from: the number of launches after which a metric looked worse; those that follow confirm it.
-        diagnoses: launches that find where the time goes and whether memory grows; no time above has their steps.
-        findings: remarks that a reader of the numbers needs; ``reports.findings`` has their words.
+        plan: the number of steps of each launch.
+        launches: timed launches, in the order measured.
+        fresh_from: number of launches until a metric looked worse; later launches confirm it.
+        diagnoses: launches after the verdict that measure phases, communication and growth of memory.
+        findings: notes on the numbers; ``reports.findings`` has their sentences.
         series: its metrics; ``measurement["step_time"]`` is one of them.
-        counts: what one of its steps does, counted on all ranks; None if nothing was counted.
-        profile: its communication as the profiler sees it; None if it was not profiled.
-        over: the name of the variant, measured side by side, that its speedup is over; None for none.
-        turns: whether its steps were interleaved with those of other launches, and so last a little longer.
+        counts: counts of a step on all ranks; None if nothing was counted.
+        profile: communication as the profiler sees it; None if it was not profiled.
+        over: name of the variant that its speedup is relative to; None without one.
+        turns: whether its steps were interleaved with other launches, which makes them a little longer.
     """
 
     plan: Plan
@@ -279,20 +279,20 @@ class MetricRules:
     """What is special to a metric where it is judged and reported. Files do not keep it.
 
     Attributes:
-        timed: whether it is made of timed steps.
+        timed: whether timed steps make it up.
         partnered: whether it is a quotient of two benchmarks of one run.
-        diagnosed: whether it is of diagnosed launches, which follow the verdict on times.
-        repeats_step_time: whether its verdict only repeats that of the step time.
-        stands_in: whether it is worse only in place of a step time that remains undecided.
-        paired_only: whether it is gated only where the reference is measured in the same rounds.
-        drifts: whether it is another one if the machine is faster or slower: times, rates and quotients of times are,
-            bytes, counts and seeded losses are not.
-        usual_scatter: standard deviation that a launch's number usually has, for few launches; None if unknown.
+        diagnosed: whether it comes from launches after the verdict on times.
+        repeats_step_time: whether its verdict only repeats the verdict on the step time.
+        stands_in: whether it is red only in place of an undecided step time.
+        paired_only: whether it is gated only if the reference is measured in the same rounds.
+        drifts: whether it changes with the machine's speed: times, rates and quotients of times do; bytes, counts and
+            seeded losses do not.
+        usual_scatter: usual standard deviation of a launch, for few launches; None if unknown.
         negligible: the amount below which a difference means nothing.
-        after_steps: whether it is comparable only after as many steps.
-        weight: its share of the significance level, beside those of the others that a benchmark is gated by; 0 for what
-            has no scatter that could raise a false alarm.
-        alarm_only: whether it may turn a result red, and never keeps one from green while it is undecided.
+        after_steps: whether it is comparable only after the same number of steps.
+        weight: its share of the significance level, relative to the benchmark's other gated metrics; 0 if it has no
+            noise.
+        alarm_only: whether it may turn a result red, and does not keep a result from green while it is undecided.
     """
 
     timed: bool = False
@@ -320,19 +320,19 @@ class Series:
 
     Attributes:
         metric: name of the metric.
-        unit: of its values.
+        unit: unit of its values.
         better: the direction of an improvement.
-        scale: ``ratio`` for quantities compared by their quotient, ``difference`` for those compared by subtraction,
-            ``exact`` for what has no noise and must be equal.
-        gated: whether its verdict counts for the result's.
-        min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
+        scale: ``ratio`` compares by quotient, ``difference`` by subtraction, ``exact`` for equality of values without
+            noise.
+        gated: whether it can fail a test.
+        min_tolerance: the smallest useful tolerance, as a fraction (absolute for differences).
         samples: one number for each launch.
-        value: that of all launches together, in ``unit``.
-        interval: where that value lies; None if its scatter is unknown.
-        within: for each launch how far each block of its steps moves its sample, on the scale of analysis; empty where
-            the metric is not made of steps. See ``stats.blocks``.
+        value: the value over all launches, in ``unit``.
+        interval: interval of the value; None if its scatter is unknown.
+        within: for each launch, how far each block of its steps moves its sample, on the scale of analysis; empty if no
+            steps make it up. See ``stats.blocks``.
         own: standard deviation that a launch adds to that, on the same scale.
-        rules: what is special to the metric.
+        rules: rules of this metric.
     """
 
     metric: str

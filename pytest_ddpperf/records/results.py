@@ -151,30 +151,30 @@ class Comparison:
     """One metric, judged.
 
     Attributes:
-        series: of the candidate.
-        gated: whether the verdict counts for the result's.
+        series: the candidate's series.
+        gated: whether it can fail a test.
         baseline: the value of the reference; None if it has none.
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
-        change_interval: where the change lies with 95 % confidence over all looks.
-        standard_error: of the change, on the scale of analysis: of its logarithm, where all samples are above 0.
+        change_interval: interval of the change with 95 % confidence over all looks.
+        standard_error: standard error of the change, on the scale of analysis (of its logarithm if all samples are
+            above 0).
         tolerance: the change that the test accepts.
-        margin: the worsening that it was shown not to reach if it is unchanged; None if no scatter decides.
-        mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, had
-            it come under suspicion: it is then measured for as long as the time allows.
+        margin: the worsening that an unchanged metric was shown not to reach; None if no scatter decides.
+        mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, if
+            it had looked suspicious and was measured for as long as the time allows.
         bound: the worsening that the run rules out, one-sided with 95 % confidence; None without a known scatter.
-        verdict: for this metric alone.
-        note: why the verdict is what it is, where the numbers do not show it; else None.
-        difference: what changed in a count, where the note says why it is not comparable.
+        verdict: verdict on this metric alone.
+        note: why it has this verdict, if the numbers do not show it; else None.
+        difference: the change of a count whose note says why it is not comparable; else None.
         suspicious: whether it looks so much worse that fresh launches have to judge it.
-        promising: whether it looks as much better, so that beside another revision more launches have to judge it.
-        enough: about how many launches would show what is suspicious to be worse, and another open metric to be no
-            worse; None if no number would, or none is known.
+        promising: whether it looks so much better than another revision that more launches have to judge it.
+        enough: about how many launches would show that a suspicious metric is worse, or that an open one is not; None
+            if no number would, or if it is unknown.
         df: degrees of freedom of the standard error.
-        base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
-            another revision, of the same rounds in the same order.
-        worse_in: in how many of the candidate's samples it was worse than the reference: than that of the same round
-            where both have the same rounds, else than the median. None if one sample or none tells it, and where
-            nothing was compared.
+        base_samples: one number for each launch of ``baseline``; for another revision, from the same rounds in the same
+            order as the samples of ``series``.
+        worse_in: number of the candidate's samples that were worse than the reference: its sample of the same round, or
+            else its median. None if at most one sample shows it, or nothing was compared.
         paired: whether both sides were measured in the same rounds.
     """
 
@@ -206,15 +206,15 @@ class Result:
 
     Attributes:
         test: pytest node id.
-        name: of the variant within its test.
-        measurement: of the candidate.
+        name: name of the variant within its test.
+        measurement: the candidate's measurement.
         comparisons: one for each metric; ``result["step_time"]`` is one of them.
-        verdict: of the benchmark as a whole.
-        reference: what the benchmark is compared with: a stored baseline or another revision.
-        findings: remarks that a reader of the verdict needs.
-        seconds: of measuring, of all benchmarks that were measured side by side with this one.
-        spent: the seconds of the call that measured them; None if nobody kept them.
-        attempt: which run of the test it is, from 1; of a test that is run again.
+        verdict: verdict on the whole benchmark.
+        reference: the other side of the comparison: a stored baseline or another revision.
+        findings: notes on the verdict.
+        seconds: time of measuring this benchmark and all that were measured side by side with it.
+        spent: seconds of the call that measured them, by purpose; None if they are unknown.
+        attempt: number of this run of the test, from 1, if the test runs again.
         failure: why its test failed, a line for each reason; empty if it passed.
     """
 

@@ -211,7 +211,7 @@ def _writing(path: Path, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or error
+        why = "its folder is a file" if isinstance(error, FileExistsError) else error.strerror or error
         raise SettingError(f"{option}: {path} cannot be written: {why}; name another file") from None
 
 

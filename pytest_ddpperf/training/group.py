@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.launch.exceptions import failed_report
+from pytest_ddpperf.launch.faults.exceptions import failed_report
 from pytest_ddpperf.training.mesh import mesh_of
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from pytest_ddpperf.instruments.memory import (
 )
 from pytest_ddpperf.instruments.torch_internals import compile_seconds, compiled_graphs, meet
 from pytest_ddpperf.launch import progress
-from pytest_ddpperf.launch.flight_recorder import ANSWERING
-from pytest_ddpperf.launch.imports import end_watch
+from pytest_ddpperf.launch.faults.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.interleaving import TurnClient
+from pytest_ddpperf.launch.preloading.imports import end_watch
 from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.training.jobs import growth_steps

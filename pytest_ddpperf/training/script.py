@@ -21,18 +21,17 @@ class Script:
     """Training code that was written for torchrun, or a function that trains, measured between its optimizer steps.
 
     Every rank runs it from the start: a file as ``__main__``, a function without arguments. It finds the environment
-    that torchrun gives, and makes and destroys its own process group. A step ends where the first optimizer that steps
-    has stepped; validation, printing and saving belong to the step that they lie in. The code is stopped by a
-    ``BaseException`` when enough steps are measured, so its ``finally`` blocks run and what follows its loop does not.
+    that torchrun gives, and makes and destroys its own process group. A step ends when the first optimizer that steps
+    has stepped; validation, printing and saving in between are part of the step. A ``BaseException`` stops the code
+    when enough steps are measured, so its ``finally`` blocks run, and code after its loop does not.
 
-    Each launch finds the project's files in a folder of its own, with the working folder and the script in it. What it
-    writes there is gone before the next launch, and when the run ends: no launch resumes from what another one has
-    saved.
+    Each launch finds the project's files in a separate folder, with the working folder and the script in it. The folder
+    is removed before the next launch and at the end of the run, so no launch resumes from another one's files.
 
     Attributes:
         target: the path of the file, from the folder of the test or else from pytest's rootdir; or a function.
-        arguments: what ``sys.argv`` has after the name of the file.
-        keep_files: whether launches write into the project itself, where later ones find it.
+        arguments: the rest of ``sys.argv``, after the name of the file.
+        keep_files: whether launches write into the project itself, and later ones find the files.
 
     Raises:
         WorkloadError: the function takes arguments.

@@ -38,7 +38,7 @@ class Workload:
 
     A step zeroes the gradients, computes ``outputs = model(inputs)`` and ``loss(outputs, targets)``, runs backward,
     synchronises the gradients and calls ``optimizer.step()``. The data come from either ``batch`` or ``loader``.
-    ``forward`` takes the place of ``loss`` where batches are no pairs or the model has several inputs.
+    ``forward`` takes the place of ``loss`` if batches are no pairs or the model has several inputs.
 
     Attributes:
         model: returns the module, which is then moved to the rank's device.
@@ -47,12 +47,12 @@ class Workload:
         loader: ``loader(rank, world_size)`` returns an iterable of such batches (a DataLoader), which begins again when
             it is exhausted. Waiting for a batch and moving it to the device are part of the step.
         loss: returns a scalar from ``(outputs, targets)``.
-        forward: returns the loss, a scalar, from ``(model, batch)``. A batch is then whatever ``batch`` or the loader
-            gives, such as a dict: ``forward=lambda model, batch: model(**batch).loss``.
+        forward: returns the loss, a scalar, from ``(model, batch)``. A batch may then be anything, such as a dict:
+            ``forward=lambda model, batch: model(**batch).loss``.
         optimizer: returns the optimizer for the given parameters.
         scheduler: returns a scheduler of torch for that optimizer; its ``step()`` follows each optimizer step. None to
             keep the learning rate.
-        evaluate: ``evaluate(model, device)`` returns how good the model is, for ``converge``: a number, or numbers by
+        evaluate: ``evaluate(model, device)`` returns the model's quality, for ``converge``: a number, or numbers by
             name, ``{"accuracy": 0.9}``. Every rank calls it, in evaluation mode without gradients, and the mean over
             ranks counts.
         samples_per_step: how many samples one rank's step trains on. In strong mode a workload describes the whole

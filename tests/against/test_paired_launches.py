@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddpperf.against.paired_launches import PairedLaunches, _require_own
 from pytest_ddpperf.errors import SameCode
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.redirection import Observed, Redirection
 from pytest_ddpperf.launch.streams import RankOutput
 

@@ -235,6 +235,30 @@ def test_what_fits_no_command_is_refused(
     assert problem in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["show", "{}"], ["list", "--baselines", "{}"], ["trend", "--history", "{}"], ["trace", "summary", "{}"]],
+)
+def test_a_name_that_is_too_long_is_an_error_of_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word.format("x" * 300) for word in arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("ddpperf: error: [Errno 36] File name too long: ")
+    assert line.endswith("x'; name another file or folder")
+
+
+def test_a_file_that_does_not_fit_into_memory_is_an_error_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read_pins(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("pytest_ddpperf.cli.bisect.package_search.read_pins", read_pins)
+    assert main(["bisect", "--packages", "old.txt", "new.txt"]) == 2
+    assert capsys.readouterr().err == "ddpperf: error: a file is too large; name another file or folder\n"
+
+
 @pytest.mark.parametrize("arguments", [["list"], ["init"], ["trend"], ["history", "csv", "t"]])
 def test_a_current_folder_that_was_removed_is_told(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

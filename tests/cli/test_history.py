@@ -54,6 +54,14 @@ def test_files_become_runs_as_if_they_had_been_recorded(history: Path, tmp_path:
         assert len(entries(history, metric)) == 8
 
 
+def test_a_file_of_any_name_is_told_in_one_line(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["history", "add", str(runs[0]), "--history", str(tmp_path / "\udcff\n\x1b.db")]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith(r"\udcff\n\x1b.db")
+
+
 def test_a_run_that_is_there_is_not_added_again(
     history: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,16 +103,16 @@ def test_the_status_says_whether_the_second_run_is_worse(tmp_path: Path, capsys:
         counts = Counts(
             totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={}
         )
-        made = result("t.py::test_a", 0.04, calls, counts=counts)
+        made = result("t.py::test_\x1b", 0.04, calls, counts=counts)  # with what a terminal would obey
         return str(written(tmp_path / f"{name}.json", replace(made, comparisons=made.comparisons[:1])))
 
     few, many = counted("a", 2.0), counted("b", 3.0)
     assert main(["compare", few, few]) == 0
     capsys.readouterr()
     assert main(["compare", few, many]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "regressed: test_a ddp: all_reduce 2 -> 3 calls"
+    assert capsys.readouterr().out.splitlines()[-1] == r"regressed: test_\x1b ddp: all_reduce 2 -> 3 calls"
     assert main(["compare", few, many, "--markdown", "-"]) == 1
-    assert capsys.readouterr().err == "regressed: test_a ddp: all_reduce 2 -> 3 calls\n"
+    assert capsys.readouterr().err == "regressed: test_\\x1b ddp: all_reduce 2 -> 3 calls\n"
     assert main(["compare", few, many, "--fail-on=none"]) == 0
     assert main(["compare", many, few]) == 0
     assert main(["compare", many, few, "--fail-on=+improved"]) == 1

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError, RankSkipped, SettingError
 from pytest_ddpperf.launch.context import Gpus, Placement, TorchMachine, place, versions
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Call, Job
 
@@ -148,7 +148,7 @@ def test_what_is_visible_decides_what_the_machine_has(name: str, monkeypatch: py
     launcher = Launcher(environ={})
     asked = answers(launcher, monkeypatch, (TWO_GPUS,), (NO_GPU,))
     assert launcher.machine() is launcher.machine() is TWO_GPUS
-    monkeypatch.setattr(launcher, "_environ", {name: ""})
+    monkeypatch.setattr(launcher, "environ", {name: ""})
     assert launcher.machine() is NO_GPU
     assert Launcher(like=launcher).machine() is NO_GPU
     assert asked == [((True,), 1, ())] * 2

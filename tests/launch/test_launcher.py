@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, SettingError
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 
 if TYPE_CHECKING:

@@ -17,11 +17,12 @@ import pytest
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import payload
 from pytest_ddpperf.launch.context import Gpus, RankContext, TorchMachine
-from pytest_ddpperf.launch.failures import RankEnd
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.faults.failures import RankEnd
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import Finished
+from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 T = TypeVar("T")
@@ -147,8 +148,8 @@ def test_ranks_with_a_gpu_have_longer_to_end(launchers: Launchers, monkeypatch: 
     gpus = Gpus(names=("H200",), pci=(None,))
     machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=gpus, nccl=True, backends=("gloo", "nccl"))
 
-    def conducted(_zygotes: object, _job: object, sweep: Callable[[], None], *_: object) -> Any:
-        sweep()
+    def conducted(here: RankProcesses, *_: object) -> Any:
+        here.sweep()
         return [RankEnd(rank=0, report=Finished(payload.dump_result(None, 0), 0), status=0)], 0.0
 
     monkeypatch.setattr("pytest_ddpperf.launch.launcher.run_ranks", conducted)

@@ -17,7 +17,7 @@ import pytest
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import processes
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Fork, Refused
+from pytest_ddpperf.launch.messages import Answer, Ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,13 +62,12 @@ def test_a_rank_whose_files_the_kernel_dropped_is_refused_with_the_reason(
 ) -> None:
     controller, _, zygote = ends
     first = os.open(os.devnull, os.O_RDONLY)
-    received: list[Any] = [(pickle.dumps(Fork(3)), [first], socket.MSG_CTRUNC, None), (b"", [], 0, None)]
+    received: list[Any] = [(pickle.dumps(Ask(3, "fork")), [first], socket.MSG_CTRUNC, None), (b"", [], 0, None)]
     monkeypatch.setattr(socket, "recv_fds", lambda *_: received.pop(0))
     controller.send(b"something")
     assert zygote.serve() is None
-    assert pickle.loads(controller.recv(4096)) == Refused(
-        3, "the process that ranks are forked from has too many files open"
-    )
+    reason = "the process that ranks are forked from has too many files open"
+    assert pickle.loads(controller.recv(4096)) == Answer(3, None, reason)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(first)
 

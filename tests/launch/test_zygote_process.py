@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import signal
 import socket
@@ -20,7 +21,6 @@ import pytest
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import processes, zygote_process
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Fork, Sweep
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
 if TYPE_CHECKING:
@@ -222,13 +222,14 @@ def test_a_zygote_that_takes_no_request_is_told() -> None:
         raise subprocess.TimeoutExpired("zygote", seconds)
 
     zygote = ZygoteProcess.__new__(ZygoteProcess)
+    zygote._numbers = itertools.count()
     zygote.control, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process: Any = SimpleNamespace(wait=wait)
     zygote._process = process
 
     def ask_on() -> None:
         for _ in range(100_000):  # until no more fits into its socket
-            zygote.request(Sweep(0.0))
+            zygote.ask("sweep", 0.0)
 
     with zygote.control, of_zygote:
         zygote.control.settimeout(0.01)
@@ -247,6 +248,7 @@ def test_a_zygote_that_the_kernel_does_not_end_is_left_to_it_without_its_files(
         raise subprocess.TimeoutExpired("zygote", seconds)
 
     zygote = ZygoteProcess.__new__(ZygoteProcess)
+    zygote._folder, zygote._numbers = "", itertools.count()
     zygote.control, of_zygote = socket.socketpair()
     zygote.mark, zygote._ready, zygote._output = "mark", True, Path(os.devnull).open("rb")  # noqa: SIM115
     process: Any = SimpleNamespace(pid=os.getpid(), poll=lambda: None, wait=wait, kill=lambda: killed.append("zygote"))
@@ -256,7 +258,7 @@ def test_a_zygote_that_the_kernel_does_not_end_is_left_to_it_without_its_files(
     folder = tmp_path / "files"
     (folder / "checkpoints").mkdir(parents=True)
     with of_zygote:
-        zygote.request(Fork(0, folder=str(folder)))
+        zygote.fork(0, (), str(folder), ())
         zygote.close()
     assert not folder.exists()
     assert waited == [zygote_process._END_SECONDS] * 2

@@ -24,10 +24,10 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock
 from pytest_ddpperf.instruments.memory import read_resident
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.imports import ImportWatch
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.preloading.imports import ImportWatch
 from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan

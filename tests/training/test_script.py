@@ -21,7 +21,7 @@ from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
 from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps
 from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import COUNTS, Counts, merged
 from pytest_ddpperf.records.launch import RankLaunch

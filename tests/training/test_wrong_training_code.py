@@ -239,7 +239,7 @@ TOLD_BY_RANKS = [
         "recurrent",
         r"backward through the graph a second time.*; a step uses a tensor of an earlier step, .*detach",
     ),
-    Row("build_cuda", "on_cuda", r"this rank computes on the CPU: leave .cuda\(\) and .to\('cuda'\) out"),
+    Row("build_cuda", "on_cuda", r"this rank computes on the CPU: a script asks torch.cuda.is_available\(\)"),
     Row(
         "no_module",
         "runs(lambda: importlib.import_module('ours'))",

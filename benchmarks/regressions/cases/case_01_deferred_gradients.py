@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=1,
-    title="a helper that defers the gradients of DDP does not know FSDP2",
+    title="a helper defers gradient synchronisation for DDP, but not for FSDP2",
     threads=("NVIDIA/cosmos-framework#161", "huggingface/accelerate#3762"),
     program="""\
 from contextlib import nullcontext

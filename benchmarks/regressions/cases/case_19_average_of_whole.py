@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=19,
-    title="the average of FSDP1's weights is taken of the whole model, which is gathered in each step",
+    title="the average of the weights needs the whole FSDP1 model, which each step gathers",
     threads=("thu-ml/Causal-Forcing#20",),
     program="""\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

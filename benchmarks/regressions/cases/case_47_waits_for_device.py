@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=47,
-    title="a synchronize() of the whole device stands in each step",
+    title="each step calls synchronize() for the whole device",
     threads=("yoshitomo-matsubara/torchdistill#194",),
     program="""\
 def finished(device):

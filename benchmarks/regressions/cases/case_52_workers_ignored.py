@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=52,
-    title="`num_workers` no longer reaches the DataLoader, so the training process loads",
+    title="`num_workers` no longer reaches the DataLoader, so the training process loads the data",
     threads=("fastai/fastai#3954",),
     program="""\
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset

@@ -129,9 +129,14 @@ class Endpoints:
         return self.error < MAX_ERROR or self.commits.next is None
 
 
+def expected_probes(commits: Searched) -> int:
+    """Returns about how many more probes a search takes: each one halves the suspects."""
+    return (len(commits.suspects) - 1).bit_length()
+
+
 def error_share(left: float, commits: Searched) -> float:
     """What the next answer may be wrong by, of the error that is left to all answers; one share is always kept."""
-    return left / (commits.expected_probes + 1)
+    return left / (expected_probes(commits) + 1)
 
 
 def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoints | None:

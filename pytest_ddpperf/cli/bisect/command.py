@@ -18,6 +18,7 @@ from pytest_ddpperf.cli.bisect.bisector import (
     Endpoints,
     RunProbe,
     Searched,
+    expected_probes,
     measured_ends,
 )
 from pytest_ddpperf.cli.bisect.commits import SHORT, CommitRange, commits_between
@@ -131,7 +132,7 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe, concl
     bisector, number = Bisector(endpoints, run), 0
     while (commit := bisector.commits.next) is not None:
         number += 1
-        total = max(number, commits.expected_probes)
+        total = max(number, expected_probes(commits))
         probe = f"probe {number} of about {total}: {commits.short(commit)} ..."
         print(*wrapped([probe], terminal_width()), sep="\n", end=" ", flush=True)
         found = bisector.probe(commit)
@@ -178,7 +179,7 @@ def _duration_lines(endpoints: Endpoints) -> list[str]:
     most = endpoints.effort.get("max_time")
     if most is None:
         return [commits]
-    least, number = most / MORE_TIME, endpoints.commits.expected_probes
+    least, number = most / MORE_TIME, expected_probes(endpoints.commits)
     each = f"measuring for {span(least)} to {span(most)}"
     probes = f"1 probe to confirm it, {each}"
     if number:

@@ -56,11 +56,6 @@ class CommitRange:
         candidates = [commit for commit in self.suspects[:-1] if commit not in self.answers]
         return max(candidates, key=self._distances.__getitem__, default=None)
 
-    @property
-    def expected_probes(self) -> int:
-        """About how many more probes the search takes: each one halves the suspects."""
-        return (len(self.suspects) - 1).bit_length()
-
     def answered(self, commit: str, answer: Answer) -> CommitRange:
         """The range after a probe of a commit."""
         return replace(self, answers={**self.answers, commit: answer})

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_ddpperf.against.interpreter import Interpreter
 from pytest_ddpperf.cli.bisect.bisector import Bisector, RunProbe
 from pytest_ddpperf.cli.bisect.environments import Environments, PipRefused, cache_folder
-from pytest_ddpperf.cli.bisect.packages import ALONE, PackageRange, Pins, packages_between, read_pins, require_changes
+from pytest_ddpperf.cli.bisect.packages import ALONE, PackageRange, Pins, packages_between, read_pins
 from pytest_ddpperf.cli.bisect.processes import run_probe
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.phrases import first_of
@@ -27,7 +27,8 @@ def prepared(
     """
     environments = Environments(folder=cache_folder(), pip=tuple(shlex.split(pip_arguments)), base=base)
     old, new = (read_pins(Path(given), given) for given in files)
-    require_changes(old, new, files)
+    if old == new:
+        raise SettingError(f"--packages {' '.join(files)}: both list the same packages: nothing lies between them")
     sides = [_whole(environments, given, pins).path for given, pins in zip(files, (old, new), strict=True)]
     packages = packages_between(old, new, files, sides)
 

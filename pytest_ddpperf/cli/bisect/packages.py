@@ -98,11 +98,6 @@ class PackageRange:
         left = [i for i, state in enumerate(suspects[:-1]) if state not in self.answers]
         return suspects[min(left, key=lambda i: (abs(i - middle), i))] if left else None
 
-    @property
-    def expected_probes(self) -> int:
-        """About how many more probes the search takes."""
-        return (len(self.suspects) - 1).bit_length()
-
     def answered(self, state: str, answer: Answer) -> PackageRange:
         """The range after a probe of a state."""
         return replace(self, answers={**self.answers, state: answer})
@@ -132,12 +127,6 @@ class PackageRange:
 def _version(line: str | None) -> str:
     found = None if line is None else _PIN.match(line)
     return "none" if found is None else found["version"] or found["url"]
-
-
-def require_changes(old: Pins, new: Pins, names: tuple[str, str]) -> None:
-    """Refuse two lists that are the same."""
-    if old == new:
-        raise SettingError(f"--packages {names[0]} {names[1]}: both list the same packages: nothing lies between them")
 
 
 def packages_between(old: Pins, new: Pins, names: tuple[str, str], paths: Sequence[Sequence[str]]) -> PackageRange:

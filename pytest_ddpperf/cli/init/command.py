@@ -40,21 +40,22 @@ def run(options: argparse.Namespace) -> int:
     if file.exists() and not options.force:
         another = ", or another folder with --tests" * (file == test)
         raise SettingError(f"{from_here(file)} would be replaced: give --force{another}")
-    print("\n".join(map(printable, [] if options.ci else found_lines(project))))
     write_text(file, text, "ddpperf init")
-    print(f"wrote {from_here(file)}")
+    lines = [*([] if options.ci else found_lines(project)), f"wrote {from_here(file)}"]
     if options.ci == "gitlab":
-        print(f"add to .gitlab-ci.yml:  include: {CI_FOLDERS['gitlab']}/{file.name}")
+        lines.append(f"add to .gitlab-ci.yml:  include: {CI_FOLDERS['gitlab']}/{file.name}")
     if UNKNOWN in text:
-        print(f"put the address of the repository of pytest-ddpperf in place of {UNKNOWN}: no package index has it")
+        lines.append(f"put the address of the repository of pytest-ddpperf in place of {UNKNOWN} in {from_here(file)}")
     if not test.exists():
-        print(f"there is no {from_here(test)} yet: ddpperf init writes it")
+        lines.append(f"there is no {from_here(test)} yet: ddpperf init writes it")
     named = shlex.quote(from_here(test.parent))
-    print(
-        f"\npytest {named} --ddpperf-quick     a first look, in seconds"
-        f"\npytest {named} --ddpperf-save      store a baseline; commit it"
-        f"\npytest {named}                     compare with it"
-    )
+    lines += [
+        "",
+        f"pytest {named} --ddpperf-quick     a first look, in seconds",
+        f"pytest {named} --ddpperf-save      store a baseline; commit it",
+        f"pytest {named}                     compare with it",
+    ]
+    print("\n".join(map(printable, lines)))
     return 0
 
 

@@ -79,7 +79,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     files = [file for file, module in modules.items() if module.parts[""].words]
     if chosen is not None:
         files = [Path(os.path.relpath(folder / chosen, root))]
-        is_file = (root / files[0]).is_file()
+        is_file = chosen.suffix == ".py" and (root / files[0]).is_file()
         found = (modules.get(files[0]) or read(files[0], _code(root / files[0]))) if is_file else None
         if found is None:
             raise SettingError(f"{chosen} is no file of Python: name a script that trains")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import metadata
+from importlib.metadata import distribution
 from pathlib import Path
 from types import MappingProxyType
 
@@ -104,7 +105,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
         "JOB": name,
         "FOLDER/": f"{own.as_posix()}/" if own.parts else "",
         "FOLDER": own.as_posix(),
-        "PACKAGES": " ".join([*packages, f"'{requirement()}'"]),
+        "PACKAGES": " ".join([*packages, shlex.quote(requirement())]),
         "TESTS": folder.as_posix(),
         " OPTIONS": " --ddpperf-against-tests" * of_tests,
     }
@@ -114,9 +115,14 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
 
 
 def requirement() -> str:
-    """Returns what pip installs this package by: from its repository, for no package index has it."""
-    urls = dict(url.split(", ", 1) for url in metadata("pytest-ddpperf").get_all("Project-URL", []))
-    return f"pytest-ddpperf @ git+{urls.get('Repository', UNKNOWN)}"
+    """Returns what pip installs this package by: the index or the commit that it was installed from here."""
+    installed = distribution("pytest-ddpperf")
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610: not of what an index had
+    if not origin:
+        return f"pytest-ddpperf=={installed.version}"
+    commit = origin.get("vcs_info", {}).get("commit_id")
+    address = f"{origin['url']}@{commit}" if commit and not origin["url"].startswith("file:") else UNKNOWN
+    return f"pytest-ddpperf @ git+{address}"
 
 
 def _script_remarks(script: TrainingScript) -> list[str]:

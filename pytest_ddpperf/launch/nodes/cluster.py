@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import socket
@@ -10,34 +11,24 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import LaunchError, SettingError
-from pytest_ddpperf.launch.nodes.link import KEY_BYTES, ForeignPeer, Link, LinkEnded, accept
-from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card
-from pytest_ddpperf.launch.nodes.messages import (
-    AskGpus,
-    AskHealth,
-    Close,
-    GpuCount,
-    Hello,
-    NodeHealth,
-    Opened,
-    OpenLauncher,
-    ReachStore,
-    Role,
-    WatchHealth,
-)
-from pytest_ddpperf.launch.nodes.network import PING_SECONDS, interface_of, offset
-from pytest_ddpperf.launch.nodes.tunnel import end, lead_to_store
+from pytest_ddpperf.launch.link import KEY_BYTES, Close, ForeignPeer, Link, LinkEnded, accept, end, welcome
+from pytest_ddpperf.launch.nodes.agent import Agent, NodeLauncher
+from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card, Hello, Role
+from pytest_ddpperf.launch.nodes.network import interface_of
+from pytest_ddpperf.launch.nodes.tunnel import lead_to_store
 from pytest_ddpperf.records.health import CpuHealth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pytest_ddpperf.launch.redirection import Redirection
 
 _OPEN_SECONDS = 30.0
 _PROBE_SECONDS = 180.0
+_PING_SECONDS, _PINGS = 5.0, 4
 _MOST_STRANGERS = 64  # connections at a time that have not proved yet to know the key
 
 
@@ -55,21 +46,21 @@ class Node:
 class Cluster:
     """All nodes of a run, as the controller sees them. ``close`` ends the tasks of the other nodes."""
 
-    def __init__(self, host: str, own: Hello, size: int, version: str) -> None:
+    def __init__(self, host: str, own: Hello, size: int) -> None:
         self._own, self._size = own, size
         self._environ = dict(os.environ)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, 0), backlog=max(128, size), family=family)
-        self.card = Card(host, self._listening.getsockname()[1], secrets.token_bytes(KEY_BYTES), version)
+        self.card = Card(host, self._listening.getsockname()[1], secrets.token_bytes(KEY_BYTES))
         self._met: dict[int, tuple[Link, Hello]] = {}
         self._stranger = ""  # who has come and is no task
         self._opened: dict[tuple[int, int], Link] = {}
+        self._numbers = itertools.count()
         self._news = threading.Condition()
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
         self._stores: set[int] = set()
         self._known: frozenset[str] = frozenset()  # addresses; any until all have come
         self._gpus: dict[int, int] = {}
-        self._watches = 0  # so far
         self.nodes: tuple[Node, ...] = ()
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
@@ -151,11 +142,11 @@ class Cluster:
         finally:
             self._stores.discard(port)
 
-    def opened(self, node: Node, request: OpenLauncher) -> Link:
-        """A link to a new launcher of a node."""
-        node.link.send(request)
-        key = node.number, request.number
-        with self._news:
+    def opened(self, node: Node, preload: Sequence[str], redirection: Redirection | None) -> Link:
+        """A link to a new launcher of a node, with the arguments of ``Agent.open``."""
+        key = node.number, next(self._numbers)
+        node.link.ask(Agent.open, key[1], preload, redirection)
+        with self._news:  # not its answer: other threads may wait for theirs over the same link
             if not self._news.wait_for(lambda: key in self._opened, _OPEN_SECONDS):
                 raise LinkEnded(f"{node.link.name} did not answer within {_OPEN_SECONDS:.0f} s")
             link = self._opened.pop(key)
@@ -168,16 +159,16 @@ class Cluster:
         That gives what else went on in each node, by its name; nothing is known of one that does not answer.
         """
         watched = self.nodes[:nodes]
-        number = self._watches = self._watches + 1
         for node in watched:
             with contextlib.suppress(LinkEnded):
-                node.link.send(WatchHealth())
+                node.link.ask(Agent.watch_health)
 
         def ended() -> dict[str, CpuHealth]:
+            found = {node.link.name: CpuHealth() for node in watched}
             for node in watched:
-                with contextlib.suppress(LinkEnded):
-                    node.link.send(AskHealth(number))
-            return {node.link.name: _health(node.link, number) for node in watched}
+                with contextlib.suppress(LaunchError):
+                    found[node.link.name] = node.link.ask(Agent.health).answer(_PING_SECONDS)
+            return found
 
         return ended
 
@@ -212,28 +203,39 @@ class Cluster:
 
     def _welcome(self, connected: socket.socket) -> None:
         try:
-            try:
-                link = accept(connected, self.card.key)
-            finally:
-                self._strangers.release()
+            link, hello = accept(connected, self.card.key)
         except ForeignPeer:
             return
-        try:
-            first = link.receive(PING_SECONDS, (Hello, Opened, ReachStore))
-        except LinkEnded:
+        finally:
+            self._strangers.release()
+        taken = False
+        with contextlib.suppress(LinkEnded, LookupError, TypeError, ValueError):  # it is gone, or has said anything
+            taken = self._taken(link, hello)
+        if not taken:
             link.close()
-            return
-        with self._news:
-            if isinstance(first, Hello) and isinstance(first.rank, int):
-                self._meet(link, first)
-            elif isinstance(first, Opened):
-                self._opened[first.node, first.number] = link
-            elif isinstance(first, ReachStore) and first.port in self._stores:
-                self._news.notify_all()
-                threading.Thread(target=_to_store, args=(link, first.port), name="ddpperf-store", daemon=True).start()
-            else:
-                link.close()
-            self._news.notify_all()
+
+    def _taken(self, link: Link, hello: Any) -> bool:
+        """Take who has connected, by the JSON that it says of itself; False if its link is to end."""
+        match hello:
+            case {"task": dict(plain)}:
+                task = Hello.of(plain)
+                welcome(link)
+                with self._news:
+                    self._meet(link, task)
+                    self._news.notify_all()
+            case {"launcher": [int(node), int(number)]}:
+                welcome(link)
+                with self._news:
+                    self._opened[node, number] = link
+                    self._news.notify_all()
+            case {"store": int(port)} if port in self._stores:
+                lead_to_store(link, port)
+            case {"looks": _}:  # whether its card leads here
+                welcome(link)
+                return False
+            case _:
+                return False
+        return True
 
     def _meet(self, link: Link, hello: Hello) -> None:
         """Note a task; one that cannot be is noted as what ends the meeting."""
@@ -251,27 +253,13 @@ class Cluster:
     def gpus_of(self, node: Node, link: Link) -> int:
         """The GPUs that ranks of a node can use, asked over the link to a launcher there; its agent looks once."""
         if node.number not in self._gpus:
-            link.send(AskGpus())
-            answer = link.receive(_PROBE_SECONDS)
-            if not isinstance(answer, GpuCount):
-                link.close()
-                raise LinkEnded(f"{link.name} did not tell its GPUs within {_PROBE_SECONDS:.0f} s")
-            if not answer.number:
+            found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
+            if not found:
                 raise LaunchError(
                     f"{link.name} has no GPU that torch can use, and the controller has; use device 'cpu'"
                 )
-            self._gpus[node.number] = answer.number
+            self._gpus[node.number] = found
         return self._gpus[node.number]
-
-
-def _health(link: Link, number: int) -> CpuHealth:
-    """The answer to ``AskHealth``; one that came too late for an earlier launch is passed over."""
-    deadline = time.monotonic() + PING_SECONDS
-    with contextlib.suppress(LinkEnded):
-        while (answer := link.receive(max(0.0, deadline - time.monotonic()))) is not None:
-            if isinstance(answer, NodeHealth) and answer.number == number:
-                return answer.cpu
-    return CpuHealth()
 
 
 def _end_of(link: Link) -> str:
@@ -283,10 +271,19 @@ def _end_of(link: Link) -> str:
     return ""
 
 
-def _to_store(link: Link, port: int) -> None:
-    with contextlib.suppress(OSError, LinkEnded):
-        lead_to_store(link, port)
-    link.close()
+def offset(link: Link) -> tuple[int, int]:
+    """Returns how far a peer's clock is ahead of this one's, and the uncertainty, in nanoseconds.
+
+    From the fastest of some pings, as in NTP (RFC 5905, section 8) with a message that is answered at once.
+    """
+    found = []
+    for _ in range(_PINGS):
+        sent = time.time_ns()
+        clock = link.ask(Agent.clock).answer(_PING_SECONDS)
+        took = time.time_ns() - sent
+        found.append((took, clock - sent - took // 2))
+    took, ahead = min(found)
+    return ahead, took // 2
 
 
 def require_one_agent(hellos: Sequence[Hello]) -> Hello:

@@ -8,7 +8,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -19,26 +19,26 @@ from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.instruments.nvml import uuids
 from pytest_ddpperf.launch.context import VISIBLE
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.link import Close, ForeignPeer, Link, LinkEnded, connect
 from pytest_ddpperf.launch.nodes.agent import GONE, Agent
 from pytest_ddpperf.launch.nodes.cluster import Cluster, use_cores
-from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, connect
 from pytest_ddpperf.launch.nodes.meeting import (
     MEETING_SECONDS,
     STORE_VARIABLES,
     Card,
     FileMeeting,
+    Hello,
+    Role,
     exchange,
     own_folder,
-    wait_for,
 )
-from pytest_ddpperf.launch.nodes.messages import Close, Hello, Role
 from pytest_ddpperf.launch.nodes.network import LOOPBACK, own_address
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.nodes.agent import CheckOut
     from pytest_ddpperf.launch.nodes.tasks import Task
 
-_RETRY_SECONDS = 0.2
+_RETRY_SECONDS = 0.05
 _LAST_SECONDS = 10.0  # in which the controller's process ends when it has ended the run
 _USAGE_ERROR = 4  # the status of pytest
 
@@ -94,21 +94,18 @@ def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
     """
     master = os.environ.get("MASTER_ADDR", "") if task.launcher == "torchrun" else ""
     host = LOOPBACK if task.one_node else own_address(master, os.environ)
-    cluster = Cluster(host, own, task.size, own.needed["pytest-ddpperf"])
+    meeting = FileMeeting(task, _folder(task, folder))
+    cluster = Cluster(host, own, task.size)
     try:
-        meetings = [FileMeeting(task, each) for each in _folders(task, folder)]
-        for meeting in meetings:
-            meeting.publish(cluster.card)
-        try:
-            if _by_store(task, folder):
-                _exchanged(task, cluster.card.dumps())
-            cluster.gather()
-        finally:
-            for meeting in meetings:
-                meeting.end()
+        meeting.publish(cluster.card)
+        if _by_store(task, folder):
+            _exchanged(task, cluster.card.dumps())
+        cluster.gather()
     except BaseException:
         cluster.close(_USAGE_ERROR)
         raise
+    finally:
+        meeting.end()
     return cluster
 
 
@@ -121,15 +118,17 @@ def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> 
         SettingError: the tasks cannot meet so.
         LaunchError: the controller has not come in time.
     """
-    link, card, published = _met(task, own, folder)
+    meeting = FileMeeting(task, _folder(task, folder))
+    if _by_store(task, folder) and task.local_rank == 0:
+        meeting.publish(Card.loads(_exchanged(task, None)))  # for the others of this node, too
+    link, card = _met(meeting, own)
     try:
         role = link.receive()  # all tasks are met first
         if isinstance(role, Close):
             return role.status
         if not isinstance(role, Role):
             return GONE
-        for meeting in published:  # all tasks of this node have found it
-            meeting.end()
+        meeting.end()  # all tasks of this node have found it
         use_cores(role.cores)
         if role.node is not None:
             return Agent(link, replace(card, key=role.key), role.node, check_out).serve()
@@ -143,49 +142,33 @@ def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> 
         link.close()
 
 
-def _met(task: Task, own: Hello, folder: Path | None) -> tuple[Link, Card, list[FileMeeting]]:
-    """The link to the controller, its card, and where this task has published it for others of its node.
+def _met(meeting: FileMeeting, own: Hello) -> tuple[Link, Card]:
+    """The link to the controller and its card; one that an earlier run has left leads nowhere, and is read again.
 
-    A card that an earlier run has left leads nowhere, and is read again.
+    Raises:
+        LaunchError: the controller has not come in time.
     """
-    published: list[FileMeeting] = []
-    (meeting, *_) = (FileMeeting(task, each) for each in _folders(task, folder))
     deadline = time.monotonic() + MEETING_SECONDS
-    find: Callable[[], Card | None] = meeting.find
-    if _by_store(task, folder) and task.local_rank == 0:
-        card = Card.loads(_exchanged(task, None))
-        meeting.publish(card)
-        published = [meeting]
-        find = lambda: card  # noqa: E731
-    while True:
-        card = wait_for(find, deadline - time.monotonic())
-        try:
-            link = connect((card.host, card.port), card.key)
-            version = own.needed["pytest-ddpperf"]
-            if card.version != version:  # looked at before a message that another version may not read
-                raise SettingError(
-                    f"pytest-ddpperf is {card.version} on the controller, and {version} on {own.host} (rank {own.rank} "
-                    "of the launcher); all nodes need the same"
-                )
-            link.send(own)
-        except (OSError, ForeignPeer, LinkEnded) as error:
-            if time.monotonic() > deadline:
-                reason = f"the controller at {card.host} port {card.port} does not answer: {error}"
-                raise LaunchError(f"{reason}; check that the nodes reach each other there") from None
-            time.sleep(_RETRY_SECONDS)
-        else:
-            return link, card, published
+    why = "was not met: its tests may have failed to import, or it runs no test with our fixtures"
+    while time.monotonic() < deadline:
+        card = meeting.find()
+        if card is not None:
+            try:
+                return connect((card.host, card.port), card.key, {"task": own.plain()}), card
+            except (OSError, ForeignPeer) as error:
+                there = f"{card.host} port {card.port}"
+                why = f"does not answer at {there}: {error}; check that the nodes reach each other there"
+        time.sleep(_RETRY_SECONDS)
+    raise LaunchError(f"rank 0 of the launcher, which controls the run, {why} (within {MEETING_SECONDS:.0f} s)")
 
 
-def _folders(task: Task, folder: Path | None) -> list[Path]:
-    if folder is not None:
-        return [folder]
-    if not task.one_node and task.launcher != "torchrun":
+def _folder(task: Task, folder: Path | None) -> Path:
+    if folder is None and not task.one_node and task.launcher != "torchrun":
         raise SettingError(
             f"{task.launcher} started {task.size} processes, which may be on several nodes and cannot find each other: "
             "name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR"
         )
-    return [own_folder()]
+    return own_folder() if folder is None else folder
 
 
 def _by_store(task: Task, folder: Path | None) -> bool:

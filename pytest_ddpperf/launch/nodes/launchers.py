@@ -3,48 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RankSkipped
-from pytest_ddpperf.launch.nodes.link import LinkEnded
-from pytest_ddpperf.launch.nodes.messages import AskPreload, AskReady, NodeReady, OpenLauncher
-from pytest_ddpperf.launch.nodes.ranks import NodeRanks
+from pytest_ddpperf.launch.link import LinkEnded
+from pytest_ddpperf.launch.node_ranks import NodeRanks
+from pytest_ddpperf.launch.nodes.agent import NodeLauncher
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_ddpperf.launch.launcher import Launcher
+    from pytest_ddpperf.launch.link import Link
     from pytest_ddpperf.launch.messages import SeenImport
     from pytest_ddpperf.launch.nodes.cluster import Cluster, Node
-    from pytest_ddpperf.launch.nodes.link import Link
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
 
-_numbers = itertools.count()
 _READY_SECONDS = 240.0  # more than a zygote takes at most
 
 
 class NodeLaunchers:
-    """The launchers of other nodes that work with one of the controller's; each starts when it is first needed.
+    """The launchers of other nodes that work with one of the controller's; each starts when it is first needed."""
 
-    ``like`` is a launcher of the controller with the same arguments.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        preload: Sequence[str],
-        redirection: Redirection | None = None,
-        like: Launcher | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, preload: Sequence[str], redirection: Redirection | None = None) -> None:
         self.cluster = cluster
-        self.number = next(_numbers)
         self.links: dict[int, Link] = {}
-        self._preloading: list[Link] = []  # links to launchers that import modules
         self._had = False  # whether modules were asked for
         self._preload, self._redirection = tuple(preload), redirection
-        self._like = None if like is None or not isinstance(like.nodes, NodeLaunchers) else like.nodes
 
     @property
     def interface(self) -> str:
@@ -69,6 +54,7 @@ class NodeLaunchers:
             ranks = NodeRanks(
                 self.link(node),
                 range(first, first + count),
+                NodeLauncher.launch,
                 node=node.number,
                 echo=echo,
                 ahead=node.ahead,
@@ -81,37 +67,24 @@ class NodeLaunchers:
     def _get_ready(self, counts: Sequence[int], environ: Mapping[str, str]) -> None:
         """Wait until the launchers of all nodes that take part have imported torch, which they do at the same time."""
         links = [self.link(node) for node, _ in zip(self.cluster.nodes, counts[1:], strict=False)]
-        try:
-            for link in links:
-                link.send(AskReady(self.cluster.changes(environ)))
-            answers = [link.receive(_READY_SECONDS) for link in links]
-        except BaseException:
-            self.close()  # what answers come later would be taken for others
-            raise
-        for link, answer in zip(links, answers, strict=True):
-            if not isinstance(answer, NodeReady):
-                self.close()
-                raise LinkEnded(f"{link.name} did not get ready to start ranks within {_READY_SECONDS:.0f} s")
-            if answer.reason:
-                raise LaunchError(f"{link.name}: {answer.reason}")
+        changes = self.cluster.changes(environ)
+        for asked in [link.ask(NodeLauncher.get_ready, changes) for link in links]:
+            asked.answer(_READY_SECONDS)
 
-    def ask_preload(self, modules: Sequence[SeenImport]) -> None:
-        """Begin to import modules on the nodes that have started ranks before."""
-        self._preloading = [link for link in self.links.values() if link.fileno() >= 0] if modules or self._had else []
-        self._had = bool(modules)
-        for link in self._preloading:
+    def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
+        """Begin to import modules on the nodes that have started ranks before; the result waits until that is done."""
+        asked = []
+        for link in self.links.values() if modules or self._had else ():
             with contextlib.suppress(LinkEnded):  # the next launch tells
-                link.send(AskPreload(tuple(modules)))
+                asked.append(link.ask(NodeLauncher.preload, tuple(modules)))
+        self._had = bool(modules)
 
-    def preloaded(self) -> None:
-        """Wait until they are imported, as far as that is harmless there."""
-        answered = False
-        try:
-            with contextlib.suppress(LinkEnded):
-                answered = all(link.receive(_READY_SECONDS) is not None for link in self._preloading)
-        finally:
-            if not answered:
-                self.close()  # what answers come later would be taken for others; the next launch has new launchers
+        def wait() -> None:
+            for question in asked:
+                with contextlib.suppress(LaunchError):  # the same
+                    question.answer(_READY_SECONDS)
+
+        return wait
 
     def close(self) -> None:
         """End the launchers."""
@@ -123,15 +96,7 @@ class NodeLaunchers:
         """The link to this node's launcher."""
         found = self.links.get(node.number)
         if found is None or found.fileno() < 0:
-            if self._like is not None:
-                self._like.link(node)
-            request = OpenLauncher(
-                number=self.number,
-                preload=self._preload,
-                redirection=None if self._redirection is None else self._redirection.dumps(),
-                like=None if self._like is None else self._like.number,
-            )
-            found = self.links[node.number] = self.cluster.opened(node, request)
+            found = self.links[node.number] = self.cluster.opened(node, self._preload, self._redirection)
         return found
 
 

@@ -1,4 +1,4 @@
-"""How tasks of a launcher find the controller: by its card, in torchrun's store or in a file of its user's alone."""
+"""How tasks find the controller: by its card, in torchrun's store or in a file of its user's alone; what they say."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import os
 import stat
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import open_shared, private_folder
-from pytest_ddpperf.launch.nodes.link import ForeignPeer, connect
+from pytest_ddpperf.launch.link import ForeignPeer, connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.nodes.tasks import Task
@@ -31,6 +31,38 @@ _POLL_SECONDS = 0.05
 _OTHERS = 0o077  # the rights of group and others
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello:
+    """What a task says of itself when it meets the controller."""
+
+    rank: int
+    host: str
+    machine: str  # tasks with the same one are on one node
+    cores: frozenset[int]  # that the task may use
+    gpus: tuple[str, ...] = ()  # that the task may open, by UUID, and those of them that it is told to use
+    needed: Mapping[str, str] = field(default_factory=dict)  # facts that must equal the controller's
+    facts: Mapping[str, str] = field(default_factory=dict)  # facts that are told where they differ
+
+    def plain(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {**asdict(self), "cores": sorted(self.cores)}
+
+    @classmethod
+    def of(cls, plain: Any) -> Hello:
+        """The hello of ``plain``; TypeError or KeyError if it is none."""
+        fields = {**plain, "rank": int(plain["rank"]), "cores": frozenset(plain["cores"]), "gpus": (*plain["gpus"],)}
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Role:
+    """What the controller makes of a task: the agent of a node, or idle (``node`` is None)."""
+
+    node: int | None
+    cores: frozenset[int] = frozenset()  # of all tasks of the node
+    key: bytes = b""  # for further links to the controller, in place of the card's
+
+
 @dataclass(frozen=True)
 class Card:
     """The address of the controller, and the key that proves who may talk to it."""
@@ -38,7 +70,6 @@ class Card:
     host: str
     port: int
     key: bytes
-    version: str  # of this package
 
     def dumps(self) -> str:
         """The card as text."""
@@ -49,7 +80,7 @@ class Card:
         """The card of ``dumps``; ValueError if the text is none."""
         try:
             raw = json.loads(text)
-            return cls(str(raw["host"]), int(raw["port"]), bytes.fromhex(raw["key"]), str(raw["version"]))
+            return cls(str(raw["host"]), int(raw["port"]), bytes.fromhex(raw["key"]))
         except (KeyError, TypeError) as error:
             raise ValueError(f"no card: {error!r}") from None
 
@@ -57,8 +88,8 @@ class Card:
 class FileMeeting:
     """A card in a file that its user alone may read and write; ``folder`` is seen by all tasks."""
 
-    def __init__(self, task: Task, folder: Path | None = None) -> None:
-        self._folder = own_folder() if folder is None else folder
+    def __init__(self, task: Task, folder: Path) -> None:
+        self._folder = folder
         name = hashlib.sha256(f"{task.launcher} {task.run}".encode()).hexdigest()[:24]  # a name may hold anything
         self._path = self._folder / f"ddpperf-meeting-{name}"
 
@@ -109,25 +140,6 @@ def own_folder() -> Path:
         raise SettingError(f"{reason}; remove it, or name another folder: --ddpperf-rendezvous-dir=DIR") from None
 
 
-def wait_for(find: Callable[[], Card | None], seconds: float = MEETING_SECONDS) -> Card:
-    """The card, once it is there.
-
-    Raises:
-        LaunchError: it has not come in time.
-    """
-    deadline = time.monotonic() + seconds
-    while True:
-        card = find()
-        if card is not None:
-            return card
-        if time.monotonic() > deadline:
-            raise LaunchError(
-                f"rank 0 of the launcher, which controls the run, was not met within {seconds:.0f} s: "
-                "its tests may have failed to import, or it runs no test with our fixtures"
-            )
-        time.sleep(_POLL_SECONDS)
-
-
 def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str | None, seconds: float) -> str:
     """Give ``text``, a card, to all tasks by torchrun's store, on a rank of a launch of its own; None: wait for it.
 
@@ -166,7 +178,7 @@ def _leads(text: str) -> bool:
     """Returns whether a controller with the key of a card is at its address."""
     card = Card.loads(text)
     try:
-        connect((card.host, card.port), card.key).close()
+        connect((card.host, card.port), card.key, {"looks": True}).close()
     except (OSError, ForeignPeer):
         return False
     return True

@@ -1,4 +1,4 @@
-"""Addresses and interfaces of this machine, and how far the clock of another one is ahead."""
+"""Addresses and interfaces of this machine."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import fcntl
 import ipaddress
 import socket
 import struct
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch.nodes.link import LinkEnded
-from pytest_ddpperf.launch.nodes.messages import Ping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_ddpperf.launch.nodes.link import Link
-
-PING_SECONDS = 5.0
-_PINGS = 4
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
 _VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -78,22 +71,3 @@ def own_address(other: str, environ: Mapping[str, str]) -> str:
         if not ipaddress.ip_address(address).is_loopback:
             return address
     raise LaunchError("this node has no address for the other nodes; name an interface: GLOO_SOCKET_IFNAME=eth0")
-
-
-def offset(link: Link) -> tuple[int, int]:
-    """Returns how far a peer's clock is ahead of this one's, and the uncertainty, in nanoseconds.
-
-    From the fastest of some pings, as in NTP (RFC 5905, section 8) with a message that is answered at once.
-    """
-    found = []
-    for _ in range(_PINGS):
-        sent = time.time_ns()
-        link.send(Ping())
-        answer = link.receive(PING_SECONDS)
-        if isinstance(answer, Ping):
-            took = time.time_ns() - sent
-            found.append((took, answer.clock - sent - took // 2))
-    if not found:
-        raise LinkEnded(f"{link.name} did not answer within {PING_SECONDS:.0f} s")
-    took, ahead = min(found)
-    return ahead, took // 2

@@ -7,14 +7,13 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.launch.nodes.link import ForeignPeer, LinkEnded, connect
-from pytest_ddpperf.launch.nodes.messages import Ping, ReachStore
+from pytest_ddpperf.launch.link import ForeignPeer, LinkEnded, connect, end, welcome
 from pytest_ddpperf.launch.streams import readable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from pytest_ddpperf.launch.nodes.link import Link
+    from pytest_ddpperf.launch.link import Link
     from pytest_ddpperf.launch.nodes.meeting import Card
 
 _CHUNK = 1 << 16
@@ -50,20 +49,22 @@ class StoreTunnel:
     def _lead(self, connected: socket.socket) -> None:
         self._open.add(connected)
         # Where it cannot be led, the rank learns from torch that its store is gone.
-        with contextlib.suppress(OSError, ForeignPeer, LinkEnded):
-            link = connect((self._card.host, self._card.port), self._card.key)
+        with contextlib.suppress(OSError, ForeignPeer):
+            link = connect((self._card.host, self._card.port), self._card.key, {"store": self._far})
             with contextlib.closing(link):
-                link.send(ReachStore(self._far))
-                if isinstance(link.receive(_SECONDS), Ping):
-                    splice(connected, link)
+                splice(connected, link)
         self._open.discard(connected)
         end(connected)
 
 
 def lead_to_store(link: Link, port: int) -> None:
     """The controller's side: lead a link to the store at this port, and return at its end."""
-    with socket.create_connection(("127.0.0.1", port), _SECONDS) as connected:
-        link.send(Ping())
+    with (
+        contextlib.closing(link),
+        contextlib.suppress(OSError, LinkEnded),
+        socket.create_connection(("127.0.0.1", port), _SECONDS) as connected,
+    ):
+        welcome(link)
         splice(connected, link)
 
 
@@ -83,10 +84,3 @@ def splice(connected: socket.socket, link: Link) -> None:
                 if not data:
                     return
                 sink.sendall(data)
-
-
-def end(connected: socket.socket) -> None:
-    """End a connection, and whoever waits for it."""
-    with contextlib.suppress(OSError):
-        connected.shutdown(socket.SHUT_RDWR)
-    connected.close()

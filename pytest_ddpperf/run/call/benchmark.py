@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.judge.sequential import Action, Interim
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch

@@ -22,7 +22,7 @@ from pytest_ddpperf.errors import (
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.launch import RankLaunch, SlowImport

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.launch.environment import Variables
+from pytest_ddpperf.launch.environment import require_free
 from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.parsers import world_sizes
 from pytest_ddpperf.records.finding import Finding
@@ -35,8 +35,7 @@ _UNCHECKED = Finding(
 
 MIB = 2**20
 MIN_SIZES = 2  # of a curve
-PLACES = ("world_size", "backend", "device")
-"""Settings that a way may have besides those of training: where its ranks run."""
+PLACES = ("world_size", "backend", "device", "env")  # settings that a way may have besides those of training
 
 
 def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
@@ -100,14 +99,13 @@ class VerbCall:
     folders: tuple[Path, ...] = ()  # in which a script is looked for
     begun: float = field(default_factory=time.monotonic)  # seconds on that clock
     own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that are of one way alone
-    variables: Variables = ()  # that the ranks of one way have besides
 
     def for_variant(self, way: Contender, key: str, verb: str = "compare") -> VerbCall:
         """The same call for one of its ways, whose settings are stronger than the call's."""
-        if not way.settings and not way.variables:
+        if not way.settings:
             return self
         where = f"ddpperf.{verb}(ways={{{key!r}: ...}})"
-        settings = overlay_words(self.settings, way.settings, where=where, others=("strategy", "env"))
+        settings = overlay_words(self.settings, way.settings, where=where, others=("strategy",))
         for word in way.settings:
             if not KNOBS[word].training and word not in PLACES:
                 raise SettingError(f"{where}: {word} holds for all ways; give it as {verb}(..., {word}=...)")
@@ -117,7 +115,6 @@ class VerbCall:
             settings=settings,
             knobs={**self.knobs, **way.settings},
             own={word: getattr(settings, word) for word in way.settings if KNOBS[word].training},
-            variables=way.variables,
         )
 
     def variant(
@@ -138,8 +135,8 @@ class VerbCall:
         resolved = self._strategy(subject, strategy, environment.world_size)
         of_mesh = self._require_mesh(subject, environment.world_size)
         recipe, findings = self._recipe(subject)
-        if self.variables:
-            recipe = {**recipe, "env": " ".join(f"{name}={value}" for name, value in self.variables)}
+        if self.settings.env:
+            recipe = {**recipe, "env": " ".join(f"{name}={value}" for name, value in self.settings.env)}
         limit = self.settings.memory_limit
         if environment.simulated and self.settings.simulate_rank and environment.world_size > 1:
             recipe = {**recipe, "rank": str(self.settings.simulate_rank)}
@@ -162,7 +159,7 @@ class VerbCall:
             tokens_per_step=self.tokens_per_step,
             metrics=self.metrics,
             own=self.own,
-            variables=self.variables,
+            variables=self.settings.env or (),
         )
 
     def _require_mesh(self, subject: Subject, world_size: int) -> tuple[Finding, ...]:
@@ -254,6 +251,7 @@ def require_consistent(settings: Settings) -> None:
     """Refuses settings that mean nothing together."""
     if settings.clip_steps is not None and settings.clip_grad_norm is None:
         raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
+    require_free(settings.env or ())
 
 
 def _require_count(word: str, count: object) -> None:

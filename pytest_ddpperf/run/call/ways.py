@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.launch.environment import OWNED, TASK_VARIABLES, Variables
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.script import Subject
@@ -27,7 +26,6 @@ class Contender:
     subject: Subject
     strategy: GivenStrategy = None
     settings: Mapping[str, object] = field(default_factory=dict)  # that it alone has, as they are written
-    variables: Variables = ()  # that its ranks have besides
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,28 +141,5 @@ def _with_settings(
         raise SettingError(f"ddpperf.{verb}(ways=...): {words[0]!r}: expected the name of a setting")
     for name, own in ways.items():
         settings = dict(own)
-        named[str(name)] = Contender(
-            subject=subject,
-            strategy=settings.pop("strategy", strategy),
-            variables=_variables(f"ddpperf.{verb}(ways={{{str(name)!r}: {{'env': ...}}}})", settings.pop("env", {})),
-            settings=settings,
-        )
+        named[str(name)] = Contender(subject=subject, strategy=settings.pop("strategy", strategy), settings=settings)
     return _contenders(named, over, f"ways={list(named)}", "ways", verb=verb)
-
-
-def _variables(where: str, given: object) -> Variables:
-    """The environment variables of a way, which an error is told at."""
-    if not isinstance(given, Mapping):
-        raise SettingError(f"{where}: {given!r}: expected variables with values, such as {{'NCCL_ALGO': 'Ring'}}")
-    found = []
-    for name, value in given.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise SettingError(f"{where}: {name!r}: expected the name of an environment variable")
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)) or "\0" in str(value):
-            raise SettingError(f"{where}: {name}={value!r}: expected a text or a number")
-        if name in OWNED or TASK_VARIABLES.match(name):
-            raise SettingError(f"{where}: {name}: the plugin sets it for ranks; leave it out")
-        if name.startswith("PYTHON"):
-            raise SettingError(f"{where}: {name}: ranks are forked from a Python that runs, which reads it no more")
-        found.append((name, str(value)))
-    return tuple(sorted(found))

@@ -13,9 +13,9 @@ import pytest
 
 from pytest_ddpperf.errors import RankFailed, RanksDiffer, RanksTimedOut, SettingError, extended
 from pytest_ddpperf.launch.context import Gpus
-from pytest_ddpperf.launch.environment import real_clocks
-from pytest_ddpperf.launch.launch_result import LaunchResult
-from pytest_ddpperf.launch.stacks import numbers
+from pytest_ddpperf.launch.environment import real_clocks, require_free
+from pytest_ddpperf.launch.launch_run import LaunchResult
+from pytest_ddpperf.launch.messages import numbers
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
@@ -28,10 +28,10 @@ _SHOWN = 200  # characters of a value in an error
 
 @dataclass(frozen=True)
 class RankResults(Generic[T]):
-    """What the ranks of a run did.
+    """The results of the ranks of a run.
 
     Attributes:
-        errors: what ranks raised, by rank; empty unless ``run`` was told ``check=False``.
+        errors: exceptions by rank; empty unless ``run`` was called with ``check=False``.
     """
 
     _values: tuple[T, ...]
@@ -39,13 +39,13 @@ class RankResults(Generic[T]):
 
     @property
     def values(self) -> tuple[T, ...]:
-        """Returns what each rank returned; RankFailed where one raised."""
+        """Returns the value of each rank; RankFailed if one raised."""
         for rank in self.errors:
             self.rank(rank)
         return self._values
 
     def rank(self, rank: int) -> T:
-        """Returns what the function returned on ``rank``; RankFailed where it raised."""
+        """Returns the value of ``rank``; RankFailed if it raised."""
         error = self.errors.get(rank)
         if error is not None:
             told = f"rank {rank} of {len(self._values)} raised {error}\n\n{error.traceback}"
@@ -66,38 +66,38 @@ class RankGroup:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks: that of the test's parameter, else the largest of ``--ddpperf-world-size``."""
+        """Number of ranks, by the test's parameter, else the largest of ``--ddpperf-world-size``."""
         return max(self._session.world_sizes(self._settings))
 
     def run(self, function: Callable[..., T], *args: Any, check: bool = True) -> RankResults[T]:
         """Calls ``function(ctx, *args)`` on every rank of a fresh process group.
 
         Args:
-            function: what ranks call; with a setting ``mesh`` they have ``ctx.mesh``.
+            function: function that each rank calls; with the setting ``mesh`` it has ``ctx.mesh``.
             args: further arguments of the function.
-            check: whether the test fails where a rank raises. With False every rank goes on until it returns or
-                raises, and ``result.errors`` has what they raised.
+            check: whether the test fails if a rank raises. With False every rank goes on until it returns or raises,
+                and ``result.errors`` has the exceptions.
 
         Returns:
-            What each rank returned: ``result.rank(0)``, ``result.values``.
+            The value of each rank: ``result.rank(0)``, ``result.values``.
 
         Raises:
             RankFailed: a rank raised, exited, was killed or blocked; the guilty one comes first.
-            SettingError: ``function`` cannot be called so.
+            SettingError: ``function`` does not take these arguments.
             PayloadError: function, arguments or a result cannot be sent, or a result cannot be read in time.
         """
         __tracebackhide__ = True
         return self._run("run", function, args, keep=None if check else Exception)
 
     def agree(self, function: Callable[..., Any], *args: Any) -> Any:
-        """The value that ``function(ctx, *args)`` returns on every rank.
+        """Returns the value of ``function(ctx, *args)`` if it is the same on every rank.
 
         Values are numbers, texts, tensors, and lists, tuples and dictionaries of such. Ranks send tensors and arrays
         as lists of numbers, and tuples as lists.
 
         Raises:
             RanksDiffer: ranks returned different values; the message names the ranks and the first difference.
-            RankFailed, SettingError, PayloadError: as of ``run``.
+            RankFailed, SettingError, PayloadError: as for ``run``.
         """
         __tracebackhide__ = True
         values = self._run("agree", function, args, plain=True).values
@@ -124,18 +124,18 @@ class RankGroup:
         A rank that raises ends none of the others.
 
         Args:
-            error: the class of errors that is expected.
-            function: as of ``run``.
-            args: as of ``run``.
-            match: a regular expression that is found in every message.
+            error: the expected class of exceptions.
+            function: as for ``run``.
+            args: as for ``run``.
+            match: a regular expression that every message has to contain.
 
         Returns:
-            What each rank raised: ``result.errors[0].text``.
+            The exception of each rank: ``result.errors[0].text``.
 
         Raises:
             RanksDiffer: a rank returned, or raised something else; the message has a line for each.
             RanksTimedOut: a rank neither returned nor raised before the deadline; the message says where it stood.
-            RankFailed, SettingError, PayloadError: as of ``run``.
+            RankFailed, SettingError, PayloadError: as for ``run``.
         """
         __tracebackhide__ = True
         if not (isinstance(error, type) and issubclass(error, Exception)):
@@ -183,7 +183,9 @@ class RankGroup:
 
     def _launch(self, function: Callable[..., Any], *args: Any) -> LaunchResult[Any]:
         __tracebackhide__ = True
-        launchers, settings = self._session.sides.launchers, self._settings
+        settings = self._settings
+        require_free(settings.env or ())
+        launchers = self._session.sides.launchers.with_variables(settings.env or ())
         if settings.simulate is not None:
             pytest.skip("ddpperf_group is not simulated: ddpperf simulate takes check and measure")
         if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.baselines.fingerprint import environment, simulated_environment
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.context import TorchMachine, place
-from pytest_ddpperf.launch.environment import Variables, late_threads, thread_count
+from pytest_ddpperf.launch.environment import late_threads, thread_count
 from pytest_ddpperf.launch.launch_run import StandardError
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
@@ -112,10 +112,8 @@ class Session:
         nodes = self.sides.nodes
         return (nodes * len(self._torch(settings).gpus.names) or max(nodes, DEFAULT_WORLD_SIZE),)
 
-    def environment(
-        self, settings: Settings, world_size: int, variables: Variables = (), side: RevisionSide | None = None
-    ) -> Environment:
-        """The facts that so many ranks, which have these variables besides, depend on; ``side``: the candidate's."""
+    def environment(self, settings: Settings, world_size: int, side: RevisionSide | None = None) -> Environment:
+        """The facts that so many ranks depend on; ``side``: the candidate's."""
         if self.settings.simulate is not None:
             machine = self.sides.launchers[0].machine(gpus=False)
             return simulated_environment(machine_facts().python, machine, world_size)
@@ -130,13 +128,13 @@ class Session:
             machine = self._torch(settings, side)
         complaints = self.outputs.complaints
         complaints += {placement.remark, late_threads(os.environ, self.sides.threads)} - {"", *complaints}
-        gpus = None
+        gpus, variables = None, dict(settings.env or ())
         if placement.device == "cuda":
             from pytest_ddpperf.instruments.gpu_facts import gpu_facts
 
-            gpus = gpu_facts(self.sides.gpus(counts[0]), machine.gpu_software, {**os.environ, **dict(variables)})
+            gpus = gpu_facts(self.sides.gpus(counts[0]), machine.gpu_software, {**os.environ, **variables})
         binding = settings.cpu_binding
-        facts, threads = machine_facts(), thread_count({**self.sides.threads, **dict(variables)})
+        facts, threads = machine_facts(), thread_count({**self.sides.threads, **variables})
         found = environment(
             facts, machine, placement, world_size, threads=threads, gpus=gpus, nodes=len(counts), binding=binding
         )

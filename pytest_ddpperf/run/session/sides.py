@@ -76,18 +76,16 @@ class Sides:
         return self._launchers
 
     def _launcher(self, first: Launcher | None) -> Launcher:
-        nodes = self._other_nodes(PRELOADED, None, first)
+        nodes = self._other_nodes(PRELOADED, None)
         return Launcher(threads=self.threads, preload=PRELOADED, echo=self._echo, like=first, nodes=nodes)
 
-    def _other_nodes(
-        self, preload: Sequence[str], redirection: Redirection | None, like: Launcher | None
-    ) -> NodeLaunchers | None:
+    def _other_nodes(self, preload: Sequence[str], redirection: Redirection | None) -> NodeLaunchers | None:
         """Returns what a launcher reaches other nodes by; None if this node is the only one."""
         if self.cluster is None or not self.cluster.nodes:
             return None
         from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
 
-        return NodeLaunchers(self.cluster, preload, redirection, like)
+        return NodeLaunchers(self.cluster, preload, redirection)
 
     @property
     def nodes(self) -> int:

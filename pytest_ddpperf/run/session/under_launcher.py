@@ -21,7 +21,7 @@ from pytest_ddpperf.run.session.configuration import uses_ranks
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch.nodes.messages import Hello
+    from pytest_ddpperf.launch.nodes.meeting import Hello
     from pytest_ddpperf.run.session.session import Session
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"

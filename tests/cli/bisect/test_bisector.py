@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.bisector import MAX_ERROR, Bisector, ShiftEstimate, classify, endpoints_of, measured_ends
+from pytest_ddpperf.cli.bisect.bisector import (
+    MAX_ERROR,
+    Bisector,
+    ShiftEstimate,
+    classify,
+    endpoints_of,
+    expected_probes,
+    measured_ends,
+)
 from pytest_ddpperf.cli.bisect.target import targets
 from pytest_ddpperf.run.session.probe import Outcome, Probe
 
@@ -50,7 +58,7 @@ def slower(line: Any, made: Any, culprit: int, bad: float, error: float) -> Runs
 def test_a_slower_step_is_found_wherever_it_came(line: Any, made: Any, culprit: int) -> None:
     bisection = bisector(line, made.outcome(made.timed(0.05)), slower(line, made, culprit, 0.05, 0.003))
     assert finished(line, bisection) == (f"c{culprit}",)
-    assert bisection.endpoints.commits.expected_probes == 4
+    assert expected_probes(bisection.endpoints.commits) == 4
     assert 0 < bisection.error < MAX_ERROR
 
 

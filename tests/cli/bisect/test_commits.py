@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_ddpperf.cli.bisect.bisector import expected_probes
 from pytest_ddpperf.cli.bisect.commits import Answer, CommitRange, commits_between
 from pytest_ddpperf.errors import SettingError
 
@@ -165,7 +166,7 @@ def test_the_first_bad_commit_of_a_line_is_found_wherever_it_is(line: Any, lengt
     for culprit in LINE[:length]:
         end = searched(line, between, culprit)
         assert line.names(end.suspects) == (culprit,)
-        assert len(end.answers) <= between.expected_probes
+        assert len(end.answers) <= expected_probes(between)
 
 
 def test_of_sixteen_it_takes_four(line: Any) -> None:
@@ -219,7 +220,7 @@ def test_with_first_parent_no_merged_commit_is_looked_at(history: Make, culprit:
 def test_one_commit_needs_no_look(line: Any) -> None:
     between = line.between("c0", "c1")
     assert between.next is None
-    assert between.expected_probes == 0
+    assert expected_probes(between) == 0
 
 
 @st.composite
@@ -240,7 +241,7 @@ def test_it_goes_as_it_is_defined_in_sets_of_names(history: Make, parents: Paren
     plain = Plain(between, made, "good")
     while True:
         assert set(made.names(between.suspects)) == plain.suspects
-        assert between.expected_probes == math.ceil(math.log2(len(plain.suspects)))
+        assert expected_probes(between) == math.ceil(math.log2(len(plain.suspects)))
         commit = between.next
         assert (None if commit is None else made.name(commit)) == plain.next()
         if commit is None:

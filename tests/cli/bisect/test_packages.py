@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.packages import PackageRange, read_pins, require_changes, together
+from pytest_ddpperf.cli.bisect.bisector import expected_probes
+from pytest_ddpperf.cli.bisect.package_search import prepared
+from pytest_ddpperf.cli.bisect.packages import PackageRange, read_pins, together
 from pytest_ddpperf.errors import SettingError
 
 OLD = {"a": "a==1", "b": "b==1", "c": "c==1", "same": "same==5"}
@@ -41,8 +43,10 @@ def test_what_is_not_pinned_is_refused(tmp_path: Path, line: str) -> None:
 def test_a_list_that_is_not_there_and_lists_that_are_the_same_are_told(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"^--packages gone.txt: No such file or directory; write it with pip"):
         read_pins(tmp_path / "gone.txt", "gone.txt")
+    file = tmp_path / "both.txt"
+    file.write_text("torch==2.13.0\n")
     with pytest.raises(SettingError, match="both list the same packages: nothing lies between them"):
-        require_changes(OLD, OLD, ("old.txt", "new.txt"))
+        prepared((str(file), str(file)), "", (), base=False)
 
 
 def test_a_state_has_the_changes_up_to_it_or_one_alone() -> None:
@@ -62,7 +66,7 @@ def test_every_culprit_is_found_in_as_many_probes_as_halving_takes(number: int) 
     names = [f"p{i}" for i in range(number)]
     for culprit in range(1, number + 1):
         found = PackageRange({}, {}, tuple((name,) for name in names), ("old", "new"))
-        least = found.expected_probes
+        least = expected_probes(found)
         probes = 0
         while (state := found.next) is not None:
             found = found.answered(state, "bad" if int(state) >= culprit else "good")

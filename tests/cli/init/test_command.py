@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -247,19 +247,33 @@ def test_a_job_is_where_its_ci_looks_and_compares_with_the_merge_base(
         assert found["variables"]["GIT_DEPTH"] == 0
 
 
-def test_a_job_installs_this_package_from_the_repository_that_it_names(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("origin", "named"),
+    [
+        (None, "pytest-ddpperf==1.2"),
+        (
+            '{"url": "https://git.example/ddpperf", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}',
+            "'pytest-ddpperf @ git+https://git.example/ddpperf@abc123'",
+        ),
+        (
+            '{"url": "file:///home/me/ddpperf", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}',
+            f"'pytest-ddpperf @ git+{texts.UNKNOWN}'",
+        ),
+        (
+            '{"url": "file:///home/me/ddpperf", "dir_info": {"editable": true}}',
+            f"'pytest-ddpperf @ git+{texts.UNKNOWN}'",
+        ),
+    ],
+)
+def test_a_job_installs_this_package_from_where_it_was_installed_here(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], origin: str | None, named: str
 ) -> None:
-    urls = ["Documentation, https://docs.example", "Repository, https://git.example/ddpperf"]
-    for found, named in ((urls, "https://git.example/ddpperf"), ([], texts.UNKNOWN)):
-        told = Message()
-        for url in found:
-            told["Project-URL"] = url
-        monkeypatch.setattr(texts, "metadata", lambda _, told=told: told)
-        assert main(["init", "--ci=github", "--force"]) == 0
-        text = (here / ".github/workflows/performance.yml").read_text()
-        assert f"pip install 'pytest-ddpperf @ git+{named}'\n" in text
-        assert (f"in place of {texts.UNKNOWN}" in capsys.readouterr().out) is (not found)
+    installed = SimpleNamespace(version="1.2", read_text=lambda _: origin)
+    monkeypatch.setattr(texts, "distribution", lambda _: installed)
+    assert main(["init", "--ci=github", "--force"]) == 0
+    assert f"pip install {named}\n" in (here / ".github/workflows/performance.yml").read_text()
+    asked = f"in place of {texts.UNKNOWN} in .github/workflows/performance.yml" in capsys.readouterr().out
+    assert asked is (texts.UNKNOWN in named)
 
 
 def test_a_folder_that_a_job_cannot_name_is_refused(
@@ -319,8 +333,9 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
         "tools/asking.py trains, and does not run without data: give that behind its name in the test\n"
         in capsys.readouterr().out
     )
-    (here / "notes.txt").write_text("no ( Python")
-    for name in ("no.py", "notes.txt", "tools"):
+    (here / "notes.py").write_text("no ( Python")
+    (here / "data.json").write_text("null")  # a name, if it were Python
+    for name in ("no.py", "notes.py", "data.json", "tools"):
         assert main(["init", name, "--force"]) == 2
         assert capsys.readouterr().err == f"ddpperf: error: {name} is no file of Python: name a script that trains\n"
 

@@ -20,13 +20,11 @@ from pytest_ddpperf.errors import LaunchError, RankFailed, RankSkipped, RanksTim
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import AUTO, Launchers
+from pytest_ddpperf.launch.link import Close, ForeignPeer, Link, LinkEnded, Question, connect
 from pytest_ddpperf.launch.nodes.agent import Agent
-from pytest_ddpperf.launch.nodes.cluster import Cluster, require_one_agent
+from pytest_ddpperf.launch.nodes.cluster import Cluster, offset, require_one_agent
 from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers, spread
-from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, connect
-from pytest_ddpperf.launch.nodes.messages import AskHealth, Close, Hello, Ping, Role
-from pytest_ddpperf.launch.nodes.network import offset
-from pytest_ddpperf.launch.nodes.ranks import NodeRanks
+from pytest_ddpperf.launch.nodes.meeting import Hello, Role
 from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
 from pytest_ddpperf.records.health import CpuHealth, Health
 
@@ -43,7 +41,7 @@ class Tasks:
     """A controller, and tasks that follow it in threads."""
 
     def __init__(self, *others: Hello) -> None:
-        self.cluster = Cluster("127.0.0.1", hello(0), 1 + len(others), "1")
+        self.cluster = Cluster("127.0.0.1", hello(0), 1 + len(others))
         self.links: list[Link] = []
         self.agents: dict[int, Agent] = {}
         self.roles: dict[int, Role] = {}
@@ -53,9 +51,9 @@ class Tasks:
             thread.start()
 
     def _follow(self, own: Hello) -> None:
-        link = connect((self.cluster.card.host, self.cluster.card.port), self.cluster.card.key)
+        card = self.cluster.card
+        link = connect((card.host, card.port), card.key, {"task": own.plain()})
         self.links.append(link)
-        link.send(own)
         with contextlib.suppress(LinkEnded):
             role = link.receive()
             if isinstance(role, Role):
@@ -220,7 +218,7 @@ def test_what_ranks_were_seen_to_import_is_imported_once_on_each_node(
         return os.getpid(), os.getppid(), own_on_nodes.RANK
 
     def make(first: Launcher | None) -> Launcher:
-        nodes = NodeLaunchers(two[0], ("pytest_ddpperf.launch.rank",), None, first or two[1])
+        nodes = NodeLaunchers(two[0], ("pytest_ddpperf.launch.rank",))
         return Launcher(like=first or two[1], nodes=nodes)
 
     with contextlib.closing(Launchers(make, [AUTO])) as launchers:
@@ -244,12 +242,26 @@ def test_what_ranks_were_seen_to_import_is_imported_once_on_each_node(
         assert {pid for pid, *_ in third.values} <= set(importers(installed, "alike_on_nodes"))
 
 
+def test_a_launcher_of_a_node_copies_the_fork_server_of_one_with_the_same_arguments(
+    two: tuple[Cluster, Launcher],
+) -> None:
+    (_, original) = run(two[1], lambda _: os.getppid()).values
+    with Launcher(like=two[1], nodes=NodeLaunchers(two[0], ("pytest_ddpperf.launch.rank",))) as second:
+        (_, copy) = run(second, lambda _: os.getppid()).values
+        status = Path(f"/proc/{copy}/stat").read_text()
+    assert int(status.rpartition(")")[2].split()[1]) == original
+
+
 def test_a_rank_of_another_node_that_is_killed_for_want_of_memory_is_told(
     two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel of the other node alone counts a kill, for any rank that it may have killed."""
-    counts = iter(range(100))
-    monkeypatch.setattr("pytest_ddpperf.launch.nodes.agent.out_of_memory_kills", lambda: next(counts))
+    counts, here = iter(range(100)), threading.main_thread()
+
+    def kills() -> int:
+        return 0 if threading.current_thread() is here else next(counts)
+
+    monkeypatch.setattr("pytest_ddpperf.launch.rank_processes.out_of_memory_kills", kills)
 
     def dies(ctx: RankContext, guilty: int) -> None:
         if ctx.rank == guilty:
@@ -278,7 +290,7 @@ def test_what_else_another_node_did_is_asked_of_its_agent(
     node = cluster.nodes[0]
     ended = cluster.watch(1)
     (_, zygote) = run(two[1], lambda _: os.getppid()).values
-    node.link.send(AskHealth(-1))  # the answer comes too late for a launch before
+    node.link.ask(Agent.health)  # the answer comes too late for a launch before
     assert ended() == {"node 1 (host-b)": CpuHealth(throttled=1.0)}
     assert watched == [[zygote]]
     assert cluster.watch(0)() == {}
@@ -302,8 +314,8 @@ def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank(
         assert run(launcher, total).values == (3.0, 3.0)
         assert tasks.cluster.lost == ""
         pids += run(launcher, lambda _: os.getppid()).values
-        (host,) = tasks.agents[1]._hosts.values()
-        cut = threading.Timer(2.0, host.close)
+        (there,) = tasks.agents[1]._launchers
+        cut = threading.Timer(2.0, there.close)
         cut.start()
         start = time.monotonic()
         with pytest.raises(LaunchError, match=r"^node 1 \(host-b\) is gone"):
@@ -357,7 +369,7 @@ def test_facts_in_which_nodes_differ_are_told() -> None:
 
 
 def test_a_task_that_does_not_come_is_named() -> None:
-    cluster = Cluster("127.0.0.1", hello(0), 4, "1")
+    cluster = Cluster("127.0.0.1", hello(0), 4)
     with pytest.raises(LaunchError, match=r"^rank 1 of the launcher did not meet .* nor did 2 more"):
         cluster.gather(0.01)
     cluster.close(4)
@@ -383,8 +395,8 @@ def test_after_the_meeting_the_key_of_the_card_is_good_for_nothing() -> None:
     card = tasks.cluster.card
     tasks.cluster.gather(20)
     with pytest.raises(ForeignPeer):
-        connect((card.host, card.port), card.key)
-    connect((card.host, card.port), tasks.cluster.card.key).close()
+        connect((card.host, card.port), card.key, {"looks": True})
+    connect((card.host, card.port), tasks.cluster.card.key, {"looks": True}).close()
     tasks.close()
 
 
@@ -400,12 +412,25 @@ def test_no_port_takes_a_connection_without_the_key_or_from_an_address_that_take
     with socket.create_connection(address) as stranger:
         stranger.settimeout(AT_ONCE)
         greeting = stranger.recv(1000)
-        stranger.sendall(greeting + bytes(32))  # it has no proof
+        stranger.sendall(greeting + bytes(100))  # it has no proof
         while stranger.recv(1000):
             pass
     tasks.close()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(address, 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"store": 1}, {"task": {"rank": 1}}, {"task": {**hello(1).plain(), "rank": []}}, {"launcher": 1}, [], "task"],
+)
+def test_who_says_anything_else_than_it_should_is_not_taken(said: Any) -> None:
+    tasks = Tasks(hello(1, "b"))
+    card = tasks.cluster.card
+    with pytest.raises(ForeignPeer):
+        connect((card.host, card.port), card.key, said)
+    tasks.cluster.gather(20)
+    tasks.close()
 
 
 def test_only_the_store_of_a_launch_that_runs_is_reached_from_other_nodes(two: tuple[Cluster, Launcher]) -> None:
@@ -481,7 +506,7 @@ def test_a_launch_after_an_interrupted_sweep_hears_nothing_of_the_one_before(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(NodeRanks, "_await", interrupted)
+        patched.setattr(Question, "answer", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(two[1], total)
     assert run(two[1], total).values == (3.0, 3.0)
@@ -491,13 +516,13 @@ def test_the_clock_of_a_node_is_read_from_its_fastest_answer(monkeypatch: pytest
     """Sent at 1000, answered by 1600 with 5300 on the other clock: 300 each way, so the clock is 4000 ahead."""
     now = iter([0, 900, 1000, 1600, 2000, 3000, 4000, 4700])
     monkeypatch.setattr(time, "time_ns", lambda: next(now))
-    answers = iter([Ping(9999), Ping(5300), Ping(1), Ping(2)])
+    answers = iter([9999, 5300, 1, 2])
 
     class Answering:
-        def send(self, _: object) -> None:
-            pass
+        def ask(self, _: object) -> Answering:
+            return self
 
-        def receive(self, _: float) -> object:
+        def answer(self, _: float) -> int:
             return next(answers)
 
     assert offset(Answering()) == (4000, 300)  # type: ignore[arg-type]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import stat
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,12 @@ import pytest
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.nodes.link import accept
-from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, exchange, own_folder, wait_for
+from pytest_ddpperf.launch.link import accept, welcome
+from pytest_ddpperf.launch.nodes import joining
+from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, Hello, exchange, own_folder
 from pytest_ddpperf.launch.nodes.tasks import Task
 
-CARD = Card("10.0.0.1", 2900, bytes(range(32)), "0.1.0")
+CARD = Card("10.0.0.1", 2900, bytes(range(32)))
 
 
 def task(run: str = "9-1", launcher: str = "srun") -> Task:
@@ -31,9 +32,7 @@ def test_a_card_is_read_as_it_was_written() -> None:
     assert Card.loads(CARD.dumps()) == CARD
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '{"host": 1}', '{"host": "a", "port": "b", "key": "", "version": ""}']
-)
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"host": 1}', '{"host": "a", "port": "b", "key": ""}'])
 def test_a_text_that_is_no_card_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Card.loads(text)
@@ -52,7 +51,7 @@ def test_tasks_of_one_run_find_the_card_that_only_their_user_may_read(tmp_path: 
 
 
 def test_a_new_card_replaces_one_that_was_left(tmp_path: Path) -> None:
-    FileMeeting(task(), tmp_path).publish(Card("old", 1, b"", ""))
+    FileMeeting(task(), tmp_path).publish(Card("old", 1, b""))
     FileMeeting(task(), tmp_path).publish(CARD)
     assert FileMeeting(task(), tmp_path).find() == CARD
 
@@ -131,11 +130,19 @@ def test_where_another_user_has_its_place_the_folder_is_that_of_the_users_sessio
         own_folder()
 
 
-def test_a_controller_that_does_not_come_is_told() -> None:
-    found: list[Card | None] = [None, CARD]
-    assert wait_for(lambda: found.pop(0), 5) == CARD
-    with pytest.raises(LaunchError, match=r"rank 0 of the launcher.*was not met within 0 s"):
-        wait_for(lambda: None, 0)
+@pytest.mark.parametrize(
+    ("published", "told"),
+    [(None, "was not met: its tests may have"), (CARD, "does not answer at 127.0.0.1 port 1: .* refused; check that")],
+)
+def test_a_controller_that_does_not_come_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published: Card | None, told: str
+) -> None:
+    monkeypatch.setattr(joining, "MEETING_SECONDS", 0.1)
+    own = Hello(rank=1, host="a", machine="m", cores=frozenset())
+    if published is not None:
+        FileMeeting(task(), tmp_path).publish(replace(published, host="127.0.0.1", port=1))
+    with pytest.raises(LaunchError, match=rf"^rank 0 of the launcher, which controls the run, {told}"):
+        joining.follow(task(), own, tmp_path, lambda _: None)
 
 
 def variables(port: int, *, rank: int, nodes: int) -> dict[str, str]:
@@ -151,15 +158,14 @@ def read_after_an_earlier_run(_: RankContext) -> tuple[bool, bool]:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)  # type: ignore[attr-defined]
     tried: list[bool] = []
     with socket.create_server(("127.0.0.1", 0)) as earlier, socket.create_server(("127.0.0.1", 0)) as controller:
-        left, new = (Card("127.0.0.1", each.getsockname()[1], CARD.key, "1").dumps() for each in (earlier, controller))
+        left, new = (Card("127.0.0.1", each.getsockname()[1], CARD.key).dumps() for each in (earlier, controller))
 
         def control() -> None:
             connected, _ = earlier.accept()  # of another process by now
             connected.close()
             tried.append(True)
             store.set("pytest-ddpperf/9-1/0", new)
-            with contextlib.closing(accept(controller.accept()[0], CARD.key)):
-                pass
+            welcome(accept(controller.accept()[0], CARD.key)[0])
 
         threading.Thread(target=control, daemon=True).start()
         store.set("pytest-ddpperf/9-1/0", left)
@@ -178,11 +184,11 @@ def left_in_the_store(_: RankContext, readers: tuple[int, ...]) -> list[bool]:
 
     store, left = dist.TCPStore("127.0.0.1", 0, is_master=True), []  # type: ignore[attr-defined]
     with socket.create_server(("127.0.0.1", 0)) as controller:
-        text = Card("127.0.0.1", controller.getsockname()[1], CARD.key, "1").dumps()
+        text = Card("127.0.0.1", controller.getsockname()[1], CARD.key).dumps()
 
         def control() -> None:
             for _ in range(sum(readers)):
-                accept(controller.accept()[0], CARD.key).close()
+                welcome(accept(controller.accept()[0], CARD.key)[0])
 
         threading.Thread(target=control, daemon=True).start()
         for of_run in readers:

@@ -426,6 +426,31 @@ def test_it(ddpperf):
     assert (result["name"], result["verdict"]) == ("mine precision=bf16", "new")
 
 
+def test_ranks_of_a_call_have_its_variables_which_tell_its_baseline_from_others(inner: pytest.Pytester) -> None:
+    test = """
+def build(ctx):
+    import os
+    assert (os.environ.get("ALGORITHM"), os.environ.get("OF_MARKER")) == ({0}), "variables differ"
+    return lambda: 1.0
+
+
+@pytest.mark.ddpperf(env={{"OF_MARKER": "yes"}})
+def test_it(ddpperf):
+    import os
+    ddpperf.check(build, name="mine", verify=False{1})
+    assert not {{"ALGORITHM", "OF_MARKER"}} & {{*os.environ}}
+"""
+    counted = ("--ddpperf-counts=only", "--ddpperf-save")
+    run, (result,) = run_suite(inner, test.format("None, 'yes'", ""), *counted)
+    run.assert_outcomes(passed=1)
+    assert (result["name"], result["recipe"]) == ("mine", {"env": "OF_MARKER=yes"})
+    other = test.format("'ring', None", ", env={'ALGORITHM': 'ring'}")
+    run, (result,) = run_suite(inner, other, "--ddpperf-counts=only", "--ddpperf-require-baseline")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["Cause      the baseline is not comparable: env OF_MARKER=yes -> ALGORITHM=ring"])
+    assert (result["name"], result["verdict"]) == ("mine", "incompatible")
+
+
 def test_a_test_that_asks_for_a_time_says_where_it_ended_when_the_run_only_counts(inner: pytest.Pytester) -> None:
     test = """
 def test_it(ddpperf):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import DdpperfError, RankFailed, RanksTimedOut, ReferenceFailed, ReferenceStopped
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import SeenImport

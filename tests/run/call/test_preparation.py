@@ -20,7 +20,7 @@ from pytest_ddpperf.errors import (
     ReferenceFailed,
     WorkloadError,
 )
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
 from pytest_ddpperf.records.counts import Counts, merged

@@ -14,10 +14,10 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.results import Provenance, record_of
 from pytest_ddpperf.reports.findings import finding_text
-from pytest_ddpperf.run.call.requests import VerbCall, grows, of_size
+from pytest_ddpperf.run.call.requests import VerbCall, grows, of_size, require_consistent
 from pytest_ddpperf.run.call.variant import counted_only
 from pytest_ddpperf.run.call.ways import several
-from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.settings import Settings, overlay_words
 from tests.factories import make_environment
 
 
@@ -132,12 +132,29 @@ def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
         ({"presicion": "bf16"}, r"^ddpperf.compare\(ways={'way': ...}\)\(presicion=...\): .*did you mean precision\?"),
         ({"max_time": 5}, r"^ddpperf.compare\(ways={'way': ...}\): max_time holds for all ways; give it as compare"),
         ({"clip_steps": 3}, r"^clip_steps=3: nothing is clipped; give clip_grad_norm too"),
+        ({"env": "X=1"}, r"^ddpperf.compare\(ways={'way': ...}\)\(env='X=1'\): expected environment variables by name"),
+        ({"env": {"RANK": 1}}, r"^env={'RANK': ...}: the plugin sets RANK for ranks; leave it out"),
     ],
 )
 def test_a_setting_that_a_way_cannot_have_is_refused(own: Any, said: str) -> None:
     ways = several(WORKLOAD, None, None, ways={"plain": {}, "way": own})
     with pytest.raises(SettingError, match=said):
         VerbCall(settings=Settings(), knobs={}).for_variant(ways.by_name["way"], "way")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("MASTER_ADDR", "the plugin sets MASTER_ADDR for ranks; leave it out"),
+        ("SLURM_PROCID", "the plugin sets SLURM_PROCID for ranks"),
+        ("CUDA_VISIBLE_DEVICES", "the plugin sets CUDA_VISIBLE_DEVICES for ranks"),
+        ("PYTHONHASHSEED", "Python reads it before ranks fork; set it before pytest starts"),
+    ],
+)
+def test_a_variable_that_ranks_could_not_have_is_refused(name: str, said: str) -> None:
+    settings = overlay_words(Settings(), {"env": {"NCCL_ALGO": "Ring", name: 1}}, where="ddpperf.check")
+    with pytest.raises(SettingError, match=f"^env={{'{name}': ...}}: {said}"):
+        require_consistent(settings)
 
 
 def test_a_step_of_its_own_takes_no_settings_of_training() -> None:

@@ -87,7 +87,7 @@ def test_ways_have_settings_a_strategy_and_variables() -> None:
     assert ways.by_name == {
         "fp32": Contender(subject=WORKLOAD, strategy="flat"),
         "bf16": Contender(subject=WORKLOAD, strategy="flat", settings={"precision": "bf16"}),
-        "sharded": Contender(subject=WORKLOAD, strategy="fsdp2", variables=(("A", "1.5"), ("B", "x"))),
+        "sharded": Contender(subject=WORKLOAD, strategy="fsdp2", settings={"env": {"B": "x", "A": 1.5}}),
     }
     assert ways.over == "bf16"
 
@@ -105,11 +105,6 @@ def test_a_step_of_ones_own_has_ways_too() -> None:
         (WORKLOAD, None, {"a": "bf16", "b": {}}, r"expected settings by name"),
         (WORKLOAD, ["ddp", "flat"], {"a": {}, "b": {}}, "give one of them; a way may name its strategy"),
         ({"x": nothing, "y": nothing}, None, {"a": {}, "b": {}}, "is for one Workload, script or step"),
-        (WORKLOAD, None, {"a": {}, "b": {"env": "X=1"}}, "'env': ...}}\\): 'X=1': expected variables with values"),
-        (WORKLOAD, None, {"a": {}, "b": {"env": {"X": True}}}, "X=True: expected a text or a number"),
-        (WORKLOAD, None, {"a": {}, "b": {"env": {"X=": "1"}}}, "'X=': expected the name of an environment variable"),
-        (WORKLOAD, None, {"a": {}, "b": {"env": {"RANK": "1"}}}, "RANK: the plugin sets it for ranks; leave it out"),
-        (WORKLOAD, None, {"a": {}, "b": {"env": {"CUDA_VISIBLE_DEVICES": "1"}}}, "the plugin sets it for ranks"),
     ],
 )
 def test_ways_that_say_nothing_sensible_are_refused(subject: Any, strategies: Any, ways: Any, said: str) -> None:

@@ -187,7 +187,7 @@ def test_unsent(ddpperf_group):
     )
 
 
-def test_ranks_have_the_mesh_that_the_test_names(inner: pytest.Pytester) -> None:
+def test_ranks_have_the_mesh_and_the_variables_that_the_test_names(inner: pytest.Pytester) -> None:
     run = run_tests(
         inner,
         """
@@ -200,10 +200,21 @@ def test_mesh(ddpperf_group):
 @pytest.mark.ddpperf(world_size=2, mesh="dp=2,tp=2")
 def test_too_large(ddpperf_group):
     ddpperf_group.run(lambda ctx: None)
+
+@pytest.mark.ddpperf(env={"OF_TEST": 5})
+def test_variable(ddpperf_group):
+    import os
+    assert ddpperf_group.run(lambda ctx: os.environ["OF_TEST"]).rank(1) == "5"
+    assert "OF_TEST" not in os.environ
+
+@pytest.mark.ddpperf(env={"MASTER_PORT": 5})
+def test_owned(ddpperf_group):
+    ddpperf_group.run(lambda ctx: None)
 """,
     )
-    run.assert_outcomes(passed=1, failed=1)
+    run.assert_outcomes(passed=2, failed=2)
     run.stdout.fnmatch_lines(["ddpperf_group.run: mesh 2 x 2 has 4 ranks, and the test has 2: give a *"])
+    run.stdout.fnmatch_lines(["env={'MASTER_PORT': ...}: the plugin sets MASTER_PORT for ranks; leave it out"])
 
 
 SIZES = """

@@ -12,10 +12,9 @@ import torch
 
 import pytest_ddpperf
 from pytest_ddpperf.errors import PayloadError, RankFailed, RankSkipped
-from pytest_ddpperf.launch.exceptions import failed_report
-from pytest_ddpperf.launch.failures import RankEnd, failure
-from pytest_ddpperf.launch.messages import Failed, FailureKind, Finished, Stage
-from pytest_ddpperf.launch.stacks import StackPosition
+from pytest_ddpperf.launch.faults.exceptions import failed_report
+from pytest_ddpperf.launch.faults.failures import RankEnd, failure
+from pytest_ddpperf.launch.messages import Failed, FailureKind, Finished, StackPosition, Stage
 from pytest_ddpperf.launch.streams import RankOutput
 
 PACKAGE = Path(pytest_ddpperf.__file__).parent

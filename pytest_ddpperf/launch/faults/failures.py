@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.errors import DdpperfError, PayloadError, RankFailed, RankSkipped
-from pytest_ddpperf.launch.cures import ROOM, cure_of
-from pytest_ddpperf.launch.exceptions import WANT_OF_MEMORY
-from pytest_ddpperf.launch.messages import Failed, Finished
-from pytest_ddpperf.launch.stacks import minority, numbers, position, threads, written
+from pytest_ddpperf.launch.faults.cures import ROOM, cure_of
+from pytest_ddpperf.launch.faults.exceptions import WANT_OF_MEMORY
+from pytest_ddpperf.launch.faults.stacks import minority, position, threads, written
+from pytest_ddpperf.launch.messages import Failed, Finished, numbers
 from pytest_ddpperf.launch.streams import RankOutput, titled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_ddpperf.launch.messages import RankReport, SeenImport
-    from pytest_ddpperf.launch.stacks import StackPosition
+    from pytest_ddpperf.launch.messages import RankReport, SeenImport, StackPosition
 
 # What torch says of a lost peer. A rank with such an error is a victim, unless all failed ranks are.
 _SECONDARY = re.compile(

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.errors import RankFailed
-from pytest_ddpperf.launch.exceptions import failed_report
-from pytest_ddpperf.launch.failures import RankEnd, failure
+from pytest_ddpperf.launch.faults.exceptions import failed_report
+from pytest_ddpperf.launch.faults.failures import RankEnd, failure
 from pytest_ddpperf.launch.messages import Failed
 from pytest_ddpperf.launch.streams import RankOutput
 

@@ -101,11 +101,6 @@ class PreloadedZygotes:
         """The zygotes of so many ranks, from rank 0 on; on other nodes ``of_ranks`` is empty."""
         return [*self.of_ranks, *[self.base] * number][:number]
 
-    def close(self) -> None:
-        """End them and everything below them."""
-        for zygote in self.all:
-            zygote.close()
-
     def duplicate(self) -> PreloadedZygotes:
         """Copies of them, for another launcher."""
         with ExitStack() as closing:
@@ -175,10 +170,9 @@ def _imported(
 ) -> tuple[str, Preloaded] | None:
     """Let zygotes import modules at the same time, and note what these read; return the first that went wrong."""
     for one in modules:
-        for zygote, request in zip(zygotes, requests, strict=True):
-            zygote.begin_preload(replace(request, module=one.module, file=one.file))
-        answers = [zygote.preloaded() for zygote in zygotes]
-        for answer in answers:
+        asked = [replace(request, module=one.module, file=one.file) for request in requests]
+        waits = [zygote.preload(request) for zygote, request in zip(zygotes, asked, strict=True)]
+        for answer in [wait() for wait in waits]:
             if answer.reason:
                 return one.module, answer
             variables.update(answer.variables)

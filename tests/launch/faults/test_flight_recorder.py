@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddpperf.errors import RanksTimedOut
-from pytest_ddpperf.launch import flight_recorder
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.flight_recorder import answer_requests, read_dump, read_gloo, stall, waits_in
+from pytest_ddpperf.launch.faults import flight_recorder
+from pytest_ddpperf.launch.faults.flight_recorder import answer_requests, read_dump, read_gloo, stall, waits_in
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import GroupCalls, RankCalls
+from pytest_ddpperf.launch.messages import GroupCalls, Job, RankCalls
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.streams import Channel
 
@@ -318,22 +318,22 @@ class Silent:
 
 def test_the_controller_takes_the_last_answer_and_does_not_wait_for_those_that_give_none() -> None:
     """Rank 0 gives both answers, rank 1 only the first, rank 2 none, and rank 3 is gone."""
-    with RankProcesses(cast("Any", [Silent()] * 4)) as ranks:
+    job = Job(call=b"", world_size=4, device="cpu", group="nccl", mode=None, timeout=1.0)
+    with RankProcesses(cast("Any", [Silent()] * 4), job) as ranks:
         sent = [calls(2, 1), calls(2, 1, REDUCE)]
         for rank, number in ((0, 2), (1, 1)):
             channel = Channel(ranks.ranks[rank].of_rank)
             for whole, group in enumerate(sent[:number]):
                 channel.send(RankCalls(groups={"0": group}, whole=bool(whole)))
         ranks.ranks[3].of_rank.close()
-        ranks.ask_calls(time.monotonic())
-        found = ranks.calls(time.monotonic() + 0.05)
+        found = ranks.calls(0.05)
         for rank in range(3):
             ranks.ranks[rank].of_rank.close()
     assert {rank: answer.groups["0"] for rank, answer in found.items()} == {0: sent[1], 1: sent[0]}
 
 
 def test_its_thread_is_not_listed() -> None:
-    from pytest_ddpperf.launch import stacks
+    from pytest_ddpperf.launch.faults import stacks
 
     own = f'Thread 0x02 (most recent call first):\n  File "{flight_recorder.__file__}", line 1 in _answer\n'
     main = 'Current thread 0x01 (most recent call first):\n  File "/x/t.py", line 2 in step\n'
@@ -360,7 +360,6 @@ def test_at_the_deadline_the_collective_of_gloo_and_its_number_are_told(launcher
     """Rank 1 stays in the reading of its third batch; a smaller group has collectives of its own."""
 
     def train(ctx: RankContext) -> None:
-        import time
 
         import torch
         import torch.distributed as dist

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pytest_ddpperf.launch.environment import with_ras
-from pytest_ddpperf.launch.nccl_ras import status
+from pytest_ddpperf.launch.faults.nccl_ras import status
 
 TEXT = b"NCCL version 2.27.5 compiled with CUDA 12.9\n\nJob summary\n===========\n\n  Errors\n======\n\nINCOMPLETE\n"
 

@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
-from pytest_ddpperf.launch import progress, roll_call, stacks
-from pytest_ddpperf.launch.flight_recorder import stall, waits_in
-from pytest_ddpperf.launch.nccl_ras import status
-from pytest_ddpperf.launch.rank_processes import STACK_SECONDS
+from pytest_ddpperf.launch import progress
+from pytest_ddpperf.launch.faults import roll_call, stacks
+from pytest_ddpperf.launch.faults.flight_recorder import stall, waits_in
+from pytest_ddpperf.launch.faults.nccl_ras import status
+from pytest_ddpperf.launch.faults.stacks import STACK_SECONDS
+from pytest_ddpperf.launch.messages import numbers
 from pytest_ddpperf.launch.streams import titled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_ddpperf.launch.failures import RankEnd
-    from pytest_ddpperf.launch.flight_recorder import Stall
+    from pytest_ddpperf.launch.faults.failures import RankEnd
+    from pytest_ddpperf.launch.faults.flight_recorder import Stall
     from pytest_ddpperf.launch.messages import Job, RankCalls
     from pytest_ddpperf.launch.progress import Overdue, Progress
 
@@ -64,7 +66,7 @@ class LateRanks:
             return f"steps went on at the deadline, so the launch is slow and does not hang: raise {self.cure}"
         moving = [rank for rank, moved in self.moved.items() if moved]
         if moving:
-            moved = f"{stacks.numbers(moving)} moved on at the deadline"
+            moved = f"{numbers(moving)} moved on at the deadline"
             return f"{moved}, so the launch may only be slow: then raise {self.cure}"
         if self.moved.keys() == self.stacks.keys():
             return f"no rank moved within {_LOOK_SECONDS:g} s, so the launch hangs, or a single call takes long"
@@ -73,7 +75,7 @@ class LateRanks:
     def _stage(self) -> str:
         if self.overdue is None:
             return ""
-        stage, seconds, ranks = self.overdue.stage, self.overdue.seconds, stacks.numbers(self.overdue.ranks)
+        stage, seconds, ranks = self.overdue.stage, self.overdue.seconds, numbers(self.overdue.ranks)
         return f"{ranks} took more than {seconds:g} s for the stage {stage} (stage_timeouts, {stage}={seconds:g})"
 
     def error(self, ends: Sequence[RankEnd], job: Job, threads: int) -> RanksTimedOut:

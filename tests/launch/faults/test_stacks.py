@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.launch import roll_call, stacks
+from pytest_ddpperf.launch.faults import roll_call, stacks
+from pytest_ddpperf.launch.messages import StackPosition
 
 LIB = sysconfig.get_path("purelib")
-RANK = Path(stacks.__file__).with_name("rank.py")
+RANK = Path(stacks.__file__).parents[1] / "rank.py"
 C10D = f"{LIB}/torch/distributed/distributed_c10d.py"
 
 
@@ -36,18 +37,18 @@ QUEUE = written(f"{RANK.with_name('interleaving.py')}|9|wait", f"{RANK.parents[1
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (ALL_REDUCE, stacks.StackPosition("/x/t.py:12 in step", "all_reduce", waits=True)),
-        (BACKWARD, stacks.StackPosition("/x/t.py:14 in step", "backward", waits=True)),
-        (QUEUE, stacks.StackPosition("", "the queue for its turn", waits=True)),
-        (BUILD, stacks.StackPosition("/x/t.py:30 in build", "", waits=False)),
+        (ALL_REDUCE, StackPosition("/x/t.py:12 in step", "all_reduce", waits=True)),
+        (BACKWARD, StackPosition("/x/t.py:14 in step", "backward", waits=True)),
+        (QUEUE, StackPosition("", "the queue for its turn", waits=True)),
+        (BUILD, StackPosition("/x/t.py:30 in build", "", waits=False)),
         (
             written(f"{C10D}|1|init_process_group", f"{RANK}|2|_join_group"),
-            stacks.StackPosition("", "init_process_group", waits=True),
+            StackPosition("", "init_process_group", waits=True),
         ),
-        (written(), stacks.StackPosition("", "the start of the rank", waits=False)),
+        (written(), StackPosition("", "the start of the rank", waits=False)),
     ],
 )
-def test_a_place_is_the_users_innermost_line_and_what_it_called(text: str, expected: stacks.StackPosition) -> None:
+def test_a_place_is_the_users_innermost_line_and_what_it_called(text: str, expected: StackPosition) -> None:
     assert stacks.position(stacks.threads(text)[0]) == expected
 
 
@@ -303,8 +304,8 @@ def test_with_nccl_a_rank_that_waits_for_its_gpu_waits_for_others(item: str, tmp
     """NCCL's collectives run there: Python goes on until it needs a value."""
     on_gpu = {text: stacks.position(stacks.threads(text)[0], nccl=True) for text in (item, SYNCHRONIZE)}
     assert on_gpu == {
-        item: stacks.StackPosition(f"{tmp_path}/train.py:2 in step", "a wait for its GPU", waits=True),
-        SYNCHRONIZE: stacks.StackPosition("/x/t.py:8 in step", "synchronize", waits=True),
+        item: StackPosition(f"{tmp_path}/train.py:2 in step", "a wait for its GPU", waits=True),
+        SYNCHRONIZE: StackPosition("/x/t.py:8 in step", "synchronize", waits=True),
     }
     assert not any(where.waits for text in on_gpu if (where := stacks.position(stacks.threads(text)[0])))
     works = item.replace("line 2", "line 3")
@@ -319,7 +320,7 @@ def test_with_nccl_our_own_wait_for_a_loss_is_one_for_the_gpu() -> None:
     settles = written(f"{LIB}/torch/cuda/__init__.py|1|synchronize", f"{RANK.parents[1]}/instruments/clock.py|1|settle")
     for text in (waits, settles):
         found = stacks.position(stacks.threads(text)[0], nccl=True)
-        assert found == stacks.StackPosition("", "a wait for its GPU", waits=True)
+        assert found == StackPosition("", "a wait for its GPU", waits=True)
     line, guilty = roll_call.heading({0: waits, 1: BUILD}, [], 2, 10.0, nccl=True)
     assert line == "rank 0 of 2 blocked after 10 s in a wait for its GPU; rank 1 at /x/t.py:30 in build"
     assert guilty == 1

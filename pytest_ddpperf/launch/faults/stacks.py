@@ -5,18 +5,20 @@ from __future__ import annotations
 import linecache
 import re
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.instruments.host import from_here
 from pytest_ddpperf.launch import interleaving
+from pytest_ddpperf.launch.messages import StackPosition, numbers
 from pytest_ddpperf.launch.redirection import installed_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+STACK_SECONDS = 2.0  # in which ranks give their stacks
 SIGNAL = signal.SIGUSR1  # makes faulthandler write the stacks of a rank's threads
 MAIN_SIGNAL = signal.SIGWINCH  # makes it write that of the main thread alone; otherwise a rank ignores it
 _CUT = re.compile(r"^\.\.\.$", re.MULTILINE)  # after 100 threads faulthandler stops, and leaves the main one out
@@ -28,7 +30,7 @@ _OPERATORS = "torch/_ops.py"  # between a functional collective and the operator
 _WAIT = ".wait("  # for a handle of a collective; it has no Python frame
 _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks that wait for other ranks' gradients
 _TURNS = interleaving.__file__
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 _ANSWERING = str(Path(__file__).with_name("flight_recorder.py"))  # a thread of ours, which waits for the controller
 GPU_WAIT = "a wait for its GPU"
 # Lines that need a value of a tensor, and torch's functions that wait for the device: they have no frames below them.
@@ -46,37 +48,6 @@ class Frame:
     file: str
     line: int
     function: str
-
-
-@dataclass(frozen=True)
-class StackPosition:
-    """The position of a rank in the user's code."""
-
-    line: str  # the user's innermost line, as "file:line in function"
-    call: str  # the library function called there; empty if the rank is in the user's own code
-    waits: bool  # whether the rank waits for others: in a collective, in backward, or for its turn
-
-    @property
-    def text(self) -> str:
-        """The position as a part of a sentence."""
-        if self.call and self.line:
-            return f"in {self.call} ({self.line})"
-        return f"in {self.call}" if self.call else f"at {self.line}"
-
-    def numbered(self, collective: str, number: int) -> StackPosition:
-        """The same position, whose text has the number of the collective that the rank waits in."""
-        named = self.call if self.call == collective else f"{self.call}, {collective}"
-        return replace(self, call=f"{named} #{number}") if self.call and self.waits else self
-
-    def with_tensors(self, tensors: str) -> StackPosition:
-        """The same position, whose text names what the collective was given."""
-        return replace(self, call=f"{self.call} of {tensors}") if tensors and self.call else self
-
-
-def numbers(ranks: Iterable[int]) -> str:
-    """Write ``rank 1`` or ``ranks 0, 2``."""
-    listed = sorted(ranks)
-    return f"rank{'s' if len(listed) > 1 else ''} {', '.join(map(str, listed))}"
 
 
 def threads(text: str) -> list[list[Frame]]:

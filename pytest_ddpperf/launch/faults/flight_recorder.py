@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.torch_internals import process_groups
-from pytest_ddpperf.launch.messages import GroupCalls, RankCalls
-from pytest_ddpperf.launch.stacks import minority, numbers
+from pytest_ddpperf.launch.faults.stacks import minority
+from pytest_ddpperf.launch.messages import GroupCalls, RankCalls, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

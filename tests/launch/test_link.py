@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import socket
@@ -10,25 +11,26 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.launch.nodes import link as links
-from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, accept, connect
-from pytest_ddpperf.launch.nodes.messages import Close, Hello, Ping
+from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch import link as links
+from pytest_ddpperf.launch.link import ForeignPeer, Link, LinkEnded, NoAnswer, accept, connect, welcome
 
-KEY = bytes(range(32))
+KEY, SAID = bytes(range(32)), {"task": {"rank": 1, "cores": [0, 3]}}
 
 
 def accepted(listening: socket.socket, key: bytes = KEY) -> list[Any]:
-    """The link to who connects next, or what went wrong."""
+    """The link to who connects next and its hello, or what went wrong."""
     found: list[Any] = []
 
     def take() -> None:
         try:
-            found.append(accept(listening.accept()[0], key))
+            link, said = accept(listening.accept()[0], key)
+            welcome(link)
+            found.extend((link, said))
         except ForeignPeer as error:
             found.append(error)
 
@@ -47,7 +49,7 @@ def listening() -> Iterator[socket.socket]:
 @pytest.fixture
 def pair(listening: socket.socket) -> Iterator[tuple[Link, Link]]:
     taken = accepted(listening)
-    ours = connect(listening.getsockname(), KEY)
+    ours = connect(listening.getsockname(), KEY, SAID)
     taken[0].join()
     yield ours, taken[1]
     ours.close()
@@ -75,9 +77,8 @@ def test_a_large_message_to_who_reads_slowly_arrives(pair: tuple[Link, Link]) ->
     begun, message = time.monotonic(), None
     while message is None and time.monotonic() - begun < 60:
         time.sleep(0.05)  # as a reader does that has other things to do
-        ended = theirs._take()
-        assert ended is None
-        message = next(iter(theirs._messages(1)), None)
+        theirs._read()
+        message = next(iter(theirs._arrived), None)
     thread.join()
     assert message == sent
     assert time.monotonic() - begun > 0.5
@@ -127,7 +128,7 @@ def _send_much(link: Link) -> None:
 def test_a_peer_with_another_key_is_refused_by_both_ends(listening: socket.socket, wrong: str) -> None:
     taken = accepted(listening, bytes(32) if wrong == "server" else KEY)
     with pytest.raises(ForeignPeer):
-        connect(listening.getsockname(), bytes(32) if wrong == "client" else KEY)
+        connect(listening.getsockname(), bytes(32) if wrong == "client" else KEY, SAID)
     taken[0].join()
     assert isinstance(taken[1], ForeignPeer)
 
@@ -160,6 +161,9 @@ class Planted:
     def __reduce__(self) -> Any:
         return os.putenv, ("DDPPERF_PLANTED", "1")
 
+    def encode(self) -> bytes:
+        return pickle.dumps(self)
+
 
 def raw(pair: tuple[Link, Link]) -> socket.socket:
     """The socket of our end, as one who has taken the connection over would write to it."""
@@ -170,43 +174,86 @@ def test_a_pickle_without_the_mac_is_not_loaded(pair: tuple[Link, Link], monkeyp
     loaded: list[bytes] = []
     monkeypatch.setattr(pickle, "loads", loaded.append)
     body = pickle.dumps(Planted())
-    raw(pair).sendall(struct.pack("!Q32s", len(body), bytes(32)) + body)
+    raw(pair).sendall(b"ddpperf\n" + struct.pack("!Q32s", 32 + len(body), bytes(32)) + body)
     with pytest.raises(LinkEnded, match="no message of this run"):
         pair[1].receive(5)
     assert loaded == []
 
 
-class Evil:
-    """What makes a folder when it is loaded."""
+def test_who_connects_is_known_by_json_alone(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has read the key may say anything, and makes no process load a pickle."""
+    loaded: list[bytes] = []
+    monkeypatch.setattr(pickle, "loads", loaded.append)
+    taken = accepted(listening)
+    connect(listening.getsockname(), KEY, SAID).close()
+    taken[0].join()
+    taken[1].close()
+    assert taken[2] == SAID
+    taken = accepted(listening)
+    monkeypatch.setattr(json, "dumps", lambda _: Planted())
+    with pytest.raises(ForeignPeer):
+        connect(listening.getsockname(), KEY, SAID)
+    taken[0].join()
+    assert isinstance(taken[1], ForeignPeer)
+    assert loaded == []
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.folder),)
-
-
-@pytest.mark.parametrize("how", ["alone", "inside", "another"])
-def test_of_a_peer_that_may_be_anybody_only_the_messages_that_are_expected_are_loaded(
-    pair: tuple[Link, Link], tmp_path: Path, how: str
+def test_a_first_message_of_any_length_fills_no_memory(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evil: Any = Evil(tmp_path / "made")
-    pair[0].send({"alone": evil, "inside": Ping(evil), "another": Close(0)}[how])
-    with pytest.raises(LinkEnded, match="its message is made of "):
-        pair[1].receive(5, (Ping, Hello))
-    assert not (tmp_path / "made").exists()
+    monkeypatch.setattr(links, "_MAX_FIRST", 1000)
+    monkeypatch.setattr(links, "_CHUNK", 100)
+    taken = accepted(listening)
+    with pytest.raises(ForeignPeer):
+        connect(listening.getsockname(), KEY, {"task": "x" * 100_000})
+    taken[0].join()
+    assert isinstance(taken[1], ForeignPeer)
 
 
-def test_a_message_that_is_expected_arrives_whole(pair: tuple[Link, Link]) -> None:
-    said = Hello(rank=1, host="a", machine="m", cores=frozenset({0, 3}), gpus=("g",), needed={"torch": "2.13"})
-    pair[0].send(said)
-    assert pair[1].receive(5, (Ping, Hello)) == said
+class Served:
+    """What one end of a link serves."""
+
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+
+    def note(self, number: int, *, twice: bool = False) -> int:
+        self.noted += [number] * (1 + twice)
+        return len(self.noted)
+
+    def fails(self, error: Exception) -> None:
+        raise error
+
+
+def test_a_question_calls_a_method_there_and_waits_for_its_own_answer(pair: tuple[Link, Link]) -> None:
+    (ours, theirs), served, heard = pair, Served(), list[object]()
+    late, asked = ours.ask(Served.note, 5), ours.ask(Served.note, 6, twice=True)
+    with pytest.raises(NoAnswer, match=r"^the controller did not answer within 0 s$"):
+        late.answer(0.0)
+    theirs.send("unasked")
+    for _ in range(2):
+        theirs.reply(theirs.receive(5), served)
+    assert asked.answer(5, heard.append) == 3
+    assert served.noted == [5, 6, 6]
+    assert heard[0] == "unasked"
+    assert len(heard) == 2, "the answer to the first question, for which nobody waits any more"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(LaunchError("no torch here"), "no torch here"), (ValueError("odd"), "ValueError: odd")]
+)
+def test_a_method_that_fails_there_is_told_with_the_peer(pair: tuple[Link, Link], error: Exception, told: str) -> None:
+    (ours, theirs), served = pair, Served()
+    ours.name = "node 1 (b)"
+    asked = ours.ask(Served.fails, error)
+    theirs.reply(theirs.receive(5), served)
+    with pytest.raises(LaunchError, match=rf"^node 1 \(b\): {told}$"):
+        asked.answer(5)
 
 
 def test_a_message_that_is_sent_again_is_refused(listening: socket.socket) -> None:
     """By one who has listened on the network."""
     taken = accepted(listening)
-    ours = connect(listening.getsockname(), KEY)
+    ours = connect(listening.getsockname(), KEY, SAID)
     taken[0].join()
     heard, theirs = bytearray(), taken[1]
     connected = ours.hand_over()[0]
@@ -232,7 +279,7 @@ def test_a_message_that_is_sent_again_is_refused(listening: socket.socket) -> No
 
 
 def test_a_message_of_a_length_that_no_memory_holds_is_refused(pair: tuple[Link, Link]) -> None:
-    raw(pair).sendall(struct.pack("!Q32s", 1 << 62, bytes(32)))
+    raw(pair).sendall(b"ddpperf\n" + struct.pack("!Q", 1 << 62))
     with pytest.raises(LinkEnded, match="no message of this run"):
         pair[1].receive(5)
 

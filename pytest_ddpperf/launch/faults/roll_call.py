@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.launch.stacks import GPU_WAIT, StackPosition, minority, numbers, position, threads
+from pytest_ddpperf.launch.faults.stacks import GPU_WAIT, minority, position, threads
+from pytest_ddpperf.launch.messages import StackPosition, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,8 +7,8 @@ import re
 _NO_TERMINAL = "a rank has no terminal: call print(), whose output the test's report shows"
 _DEVICE = "make the tensor on the rank's device: ctx.device, in a model inputs.device, in a script that of LOCAL_RANK"
 _CPU = (
-    "this rank computes on the CPU: leave .cuda() and .to('cuda') out, or write .to(ctx.device); a script asks "
-    "torch.cuda.is_available() for its device, and calls init_process_group() without a backend"
+    "this rank computes on the CPU: a script asks torch.cuda.is_available() for its device, other code uses "
+    "ctx.device, and init_process_group() needs no backend"
 )
 _MODULE = (
     "ranks find what pytest finds: install it (a project by pip install -e .), or set pythonpath in pytest's ini file"
@@ -92,11 +92,7 @@ _CURES = tuple(
         ("AcceleratorError|RuntimeError", "busy or unavailable", _BUSY),
         ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver|device string: None", _CPU),
         ("ValueError", "but got device_ids", "this rank computes on the CPU: leave device_ids out there"),
-        (
-            "RuntimeError|ValueError",
-            "NCCL built in|NCCL.* no GPUs found",
-            f"{_CPU}; the backend of a rank is ctx.backend",
-        ),
+        ("RuntimeError|ValueError", "NCCL built in|NCCL.* no GPUs found", _CPU),
         ("KeyError", "SLURM_|OMPI_|PMI_", "a rank has torchrun's variables, such as RANK, LOCAL_RANK and WORLD_SIZE"),
         ("FileNotFoundError", "'[^/]", "ranks run where pytest was started: begin paths with Path(__file__).parent"),
         (

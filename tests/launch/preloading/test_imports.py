@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.launch.imports import ImportWatch, end_watch, keep_with_ranks
+from pytest_ddpperf.launch.preloading.imports import ImportWatch, end_watch, keep_with_ranks
 from pytest_ddpperf.launch.redirection import Redirection
 
 
@@ -41,8 +41,8 @@ def test_an_import_gets_variables_as_they_are_and_they_are_noted_with_what_was_c
 def test_what_the_other_checkout_has_installed_is_of_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ddpperf.launch.imports._of_project", [])
-    monkeypatch.setattr("pytest_ddpperf.launch.imports.installed_folders", lambda: (f"{tmp_path}/",))
+    monkeypatch.setattr("pytest_ddpperf.launch.preloading.imports._of_project", [])
+    monkeypatch.setattr("pytest_ddpperf.launch.preloading.imports.installed_folders", lambda: (f"{tmp_path}/",))
     for name in ("built_there", "vendored"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path / name) for name in ("built_there", "vendored")] + sys.path)
@@ -89,7 +89,7 @@ def test_a_watch_that_has_ended_leaves_imports_as_they_were() -> None:
 
 COUNTS = """
 import os, signal, threading
-from pytest_ddpperf.launch.imports import threads
+from pytest_ddpperf.launch.preloading.imports import threads
 
 os.register_at_fork(after_in_child=signal.pause)
 threading.Thread(target=threading.Event().wait, daemon=True).start()

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, SettingError
-from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
-from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted, preloaded
+from pytest_ddpperf.launch.preloading.zygotes import Judged, PreloadedZygotes, Wanted, preloaded
 
 COUNT = "import os, time\nfrom pathlib import Path\nPIDS = Path(__file__).with_suffix('.pids')\n"
 COUNT += "with PIDS.open('a') as file: print(os.getpid(), file=file)\nend = time.monotonic() + 0.002\n"
@@ -275,13 +275,15 @@ class FakeZygote:
         self.made.append(FakeZygote(self.failing, self.number, self.made))
         return self.made[-1]
 
-    def begin_preload(self, request: Preload) -> None:
-        pass
+    def preload(self, request: Preload) -> Callable[[], Preloaded]:
+        assert request.module
 
-    def preloaded(self) -> Preloaded:
-        if self.failing == "preloaded" and self in self.made[self.number :][:1]:
-            raise KeyboardInterrupt
-        return Preloaded()
+        def wait() -> Preloaded:
+            if self.failing == "preload" and self in self.made[self.number :][:1]:
+                raise KeyboardInterrupt
+            return Preloaded()
+
+        return wait
 
     def kill(self) -> None:
         pass
@@ -302,8 +304,8 @@ def preloaded_of(zygote: Any) -> PreloadedZygotes:
 @pytest.mark.parametrize(
     ("failing", "number", "error", "made"),
     [
-        ("preloaded", 0, KeyboardInterrupt, 1),
-        ("preloaded", 2, KeyboardInterrupt, 3),
+        ("preload", 0, KeyboardInterrupt, 1),
+        ("preload", 2, KeyboardInterrupt, 3),
         ("duplicate", 1, LaunchError, 1),
         ("duplicate", 2, LaunchError, 2),
     ],

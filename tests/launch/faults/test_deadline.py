@@ -11,8 +11,8 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import launch_run
-from pytest_ddpperf.launch.deadline import LateRanks
-from pytest_ddpperf.launch.failures import RankEnd
+from pytest_ddpperf.launch.faults.deadline import LateRanks
+from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.messages import Job
 from pytest_ddpperf.launch.progress import Overdue
 
@@ -131,7 +131,7 @@ from pytest_ddpperf.launch.streams import readable
 
 
 def waits_for_ever(self, *_):
-    for zygote in self._parts[0]._zygotes:
+    for zygote in self.here.zygotes:
         readable([zygote.control], None)
         zygote.events(0)
 

@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups
+from pytest_ddpperf.launch.faults.stacks import COLLECTIVES, Frame, in_library, is_machinery, position
 from pytest_ddpperf.launch.messages import Failed
 from pytest_ddpperf.launch.redirection import told
-from pytest_ddpperf.launch.stacks import COLLECTIVES, Frame, in_library, is_machinery, position
 from pytest_ddpperf.launch.streams import OUTPUT_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from pytest_ddpperf.launch.messages import FailureKind, Stage
-    from pytest_ddpperf.launch.stacks import StackPosition
+    from pytest_ddpperf.launch.messages import FailureKind, StackPosition, Stage
 
 T = TypeVar("T")
-_VERIFICATION = str(Path(__file__).parents[1] / "training" / "correctness")
-_INSTRUMENTS = str(Path(__file__).parents[1] / "instruments")
+_VERIFICATION = str(Path(__file__).parents[2] / "training" / "correctness")
+_INSTRUMENTS = str(Path(__file__).parents[2] / "instruments")
 # Want of memory in errors that have no class for it: of the host, of a CUDA context or library, of NCCL's buffers.
 WANT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: can't allocate memory|(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"

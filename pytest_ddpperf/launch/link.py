@@ -1,0 +1,309 @@
+"""A connection between two processes that share a key, over which one calls methods of the other's objects.
+
+No message is loaded before its MAC is checked: nobody without the key can make a process load a pickle. The first
+message of who connects is JSON, for nothing but the key is known of it. Messages are not encrypted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import itertools
+import json
+import pickle
+import secrets
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from pytest_ddpperf.errors import DdpperfError, LaunchError, in_a_line
+from pytest_ddpperf.launch.messages import Answer, Ask
+from pytest_ddpperf.launch.streams import Frames, GarbledMessage, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+KEY_BYTES = 32
+_GREETING = b"pytest-ddpperf link 2\n"
+_NONCE_BYTES = 32
+_MAX_FIRST = 1 << 20  # bytes of the first message, and of what is read with it
+_CHUNK = 1 << 20
+_HANDSHAKE_SECONDS = 5.0
+_SILENT_SECONDS = 4  # after which the kernel gives a peer up that answers nothing: its machine or the network is gone
+_SEND_SECONDS = 20.0  # in which a peer that lives takes some of what it is sent
+
+
+class LinkEnded(LaunchError):
+    """The other end of a link is gone."""
+
+
+class NoAnswer(LinkEnded):
+    """The other end of a link has not answered in time."""
+
+
+class ForeignPeer(Exception):
+    """The peer of a new connection does not know the key."""
+
+
+@dataclass(frozen=True)
+class Close:
+    """The end of what is served: of a launch, or of the task, which ends with this exit status."""
+
+    status: int = 0
+
+
+class Link:
+    """One end of a connection whose peer has proved to know the key; any thread may send, one receives."""
+
+    def __init__(self, connected: socket.socket, frames: Frames, name: str = "the other process") -> None:
+        self.name = name  # of the peer, in errors
+        self._socket, self._frames = connected, frames
+        self._arrived: list[object] = []
+        self._numbers = itertools.count()
+        self._sending = threading.Lock()
+
+    @property
+    def peer(self) -> str:
+        """The address of the peer's machine."""
+        return str(self._socket.getpeername()[0])
+
+    @property
+    def address(self) -> str:
+        """The address of this machine as the peer knows it."""
+        return str(self._socket.getsockname()[0])
+
+    def fileno(self) -> int:
+        """Give selectors the socket's descriptor."""
+        return self._socket.fileno()
+
+    def ask(self, method: Callable[Concatenate[Any, P], T], *arguments: P.args, **named: P.kwargs) -> Question[T]:
+        """Ask the peer to call a method of what serves its end of the link."""
+        number = next(self._numbers)
+        self.send(Ask(number, method.__name__, arguments, named))
+        return Question(self, number)
+
+    def reply(self, message: object, served: object) -> None:
+        """Call the method of ``served`` that a peer asks for, and answer with what it returns, or why it failed."""
+        if not isinstance(message, Ask):
+            return
+        try:
+            answer = Answer(message.number, getattr(served, message.method)(*message.arguments, **message.named))
+        except LinkEnded:
+            raise
+        except Exception as error:  # noqa: BLE001  the peer reports it
+            reason = str(error) if isinstance(error, DdpperfError) else in_a_line(error)
+            answer = Answer(message.number, None, reason)
+        self.send(answer)
+
+    def send(self, message: object) -> None:
+        """Send a message; LinkEnded if the peer is gone, or takes nothing for a long time."""
+        self.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+
+    def send_bytes(self, body: bytes) -> None:
+        """Send a message that is no pickle; LinkEnded as ``send``."""
+        try:
+            with self._sending:
+                for data in (self._frames.header(body), body):
+                    view = memoryview(data)
+                    while view:  # unlike in ``sendall``, the socket's limit is for some of it, however large it is
+                        view = view[self._socket.send(view[:_CHUNK]) :]
+        except OSError as error:
+            raise self._ended(error) from None
+
+    def receive(self, seconds: float | None = None) -> object:
+        """Wait for the next message; None if none has come in time, LinkEnded if the peer is gone."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        self._take()  # some may have come with the first one
+        while not self._arrived:
+            if not self._readable(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                return None
+            self._read()
+        return self._arrived.pop(0)
+
+    def received(self) -> list[object]:
+        """Take the messages that have arrived whole; LinkEnded if there is none and the peer is gone."""
+        try:
+            self._take()
+            while self._readable(0):
+                self._read()
+        except LinkEnded:
+            if not self._arrived:
+                raise
+        messages, self._arrived = self._arrived, []
+        return messages
+
+    def hand_over(self) -> tuple[socket.socket, bytes]:
+        """The socket, for bytes that are no messages, and those that have arrived; the link is of no more use."""
+        return self._socket, bytes(self._frames.received)
+
+    def close(self) -> None:
+        """Close the connection."""
+        end(self._socket)
+
+    def _readable(self, seconds: float | None) -> bool:
+        try:
+            return bool(readable([self._socket], seconds))
+        except ValueError:  # this end was closed
+            raise self._ended() from None
+
+    def _read(self) -> None:
+        """Read what has arrived; LinkEnded if that is the end of the link."""
+        try:
+            data = self._socket.recv(_CHUNK)
+        except OSError as error:
+            raise self._ended(error) from None
+        self._frames.received += data
+        self._take()
+        if not data:
+            raise self._ended()
+
+    def _take(self) -> None:
+        try:
+            while (body := self._frames.take()) is not None:
+                self._arrived.append(pickle.loads(body))
+        except GarbledMessage:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # what arrives later is read no more
+            raise self._ended(ValueError("what came over the network is no message of this run")) from None
+
+    def _ended(self, error: Exception | None = None) -> LinkEnded:
+        why = f" ({error})" if error is not None and str(error) else ""
+        return LinkEnded(f"{self.name} is gone: its connection has ended{why}")
+
+
+@dataclass(frozen=True)
+class Question(Generic[T]):
+    """What a peer was asked."""
+
+    link: Link
+    number: int
+
+    def answer(self, seconds: float, hear: Callable[[object], None] = lambda _: None) -> T:
+        """Wait for the answer; ``hear`` takes what comes before, such as the answer to an earlier question.
+
+        Raises:
+            LaunchError: it says why the peer has failed.
+            NoAnswer: it has not come in time.
+            LinkEnded: the peer is gone.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            message = self.link.receive(max(0.0, deadline - time.monotonic()))
+            if message is None:
+                raise NoAnswer(f"{self.link.name} did not answer within {seconds:.0f} s")
+            if not isinstance(message, Answer) or message.number != self.number:
+                hear(message)
+                continue
+            if message.error:
+                raise LaunchError(f"{self.link.name}: {message.error}")
+            found: T = message.value
+            return found
+
+
+def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object], name: str = "the controller") -> Link:
+    """A link to who listens at this address, and takes what ``hello`` says this end is.
+
+    Raises:
+        ForeignPeer: who answers does not know the key, or does not take it.
+        OSError: nobody answers.
+    """
+    connected = socket.create_connection(address, _HANDSHAKE_SECONDS)
+    with _proving(connected) as deadline:
+        frames = _greeted(connected, key, deadline, serving=False)
+        link = Link(connected, frames, name)
+        link.send_bytes(json.dumps(hello).encode())
+        _first(connected, frames, deadline)
+        return link
+
+
+def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
+    """A link to who has connected, and its hello; ForeignPeer if it does not prove in time to know the key.
+
+    ``welcome`` follows if it is taken, else its end.
+    """
+    with _proving(connected) as deadline:
+        frames = _greeted(connected, key, deadline, serving=True)
+        return Link(connected, frames), json.loads(_first(connected, frames, deadline))
+
+
+@contextlib.contextmanager
+def _proving(connected: socket.socket) -> Iterator[float]:
+    """Within, until the deadline that it gives, both ends prove to know the key; else the connection ends."""
+    try:
+        yield time.monotonic() + _HANDSHAKE_SECONDS
+    except BaseException as error:
+        connected.close()
+        if isinstance(error, (OSError, GarbledMessage, LinkEnded, ValueError)):
+            raise ForeignPeer(f"the other end does not know the key: {error}") from None
+        raise
+
+
+def welcome(link: Link) -> None:
+    """Tell who has connected that it is taken, and so that this end knows the key; LinkEnded if it is gone."""
+    link.send_bytes(b"{}")
+
+
+def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: bool) -> Frames:
+    """Exchange greetings, and give the frames of this connection: their key is made of fresh numbers of both ends.
+
+    So the first message of each end proves that it knows the key. That of who has connected comes first: who scans
+    ports learns nothing that is made of the key.
+    """
+    ours = secrets.token_bytes(_NONCE_BYTES)
+    connected.settimeout(_HANDSHAKE_SECONDS)
+    connected.sendall(_GREETING + ours)
+    greeting, size = b"", len(_GREETING) + _NONCE_BYTES
+    while len(greeting) < size:
+        greeting += _part(connected, size - len(greeting), deadline)
+    theirs = greeting[len(_GREETING) :]
+    if not greeting.startswith(_GREETING):
+        raise ValueError("it speaks another language")
+    _give_up_a_silent_peer(connected)
+    nonces = ours + theirs if serving else theirs + ours  # the server's first
+    ways = (b"s", b"c") if serving else (b"c", b"s")
+    return Frames(hmac.digest(key, b"link" + nonces, "sha256"), *ways)
+
+
+def _first(connected: socket.socket, frames: Frames, deadline: float) -> bytes:
+    """The first message of the other end, which proves that it knows the key."""
+    while (body := frames.take()) is None:
+        if len(frames.received) > _MAX_FIRST:
+            raise ValueError("it says too much")
+        frames.received += _part(connected, _CHUNK, deadline)
+    return body
+
+
+def _part(connected: socket.socket, size: int, deadline: float) -> bytes:
+    if not readable([connected], max(0.0, deadline - time.monotonic())):  # for all of it: it may come byte by byte
+        raise TimeoutError("it does not say so in time")
+    part = connected.recv(size)
+    if not part:
+        raise ConnectionResetError("the connection has ended")
+    return part
+
+
+def _give_up_a_silent_peer(connected: socket.socket) -> None:
+    """Let the kernel ask an idle peer each second, and end the connection if the peer's machine does not answer."""
+    connected.settimeout(_SEND_SECONDS)
+    if connected.family in {socket.AF_INET, socket.AF_INET6}:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            (socket.TCP_KEEPIDLE, 1),
+            (socket.TCP_KEEPINTVL, 1),
+            (socket.TCP_KEEPCNT, _SILENT_SECONDS),
+            (socket.TCP_USER_TIMEOUT, int(_SEND_SECONDS * 1000)),  # also where the peer lives, and takes nothing
+        ):
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def end(connected: socket.socket) -> None:
+    """End a connection, and whoever waits for it."""
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
+    connected.close()

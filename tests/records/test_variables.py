@@ -1,0 +1,22 @@
+"""Environment variables of ranks, as a call gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.records.variables import variables
+
+
+def test_texts_and_numbers_are_variables_whatever_the_order_they_are_given_in() -> None:
+    assert variables({"B": "x", "A": 1.5}) == variables({"A": "1.5", "B": "x"}) == (("A", "1.5"), ("B", "x"))
+    assert variables({}) == ()
+
+
+@pytest.mark.parametrize(
+    "value", ["X=1", None, ("X",), {"X": True}, {"X": None}, {"X=": 1}, {"": 1}, {1: 1}, {"X": "\0"}]
+)
+def test_what_cannot_be_a_variable_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="environment variables by name, with texts or numbers"):
+        variables(value)
