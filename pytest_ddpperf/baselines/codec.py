@@ -17,7 +17,7 @@ from pytest_ddpperf.records.copies import Alike
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment, Interval, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
-from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.records.sites import CallSite, of_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +161,12 @@ _SHAPES = {
         absent=("copy",),
         write=lambda counts: {
             "details": {metric: parts for metric, parts in counts.details.items() if parts},
-            # Of these each operator or module would have one.
-            "sites": {name: sites for name, sites in counts.sites.items() if name not in {"operators", "flops"}},
+            # Each operator and module would have one.
+            "sites": {
+                name: of_lines(sites) if name == "flops" else sites
+                for name, sites in counts.sites.items()
+                if name != "operators"
+            },
         },
     ),
     Alike: Shape(types={"parameter": AnyText}, absent=("sites",)),
