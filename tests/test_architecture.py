@@ -104,7 +104,7 @@ def test_imports_keep_the_contracts() -> None:
         ("metrics/health.py", "from pytest_ddpperf.metrics import memory", "Metrics of one kind"),
         ("instruments/health.py", "from pytest_ddpperf.instruments.profile import events", "Instruments are used"),
         ("reports/progress.py", "from pytest_ddpperf.reports import failure", "A report is one renderer"),
-        ("reports/formats/latex.py", "from pytest_ddpperf.reports.formats import bencher", "A kind of file"),
+        ("reports/formats/latex.py", "from pytest_ddpperf.reports.formats import flat", "A kind of file"),
     ],
 )
 def test_a_planted_import_breaks_its_contract(tmp_path: Path, file: str, line: str, contract: str) -> None:

@@ -106,7 +106,7 @@ class _Benchmark:
         budget = self._budget
         budget.begin_test(self._name)
         call, _ = budget.next_call(self._name)
-        shared = budget.share(call, settings, begun=budget.now(), compared=True)
+        shared = budget.share(call, settings, begun=budget.now(), compared=True, benchmarks=1)
         judge = Judge("replay", settings, self._references, self._references.derive, tests)
         rounds = None
         if self._before is not None:

@@ -7,10 +7,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from pytest_ddpperf.baselines.jsonfile import FileKind, checked, render, rounded
-from pytest_ddpperf.baselines.typed import AnyText, Confidence, Day, Misfit, Positive, Shape, Share, read, written
+import msgspec
+
+from pytest_ddpperf.baselines.document import (
+    Confidence,
+    Date,
+    Document,
+    Share,
+    Text,
+    about,
+    finite,
+    read_as,
+    read_checked,
+)
+from pytest_ddpperf.baselines.jsonfile import FileKind, checked, problem_text, render, rounded
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
 from pytest_ddpperf.records.copies import Alike
@@ -18,6 +30,12 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment, Interval, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite, of_lines
+
+BASELINE = FileKind(
+    subject="baseline",
+    version=3,  # step times are the means of all steps
+    cure="restore it from version control, or delete it and measure again with --ddpperf-save",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +46,137 @@ class BaselineFile:
     records: tuple[BaselineRecord, ...]
 
 
+class OfBaseline(Document):
+    """An object in a baseline file, whose numbers keep all their digits: counts are compared exactly."""
+
+    number = staticmethod(finite)
+
+
+class StoredProvenance(OfBaseline, record=Provenance, sparse=("code",)):
+    """When and of what counts were made."""
+
+    date: Date
+
+
+class StoredEnvironment(OfBaseline, record=Environment, sparse=("gpu_setup",)):
+    """Where a record was measured."""
+
+    device: Literal["cpu", "cuda"]
+
+
+class StoredSite(OfBaseline, record=CallSite, sparse=("strategy", "through")):
+    """A line of code that a part of a count comes from."""
+
+
+class StoredAlike(OfBaseline, record=Alike, without=("sites",)):
+    """What ranks have in common."""
+
+
+class StoredCounts(
+    OfBaseline, record=Counts, without=("copy",), sparse=("details_by_rank", "sites", "alike", "steps", "varying")
+):
+    """What a step does; of operators it keeps no lines of code, and of modules those of all together."""
+
+    details: Mapping[str, Mapping[str, float]] = about(
+        source=lambda counts: {metric: parts for metric, parts in counts.details.items() if parts}
+    )
+    sites: Mapping[str, tuple[CallSite, ...]] = about(
+        source=lambda counts: {
+            name: of_lines(sites) if name == "flops" else sites
+            for name, sites in counts.sites.items()
+            if name != "operators"
+        }
+    )
+
+
+class StoredInterval(OfBaseline, record=Interval):
+    """A confidence interval, to nine digits."""
+
+    low: float = about(source=lambda interval: rounded(interval.low))
+    high: float = about(source=lambda interval: rounded(interval.high))
+    confidence: Confidence
+
+    def checked(self) -> None:
+        """Raises a ValueError unless the ends are in order."""
+        if self.low > self.high:
+            raise ValueError(f"its low end {self.low} lies above its high end {self.high}")
+
+
+class StoredSeries(OfBaseline, record=Series, without=("within", "own", "rules", "min_tolerance")):
+    """A metric. A later run computes within and own from its launches, and takes rules from the table of metrics."""
+
+    slack: float = about(source=lambda series: rounded(series.min_tolerance))
+    samples: tuple[float, ...] = about(
+        source=lambda series: series.samples if series.scale == "exact" else tuple(map(rounded, series.samples))
+    )
+    value: float = about(source=lambda series: series.value if series.scale == "exact" else rounded(series.value))
+
+    def checked(self) -> None:
+        """Raises a ValueError if it has no sample."""
+        if not self.samples:
+            raise ValueError("expected a sample at least, found none")
+
+    @classmethod
+    def made(cls, **values: Any) -> Series:
+        """Returns the series with the rules of its metric."""
+        return Series(min_tolerance=values.pop("slack"), rules=rules_of(values["metric"]), **values)
+
+
+_OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns", "over", "lost", "busy", "clock", "code", "typical")
+
+
+class StoredRecord(OfBaseline, record=BaselineRecord, sparse=_OPTIONAL):
+    """A record, of which the file has one list for each statistic of the steps."""
+
+    name: Text
+    date: Date
+    # A line for each statistic, where a mapping for each launch would fill the file with names.
+    steps: Mapping[str, tuple[float, ...]] = about(
+        source=lambda record: {
+            name: tuple(rounded(launch[name]) for launch in record.steps) for name in (*record.steps[:1], {})[0]
+        }
+    )
+    lost: Share | None = about(source=lambda record: rounded(record.lost) or None)
+
+    def checked(self) -> None:
+        """Raises a ValueError if launches differ in their statistics."""
+        lengths = sorted({len(column) for column in self.steps.values()})
+        if len(lengths) > 1:
+            raise ValueError(f"steps: expected lists of one length, found {', '.join(map(str, lengths))}")
+
+    @classmethod
+    def made(cls, **values: Any) -> BaselineRecord:
+        """Returns the record with a mapping for each launch."""
+        names, rows = values["steps"], zip(*values["steps"].values(), strict=True)
+        steps = tuple(dict(zip(names, row, strict=True)) for row in rows)
+        return BaselineRecord(**values | {"steps": steps, "lost": values["lost"] or 0.0})
+
+
+class StoredFile(OfBaseline, record=BaselineFile):
+    """A baseline file; its records have names of their own."""
+
+    test: Text
+    records: tuple[BaselineRecord, ...]
+    schema: str = about(source=lambda _: BASELINE.schema)
+    checksum: str = about(source=lambda _: "")
+
+    def checked(self) -> None:
+        """Raises a ValueError if two records have one name."""
+        names = [record.name for record in self.records]
+        twice = next((i for i, name in enumerate(names) if name in names[:i]), None)
+        if twice is not None:
+            raise ValueError(f"field records[{twice}]: a second record is named {names[twice]!r}")
+
+
 def encode(content: BaselineFile, file: Path) -> str:
     """The text of a baseline file, times with nine digits; BaselineError if it could not be read again (a NaN)."""
-    document = json.loads(json.dumps({"schema": BASELINE.schema, **data_of(content)}))
+    document = json.loads(json.dumps(StoredFile.filled_from(content)))
     document["checksum"] = _checksum(document)
     try:
-        read(BaselineFile, document, _SHAPES)
-    except Misfit as misfit:
+        read_as(StoredFile, document)
+    except msgspec.DecodeError as error:
         raise BaselineError(
-            f"{BASELINE.name} {file} was not written: {misfit}; mend the benchmark, then save again"
+            f"{BASELINE.name} {file} was not written: {problem_text(error)}; mend the benchmark, then save again"
         ) from None
     return render(document)
 
@@ -44,13 +184,10 @@ def encode(content: BaselineFile, file: Path) -> str:
 def decode(text: str, file: Path) -> BaselineFile:
     """The content of a baseline file; BaselineError if it is broken or was edited by hand."""
     data = checked(text, file, BASELINE)
-    try:
-        content = read(BaselineFile, _upgraded(data), _SHAPES)
-    except Misfit as misfit:
-        raise BASELINE.error(file, str(misfit)) from None
+    content: BaselineFile = read_checked(StoredFile, _upgraded(data), file, BASELINE)
     if data["checksum"] != _checksum(data):
         raise BASELINE.error(file, "field checksum: does not match the content: the file was edited by hand")
-    return cast("BaselineFile", content)
+    return content
 
 
 def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -74,116 +211,7 @@ def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**data, "records": [upgraded(record) for record in data["records"]]}
 
 
-def data_of(record: Any) -> dict[str, Any]:
-    """A record, or a part of one, as JSON data; counts keep all their digits, because they are compared exactly."""
-    return cast("dict[str, Any]", written(record, _SHAPES))
-
-
 def _checksum(document: Mapping[str, Any]) -> str:
     """A hash of the content, not of its layout: a formatter may run over the file, an editor may not."""
     content = {name: value for name, value in document.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _file(*, test: str, records: tuple[BaselineRecord, ...], schema: str, checksum: str) -> BaselineFile:  # noqa: ARG001
-    """A file whose records have names of their own."""
-    names = [record.name for record in records]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise Misfit(f"a second record is named {name!r}", f".records[{i}]")
-    return BaselineFile(test=test, records=records)
-
-
-def _record(*, steps: Mapping[str, tuple[float, ...]], **fields: Any) -> BaselineRecord:
-    """A record, of which the file has one list for each statistic of the steps."""
-    lengths = sorted({len(column) for column in steps.values()})
-    if len(lengths) > 1:
-        raise Misfit(f"expected lists of one length, found {', '.join(map(str, lengths))}", ".steps")
-    rows = zip(*steps.values(), strict=True)
-    return BaselineRecord(steps=tuple(dict(zip(steps, row, strict=True)) for row in rows), **fields)
-
-
-def _record_fields(record: BaselineRecord) -> dict[str, Any]:
-    names = record.steps[0] if record.steps else ()
-    # One list for each statistic: a line each, where a mapping for each launch would fill the file with names.
-    steps = {name: tuple(rounded(launch[name]) for launch in record.steps) for name in names}
-    return {"steps": steps, **({"lost": rounded(record.lost)} if record.lost else {})}
-
-
-def _series(*, slack: float, **fields: Any) -> Series:
-    """A series with samples."""
-    if not fields["samples"]:
-        raise Misfit("expected a sample at least, found none", ".samples")
-    return Series(min_tolerance=slack, rules=rules_of(fields["metric"]), **fields)
-
-
-def _series_fields(series: Series) -> dict[str, Any]:
-    slack = {"slack": rounded(series.min_tolerance)}
-    if series.scale == "exact":
-        return slack
-    return {**slack, "samples": tuple(map(rounded, series.samples)), "value": rounded(series.value)}
-
-
-def _interval(*, low: float, high: float, confidence: float) -> Interval:
-    """An interval with ends in order."""
-    if low > high:
-        raise Misfit(f"its low end {low} lies above its high end {high}")
-    return Interval(low=low, high=high, confidence=confidence)
-
-
-_SHAPES = {
-    BaselineFile: Shape(types={"schema": str, "checksum": str}, make=_file),
-    BaselineRecord: Shape(
-        types={
-            "date": Day,
-            "steps": Mapping[str, tuple[float, ...]],
-            "counts": Counts,
-            "counted": Provenance,
-            "lost": Share,
-        },
-        optional=("recipe", "counts", "dirty", "counted", "turns", "over", "lost", "busy", "clock", "code", "typical"),
-        make=_record,
-        write=_record_fields,
-    ),
-    Provenance: Shape(types={"date": Day}, optional=("code",)),
-    Environment: Shape(
-        types={
-            "device": Literal["cpu", "cuda"],
-            **dict.fromkeys(("cores", "threads", "nodes", "world_size"), Positive),
-            "recorded": Mapping[str, AnyText],
-        },
-        optional=("gpu_setup",),
-    ),
-    # Where only code of torch's led to a count there is no file, and of code without a file no source.
-    CallSite: Shape(types=dict.fromkeys(("file", "function", "source"), AnyText), optional=("strategy", "through")),
-    Counts: Shape(
-        optional=("details_by_rank", "sites", "alike", "steps", "varying"),
-        absent=("copy",),
-        write=lambda counts: {
-            "details": {metric: parts for metric, parts in counts.details.items() if parts},
-            # Each operator and module would have one.
-            "sites": {
-                name: of_lines(sites) if name == "flops" else sites
-                for name, sites in counts.sites.items()
-                if name != "operators"
-            },
-        },
-    ),
-    Alike: Shape(types={"parameter": AnyText}, absent=("sites",)),
-    # A later run computes within and own from its launches, and takes rules from the table of metrics.
-    Series: Shape(
-        types={"slack": float}, absent=("within", "own", "rules", "min_tolerance"), make=_series, write=_series_fields
-    ),
-    Interval: Shape(
-        types={"confidence": Confidence},
-        make=_interval,
-        write=lambda interval: {"low": rounded(interval.low), "high": rounded(interval.high)},
-    ),
-}
-BASELINE = FileKind(
-    subject="baseline",
-    version=3,  # step times are the means of all steps
-    cure="restore it from version control, or delete it and measure again with --ddpperf-save",
-    content=BaselineFile,
-    shapes=_SHAPES,
-)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from pytest_ddpperf.baselines.typed import Misfit, Shapes, read
 from pytest_ddpperf.errors import BaselineError
 
 TOOL = "pytest-ddpperf"
+F = TypeVar("F", bound="Callable[..., Any]")
 MOST_CHARACTERS = 500_000_000  # of a file that is read; results of 3000 tests have 40 million
+_PROBLEM = re.compile(r"(.*) - at (?:`key` in )?`\$(?:\.(.*))?`", re.DOTALL)
+_FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")
 _WIDTH = 100
 _INDENT = "  "
 
@@ -57,8 +61,6 @@ class FileKind:
     subject: str  # names its files and its schema: "baseline" those with the schema pytest-ddpperf/baseline/1
     version: int
     cure: str  # what to do with a broken file
-    content: type  # what a file is made into
-    shapes: Shapes
 
     @property
     def name(self) -> str:
@@ -91,22 +93,14 @@ def read_text(file: Path, kind: FileKind) -> str | None:
     return text
 
 
-def parse(text: str, file: Path, kind: FileKind) -> tuple[Any, dict[str, Any]]:
-    """The content of a file, and the data that it was made of; BaselineError as of ``checked``, or for wrong values."""
-    data = checked(text, file, kind)
-    try:
-        return read(kind.content, data, kind.shapes), data
-    except Misfit as misfit:
-        raise kind.error(file, str(misfit)) from None
-
-
 def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
     """The data in a file of this kind.
 
     BaselineError if the text is cut off, in conflict after a merge, garbled, of another schema or a newer version.
     """
     try:
-        data = json.loads(text, object_pairs_hook=_unique)
+        # What is not finite is null, which no number of a document may be that has to be there.
+        data = json.loads(text, object_pairs_hook=_unique, parse_constant=lambda _: None)
     except json.JSONDecodeError as error:
         raise kind.error(file, _complaint(text, error)) from None
     except (ValueError, RecursionError) as error:
@@ -148,3 +142,30 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the name {name!r} stands twice in one object")
         found[name] = value
     return found
+
+
+def problem_text(error: Exception) -> str:
+    """Returns what msgspec says of a wrong value, with its path: ``field results[0].dirty: Expected `bool` ...``."""
+    found = _PROBLEM.fullmatch(str(error))
+    problem, path = (found[1], found[2] or "") if found else (str(error), "")
+    if named := _FIELD.fullmatch(problem):
+        path = ".".join(filter(None, (path, named[1])))
+        problem = "is missing" if "missing" in problem else "is not known here"
+    problem = re.sub(r"^(?=Expected|Object|Invalid)[A-Z]", lambda first: first[0].lower(), problem)
+    return f"field {path}: {problem}" if path else problem
+
+
+def uncollected(function: F) -> F:
+    """The function without garbage collection, which would look at millions of new objects again and again."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if collects:
+                gc.enable()
+
+    return cast("F", call)

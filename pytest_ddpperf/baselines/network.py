@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
+from pytest_ddpperf.baselines.document import Date, Document, NotNegative, Positive, about, read_checked
 from pytest_ddpperf.baselines.files import locked, saving, write_file
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.jsonfile import FileKind, parse, read_text, render, rounded
-from pytest_ddpperf.baselines.typed import Day, Misfit, NotNegative, Positive, Shape, written
+from pytest_ddpperf.baselines.jsonfile import FileKind, checked, read_text, render, rounded
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import CollectiveFit, Segment, Timing
@@ -36,29 +34,39 @@ class NetworkFile:
         raise BaselineError(f"the network of {self.environment} has no {collective}; it has {known}")
 
 
-def _fit(*, segments: tuple[Segment, ...], min_bytes: int, **fields: object) -> CollectiveFit:
-    ends = [min_bytes, *(segment.max_bytes for segment in segments)]
-    if not segments or ends != sorted(set(ends)):
-        raise Misfit("expected segments that end one above the other", ".segments")
-    return CollectiveFit(segments=segments, min_bytes=min_bytes, **fields)  # type: ignore[arg-type]  # read by their types
+NETWORK = FileKind(subject="network", version=1, cure="delete it and run ddpperf network again")
 
 
-def _file(schema: str, **fields: object) -> NetworkFile:  # noqa: ARG001
-    return NetworkFile(**fields)  # type: ignore[arg-type]  # as above
+class StoredOfNetwork(Document):
+    """An object in the file of a network, whose numbers have nine digits."""
+
+    number = staticmethod(rounded)
 
 
-NETWORK = FileKind(
-    subject="network",
-    version=1,
-    cure="delete it and run ddpperf network again",
-    content=NetworkFile,
-    shapes={
-        NetworkFile: Shape(types={"schema": str, "date": Day, "taken": NotNegative, "usual": NotNegative}, make=_file),
-        CollectiveFit: Shape(types={"world_size": Positive, "min_bytes": Positive, "error": NotNegative}, make=_fit),
-        Segment: Shape(types={"max_bytes": Positive, "latency": NotNegative, "seconds_per_byte": NotNegative}),
-        Timing: Shape(types={"nbytes": Positive, "seconds": NotNegative}),
-    },
-)
+class StoredFit(StoredOfNetwork, record=CollectiveFit):
+    """What was fitted to the times of a collective."""
+
+    world_size: Positive
+    min_bytes: Positive
+    segments: tuple[Segment, ...]
+    error: NotNegative
+
+    def checked(self) -> None:
+        """Raises a ValueError unless each segment ends above the one before it."""
+        ends = [self.min_bytes, *(segment.max_bytes for segment in self.segments)]
+        if any(segment.latency < 0 or segment.seconds_per_byte < 0 for segment in self.segments):
+            raise ValueError("segments: expected numbers of at least 0")
+        if not self.segments or ends != sorted(set(ends)):
+            raise ValueError("segments: expected segments that end one above the other")
+
+
+class StoredNetwork(StoredOfNetwork, record=NetworkFile):
+    """The file of a network."""
+
+    schema: str = about(source=lambda _: NETWORK.schema)
+    date: Date
+    taken: NotNegative
+    usual: NotNegative
 
 
 def network_file(root: Path, environment: Environment) -> Path:
@@ -71,7 +79,7 @@ def read_network(file: Path) -> NetworkFile | None:
     text = read_text(file, NETWORK)
     if text is None:
         return None
-    content = cast("NetworkFile", parse(text, file, NETWORK)[0])
+    content: NetworkFile = read_checked(StoredNetwork, checked(text, file, NETWORK), file, NETWORK)
     if content.environment != file.parent.name:
         raise NETWORK.error(file, f"field environment: the file is of {content.environment}: it was moved or copied")
     return content
@@ -79,6 +87,5 @@ def read_network(file: Path) -> NetworkFile | None:
 
 def save_network(file: Path, content: NetworkFile) -> None:
     """Stores a network in place of the one before."""
-    data = json.dumps({"schema": NETWORK.schema, **written(content, NETWORK.shapes)})
     with locked(file.parent), saving(file):
-        write_file(file, render(json.loads(data, parse_float=lambda digits: rounded(float(digits)))))
+        write_file(file, render(StoredNetwork.filled_from(content)))

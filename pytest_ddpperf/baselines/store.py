@@ -252,7 +252,7 @@ def baseline_record(result: Result, now: Provenance) -> BaselineRecord:
     measured, old = result.measurement, result.baseline
     new = record_of(measured, now, tuple(step_summary(launch.step_times) for launch in measured.launches))
     same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
-    if old is None or not same or result.differs:
+    if old is None or not same or result.reference.differs:
         return new
     timed, counted = (
         tuple(series for series in old.series if (series.scale == "exact") is exact) for exact in (False, True)

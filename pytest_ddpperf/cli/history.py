@@ -13,9 +13,9 @@ from pytest_ddpperf.cli.trend import history_file, tests_named
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.parsers import argument, positive_int
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.document import write_text
 from pytest_ddpperf.reports.documents.reading import RESULTS, read_results, results_of
-from pytest_ddpperf.reports.formats.comma_separated import no_formula
+from pytest_ddpperf.reports.files import write_text
+from pytest_ddpperf.reports.formats.flat import no_formula
 from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.settings import KNOBS

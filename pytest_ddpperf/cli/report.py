@@ -8,17 +8,18 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_ddpperf.baselines.document import Document
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.parsers import argument
 from pytest_ddpperf.reports.causes import cause_in_words
-from pytest_ddpperf.reports.document import Document, write_text
 from pytest_ddpperf.reports.documents.reading import read_results
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.documents.trend import TrendsData
+from pytest_ddpperf.reports.files import write_text
+from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
-from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.table import render, terminal_width
@@ -85,7 +86,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 def compare(options: argparse.Namespace) -> int:
     """Prints how far the metrics of two runs differ; the status is 1 if a verdict on the second one fails."""
     before, after = read_results(options.before), read_results(options.after)
-    table, _ = two_runs(before, after)
+    table = two_runs(before, after)
     if options.markdown is not None:
         write_text(options.markdown, f"{markdown_table(table)}\n", "--markdown")
     if options.html is not None:

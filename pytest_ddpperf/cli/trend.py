@@ -14,8 +14,8 @@ from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.parsers import argument, fraction, positive_int
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import write, write_text
 from pytest_ddpperf.reports.documents.trend import trend_document
+from pytest_ddpperf.reports.files import write, write_text
 from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.phrases import first_of

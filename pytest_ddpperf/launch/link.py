@@ -61,7 +61,7 @@ class Link:
     """One end of a connection whose peer has proved to know the key; any thread may send, one receives."""
 
     def __init__(self, connected: socket.socket, frames: Frames, name: str = "the other process") -> None:
-        self.name = name  # of the peer, in errors
+        self.name, self.ended = name, False  # the name is the peer's, in errors
         self._socket, self._frames = connected, frames
         self._arrived: list[object] = []
         self._numbers = itertools.count()
@@ -143,6 +143,7 @@ class Link:
 
     def close(self) -> None:
         """Close the connection."""
+        self.ended = True
         end(self._socket)
 
     def _readable(self, seconds: float | None) -> bool:
@@ -172,6 +173,7 @@ class Link:
             raise self._ended(ValueError("what came over the network is no message of this run")) from None
 
     def _ended(self, error: Exception | None = None) -> LinkEnded:
+        self.ended = True
         why = f" ({error})" if error is not None and str(error) else ""
         return LinkEnded(f"{self.name} is gone: its connection has ended{why}")
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import select
 import selectors
+import signal
 import socket
 import time
 from dataclasses import dataclass, replace
@@ -129,7 +130,8 @@ class RankProcesses:
     @property
     def ends(self) -> list[RankEnd]:
         """Returns how each rank stands, with what it has printed."""
-        starved = out_of_memory_kills() > self._kills
+        killed = any(rank.state.status == -signal.SIGKILL for rank in self.ranks.values())
+        starved = killed and out_of_memory_kills() > self._kills
         return [replace(rank.state, output=rank.output, starved=starved) for rank in self.ranks.values()]
 
     def tend(self) -> None:

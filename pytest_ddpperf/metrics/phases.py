@@ -22,7 +22,7 @@ class SectionSummary:
     seconds: float  # of a step, in all entries together, with the sections inside it
     own_seconds: float  # without those
     share: float  # ``seconds`` as a fraction of the step
-    memory: MemoryUse | None  # the largest change and the largest peak that a rank saw; None if unknown
+    memory: MemoryUse | None = None  # the largest change and the largest peak that a rank saw; None if unknown
 
     @property
     def mean(self) -> float:

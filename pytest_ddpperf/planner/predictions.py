@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from statistics import fmean, stdev
 
@@ -54,11 +54,11 @@ def predicted(
 
     ends = product((computing.low, computing.high), (network.band.low, network.band.high))
     return Prediction(
+        **asdict(step(computing.likely, network.band.likely)),
         name=name,
         world_size=world_size,
         network=network.name,
         accelerator=accelerator,
-        likely=step(computing.likely, network.band.likely),
         corners=tuple(step(work, sending) for work, sending in ends),
         scatter=timeline.scatter,
         errors=_quantile(len(timeline.launches)),

@@ -33,26 +33,20 @@ class Replayed:
         return self.seconds - self.computing
 
     @property
-    def hidden(self) -> float | None:
-        """The share of communication that costs no time; None if nothing is sent."""
-        return max(0.0, 1 - self.exposed / self.communication) if self.communication else None
-
-    @property
     def efficiency(self) -> float:
         """The share of the step in which it computes: the efficiency of weak scaling beside one rank."""
         return self.computing / self.seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Prediction:
-    """What a step is predicted to take; all times in seconds.
+class Prediction(Replayed):
+    """What a step is predicted to take: the most likely one; all times in seconds.
 
     Attributes:
         name: of the training.
         world_size: ranks.
         network: its name.
         accelerator: that computing is modelled for; empty if it was timed on this machine.
-        likely: the step that is most likely.
         timeline: what it was made of.
         corners: the steps of all ends of both bands, in the same order for each prediction of the same kind.
         scatter: the relative standard error of its computing.
@@ -65,7 +59,6 @@ class Prediction:
     world_size: int
     network: str
     accelerator: str
-    likely: Replayed
     corners: tuple[Replayed, ...] = field(repr=False)
     timeline: Timeline = field(repr=False)
     scatter: float
@@ -81,11 +74,6 @@ class Prediction:
         return f"<Prediction {self.name}: {where}, a step of {value} ({low} to {high}), {share} of it exposed>"
 
     @property
-    def seconds(self) -> float:
-        """A step."""
-        return self.likely.seconds
-
-    @property
     def low(self) -> float:
         """A step at best."""
         return min(corner.seconds for corner in self.corners) * max(0.0, 1 - self.reach)
@@ -99,26 +87,6 @@ class Prediction:
     def reach(self) -> float:
         """Returns how far the computing may be from what was timed, relative, with 95 % confidence."""
         return self.errors * self.scatter
-
-    @property
-    def exposed(self) -> float:
-        """Communication that nothing hides."""
-        return self.likely.exposed
-
-    @property
-    def communication(self) -> float:
-        """All transfers, hidden ones too."""
-        return self.likely.communication
-
-    @property
-    def computing(self) -> float:
-        """A step without communication."""
-        return self.likely.computing
-
-    @property
-    def efficiency(self) -> float:
-        """Of weak scaling beside one rank: the share of the step in which it computes."""
-        return self.likely.efficiency
 
     @property
     def efficiency_low(self) -> float:
@@ -146,7 +114,7 @@ class Prediction:
         scatter = self._apart(base)
         known = self.samples is not None and base.samples is not None
         share = base.samples / self.samples if known else 1.0  # type: ignore[operator]  # known
-        pairs = [(self.likely, base.likely), *self._pairs(base)]
+        pairs: list[tuple[Replayed, Replayed]] = [(self, base), *self._pairs(base)]
         value, *ends = (own.seconds / other.seconds * share for own, other in pairs)
         return Gain(value=1 - value, low=1 - max(ends) * (1 + scatter), high=1 - min(ends) * (1 - min(1.0, scatter)))
 

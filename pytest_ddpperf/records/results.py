@@ -258,16 +258,6 @@ class Result:
         comparable = stored.record is not None and not stored.differs
         return stored.record if comparable or self.measurement.launches or stored.counted is None else stored.counted
 
-    @property
-    def differs(self) -> tuple[str, ...]:
-        """The facts that make the stored baseline incomparable."""
-        return self.reference.differs
-
-    @property
-    def origin(self) -> str:
-        """Returns what the benchmark is compared with, or why with nothing, in words."""
-        return self.reference.origin
-
     def __repr__(self) -> str:
         """Verdict, benchmark and the main figure; all of it fills pages."""
         measured = self.measurement

@@ -1,32 +1,31 @@
-"""Where the time of steps goes: phases, the user's sections and communication."""
+"""Where time goes: that of steps in phases, the user's sections and communication, and that of calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from statistics import median
+from typing import TypeAlias
 
 from pytest_ddpperf.metrics.communication import EXPOSED, still_sent, synchronised_step
 from pytest_ddpperf.metrics.phases import SectionSummary, sections_of
 from pytest_ddpperf.records.communication import CommunicationProfile
+from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.lines import whom
+from pytest_ddpperf.reports.lines import whom, wrapped
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.phrases import find, interval_header, with_interval
+from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.reports.remarks import told_once
-from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.units import Scale, format_percent, scale, significant
+from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, render, table_of
+from pytest_ddpperf.units import format_count, format_number, format_percent, significant
 
+_Named: TypeAlias = "tuple[str, Result]"
+_SHORT = 10.0  # seconds; of calls that took less, tenths are shown
 _SIZES = ((100e6, "100 M or more"), (10e6, "10 M to 100 M"), (0.0, "less than 10 M"))
 _MEMORY = {"heap": "heap", "allocated": "CUDA memory"}
-_PROFILE_COLUMNS: dict[str, Callable[[CommunicationProfile, Scale], str]] = {
-    "busy\n{unit}": lambda profile, common: common.number(profile.busy),
-    "of its step\n%": lambda profile, _: significant(100 * profile.busy_share),
-    "overlap\n%": lambda profile, _: NOTHING if profile.overlap is None else significant(100 * profile.overlap),
-    "profiled exposed\n{unit}": lambda profile, common: common.number(profile.exposed),
-    "gaps\n{unit}": lambda profile, common: common.number(profile.gaps),
-}
 _WINDOW_MEANINGS = {
     "window": "DDP's own, from its first all-reduce to the last",
     "late": "the part of the window after backward",
@@ -42,21 +41,24 @@ _PROFILE_MEANINGS = {
 
 def phase_table(results: Sequence[Result]) -> Table:
     """One row for each benchmark whose steps were taken apart."""
-    rows = []
+    taken_apart = []
     for name, result in zip(names_of(results), results, strict=True):
-        phases = [find(result, f"phase_{phase}") for phase in PHASES]
-        seconds = [0.0 if phase is None else phase.series.value for phase in phases]
-        if sum(seconds):
-            rows.append((name, *(_share(part / sum(seconds)) for part in seconds)))
-    return Table(
-        title="shares of a step in %, of the average rank, in steps of their own",
-        headers=("benchmark", *(phase.replace("_", " ", 1).replace(" ", "\n") for phase in PHASES)),
-        rows=tuple(rows),
-        right=0,
+        seconds = {
+            phase: 0.0 if (found := find(result, f"phase_{phase}")) is None else found.series.value for phase in PHASES
+        }
+        if whole := sum(seconds.values()):
+            taken_apart.append((name, {phase: part / whole for phase, part in seconds.items()}))
+    columns: dict[str, Column[tuple[str, dict[str, float]]]] = {
+        "benchmark": lambda each: each[0],
+        **{phase.replace("_", "\n", 1): partial(_share, phase) for phase in PHASES},
+    }
+    return table_of(
+        taken_apart, columns, title="shares of a step in %, of the average rank, in steps of their own", right=0
     )
 
 
-def _share(share: float) -> str:
+def _share(phase: str, taken_apart: tuple[str, dict[str, float]]) -> str:
+    share = taken_apart[1][phase]
     percent = f"{100 * share:.0f}"
     return NOTHING if not share else "<1" if percent == "0" else percent
 
@@ -68,25 +70,17 @@ def section_table(results: Sequence[Result]) -> Table:
         for name, result in zip(names_of(results), results, strict=True)
         for section in sections_of(result.measurement)
     ]
-    times = scale([section.mean for _, section in named], "s")
     kinds = dict.fromkeys(_MEMORY[section.memory.kind] for _, section in named if section.memory is not None)
-    memory = (f"{' or '.join(kinds)}\nMiB",) if kinds else ()
-    return Table(
-        headers=("benchmark", "section", "entries\na step", f"each\n{times.unit}", "of the step\n%", *memory),
-        rows=tuple(
-            (
-                name,
-                section.path,
-                significant(section.count) if section.count != round(section.count) else f"{section.count:.0f}",
-                times.number(section.mean),
-                significant(100 * section.share),
-                *((_growth(section),) if kinds else ()),
-            )
-            for name, section in named
-        ),
-        left=2,
-        right=0,
-    )
+    columns: dict[str, Column[tuple[str, SectionSummary]]] = {
+        "benchmark": lambda each: each[0],
+        "section": lambda each: each[1].path,
+        "entries\na step": lambda each: format_number(each[1].count),
+        "each": Quantity(value=lambda each: each[1].mean, unit="s"),
+        "of the step": Quantity(value=lambda each: each[1].share, unit="%"),
+    }
+    if kinds:
+        columns[f"{' or '.join(kinds)}\nMiB"] = lambda each: _growth(each[1])
+    return table_of(named, columns, left=2, right=0)
 
 
 def _growth(section: SectionSummary) -> str:
@@ -104,44 +98,56 @@ def communication_table(results: Sequence[Result]) -> Table:
         for name, result in zip(names_of(results), results, strict=True)
         if find(result, EXPOSED) or result.measurement.profile
     ]
-    shown = [result for _, result in named]
-    exposed = [comparison for result in shown if (comparison := find(result, EXPOSED)) is not None]
-    profiles = [result.measurement.profile for result in shown if result.measurement.profile is not None]
-    steps = [seconds for result in shown if (seconds := synchronised_step(result.measurement)) is not None]
-    shared = [comparison.series.value for comparison in exposed] + [profile.busy for profile in profiles]
-    common = scale([*steps, *shared], "s")
-    columns = _PROFILE_COLUMNS if profiles else {}
-    sizes = [_parameters(result) for result in shown]
-    differ = len(set(sizes) - {None}) > 1  # what small models send weighs more
-    millions = [NOTHING if size is None else f"{size / 1e6:.3g}" for size in sizes]
+    sizes = {_parameters(result) for _, result in named} - {None}
+    profiled = any(result.measurement.profile for _, result in named)
 
-    def profiled(result: Result) -> Iterator[str]:
-        profile = result.measurement.profile
-        return (NOTHING if profile is None else cell(profile, common) for cell in columns.values())
+    def of_profile(figure: str, unit: str) -> Quantity[_Named]:
+        return Quantity(value=lambda each: getattr(each[1].measurement.profile, figure, None), unit=unit)
 
-    return Table(
-        headers=(
-            "benchmark",
-            *(["parameters\nM"] if differ else []),
-            f"step\n{common.unit}",
-            interval_header(f"exposed\n{common.unit}", (comparison.series.interval for comparison in exposed)),
-            "of it\n%",
-            *(header.format(unit=common.unit) for header in columns),
+    columns: dict[str, Column[_Named]] = {
+        "benchmark": lambda each: each[0],
+        "parameters\nM": lambda each: (
+            f"{size / 1e6:.3g}" if len(sizes) > 1 and (size := _parameters(each[1])) is not None else ""
         ),
-        rows=tuple(
-            (name, *([size] if differ else []), *_exposed_cells(result, common), *profiled(result))
-            for (name, result), size in zip(named, millions, strict=True)
+        "step": Quantity(value=lambda each: synchronised_step(each[1].measurement), unit="s"),
+        "exposed": Quantity(
+            value=lambda each: getattr(_exposed(each[1]), "value", None),
+            unit="s",
+            interval=lambda each: getattr(_exposed(each[1]), "interval", None),
         ),
+        "of it": Quantity(value=lambda each: _exposed_share(each[1]), unit="%"),
+        "busy": of_profile("busy", "s"),
+        "of its step": of_profile("busy_share", "%"),
+        "overlap": of_profile("overlap", "%"),
+        "profiled exposed": of_profile("exposed", "s"),
+        "gaps": of_profile("gaps", "s"),
+    }
+    return table_of(
+        named,
+        columns,
+        every=False,
         notes=(
             *_notes_by_size(named),
             *told_once(((name, text) for name, one in named for text in _left_out(one)), len(named)),
         ),
         legend={
             "exposed": "whole steps less steps that average no gradients, in blocks that alternate",
-            **(_PROFILE_MEANINGS if profiles else {}),
+            **(_PROFILE_MEANINGS if profiled else {}),
         },
         right=0,
     )
+
+
+def _exposed(result: Result) -> Series | None:
+    """The exposed communication, if the step is known too."""
+    found = find(result, EXPOSED)
+    return None if found is None or synchronised_step(result.measurement) is None else found.series
+
+
+def _exposed_share(result: Result) -> float | None:
+    """The same as a share of the step; None if it is less than nothing."""
+    step, exposed = synchronised_step(result.measurement), _exposed(result)
+    return None if step is None or exposed is None or exposed.value < 0 else exposed.value / step
 
 
 def _parameters(result: Result) -> float | None:
@@ -174,28 +180,26 @@ def collective_table(results: Sequence[Result]) -> Table:
         if (profile := result.measurement.profile) is not None
         if profile.transfer is not None or profile.window is not None or profile.bandwidths
     ]
-    times = [time for _, profile in named for time in (profile.transfer, profile.wait) if time is not None]
-    windows = [profile.window for _, profile in named if profile.window is not None]
-    common = scale([*times, *(window.communication for window in windows)], "s")
-
-    def time(seconds: float | None) -> str:
-        return NOTHING if seconds is None else common.number(seconds)
-
     kinds = dict.fromkeys(bandwidth.kind for _, profile in named for bandwidth in profile.bandwidths)
-    columns: dict[str, Callable[[CommunicationProfile], str]] = {
-        f"transfer\n{common.unit}": lambda profile: time(profile.transfer),
-        f"wait\n{common.unit}": lambda profile: time(profile.wait),
-        "last\nrank": _last_rank,
+
+    def seconds(figure: str) -> Quantity[tuple[str, CommunicationProfile]]:
+        return Quantity(value=lambda each: getattr(each[1], figure), unit="s")
+
+    def of_window(figure: str) -> Quantity[tuple[str, CommunicationProfile]]:
+        return Quantity(value=lambda each: getattr(each[1].window, figure, None), unit="s")
+
+    windows = any(profile.window is not None for _, profile in named)
+    columns: dict[str, Column[tuple[str, CommunicationProfile]]] = {
+        "benchmark": lambda each: each[0],
+        "transfer": seconds("transfer"),
+        "wait": seconds("wait"),
+        "last\nrank": lambda each: _last_rank(each[1]),
         **{f"{kind}\nGB/s (bus)": partial(_bandwidth, kind) for kind in kinds},
+        **({"window": of_window("communication"), "late": of_window("exposed")} if windows else {}),
     }
-    if windows:
-        columns[f"window\n{common.unit}"] = lambda profile: time(
-            profile.window.communication if profile.window else None
-        )
-        columns[f"late\n{common.unit}"] = lambda profile: time(profile.window.exposed if profile.window else None)
-    return Table(
-        headers=("benchmark", *columns),
-        rows=tuple((name, *(cell(profile) for cell in columns.values())) for name, profile in named),
+    return table_of(
+        named,
+        columns,
         legend={
             "transfer": "of a step's collectives, by the profiler, once all ranks are there",
             "wait": "for the last rank",
@@ -213,20 +217,10 @@ def _last_rank(profile: CommunicationProfile) -> str:
     return f"{rank} ({format_percent(share)})"
 
 
-def _bandwidth(kind: str, profile: CommunicationProfile) -> str:
+def _bandwidth(kind: str, named: tuple[str, CommunicationProfile]) -> str:
     """Its algorithm and bus bandwidth."""
-    found = [each for each in profile.bandwidths if each.kind == kind]
+    found = [each for each in named[1].bandwidths if each.kind == kind]
     return f"{significant(found[0].algorithm / 1e9)} ({significant(found[0].bus / 1e9)})" if found else NOTHING
-
-
-def _exposed_cells(result: Result, common: Scale) -> tuple[str, str, str]:
-    """A whole step, its exposed communication, and that as a share."""
-    step, exposed = synchronised_step(result.measurement), find(result, EXPOSED)
-    if step is None or exposed is None:
-        return NOTHING, NOTHING, NOTHING
-    share = exposed.series.value / step
-    text = with_interval(common.number, exposed.series.value, exposed.series.interval)
-    return common.number(step), text, significant(100 * share) if share >= 0 else NOTHING  # of nothing
 
 
 def _left_out(result: Result) -> list[str]:
@@ -239,3 +233,49 @@ def _left_out(result: Result) -> list[str]:
             "which ranks met in a collective"
         )
     return notes
+
+
+def time_text(spent: TimeSpent) -> str:
+    """All of it and its parts: ``58 s: starting 12, verifying 5, counting 4, measuring 31, diagnosing 6``."""
+    decimals = int(spent.total < _SHORT)
+    parts = _rounded(spent, decimals)
+    told = ", ".join(f"{name} {seconds:.{decimals}f}" for name, seconds in parts.items() if seconds)
+    return ": ".join(filter(None, (f"{sum(parts.values()):.{decimals}f} s", told)))
+
+
+def time_part(results: Sequence[Result], width: int | None) -> str:
+    """The line of a single call, or the table of all calls, the slowest first; empty if none is known."""
+    calls = _calls(results)
+    if len(calls) <= 1:
+        return "\n".join(wrapped([time_text(spent) for _, spent in calls], width))
+    calls.sort(key=lambda call: -call[1].total)
+    rows = [(name, _rounded(spent, 0)) for name, spent in calls]
+    whole = sum(spent.total for _, spent in calls)
+    number = sum(result.spent is not None for result in results)
+    within = "" if number == len(calls) else f" in {len(calls)} calls"  # compare and scaling measure several
+    columns: dict[str, Column[tuple[str, dict[str, float]]]] = {
+        "benchmark": lambda row: row[0],
+        "all": lambda row: f"{sum(row[1].values()):.0f}",
+        **{part: partial(_seconds, part) for part in rows[0][1]},
+    }
+    title = f"seconds of {format_count(number, 'benchmark')}{within}, {whole:.0f} in all"
+    return render(table_of(rows, columns, every=False, title=title, right=0), width)
+
+
+def _seconds(part: str, row: tuple[str, dict[str, float]]) -> str:
+    return f"{row[1][part]:.0f}" if row[1][part] else ""
+
+
+def _calls(results: Sequence[Result]) -> list[tuple[str, TimeSpent]]:
+    """Each call by the name of its benchmark, or of its test where it measured several."""
+    calls: dict[tuple[str, TimeSpent], list[str]] = {}
+    for name, result in zip(names_of(results), results, strict=True):
+        if result.spent is not None:
+            calls.setdefault((result.test, result.spent), []).append(name)
+    return [(names[0] if len(names) == 1 else test.partition("::")[2], spent) for (test, spent), names in calls.items()]
+
+
+def _rounded(spent: TimeSpent, decimals: int) -> dict[str, float]:
+    """The parts, rounded so that they still add up to the rounded whole."""
+    sums = [round(seconds, decimals) for seconds in accumulate(spent.parts.values(), initial=0.0)]
+    return {name: after - before for name, (before, after) in zip(spent.parts, pairwise(sums), strict=True)}

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 from pytest_ddpperf.judge.calibration import Calibrated
-from pytest_ddpperf.records.batch_size import Search
+from pytest_ddpperf.records.batch_size import BatchSize, Search
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Standing, Trainings
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.phrases import environment_text, interval_header, with_interval
-from pytest_ddpperf.reports.table import NOTHING, Table, table_of
-from pytest_ddpperf.units import format_percent, scale, signed_percent, significant
+from pytest_ddpperf.reports.predictions import advice_table, predictions_table
+from pytest_ddpperf.reports.table import NOTHING, Quantity, Table, table_of
+from pytest_ddpperf.units import signed_percent, significant
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.records.predictions import Predicted, StrategyAdvice
+    from pytest_ddpperf.reports.documents.calls import BatchSizeData, PredictionData, StrategyAdviceData
 
 _MEANINGS_OF_CONVERGENCE = {
     "worse": "than the first strategy, in the same launches; below 0 if it is better",
@@ -29,28 +36,37 @@ _MEANINGS_OF_CALIBRATION = {
 }
 
 
-def batch_size_table(searches: Sequence[Search]) -> Table:
+def call_tables(
+    searches: Sequence[Search | BatchSizeData],
+    convergences: Sequence[Convergence],
+    predictions: Sequence[Predicted | PredictionData],
+    advice: Sequence[StrategyAdvice | StrategyAdviceData],
+) -> dict[str, list[Table]]:
+    """The tables of what these calls made, by what a part of a report with them is called."""
+    advised = [(one.test.partition("::")[2], advice_table(one)) for one in advice]
+    return {
+        "batch sizes": [batch_size_table(searches)] if searches else [],
+        "convergence": [convergence_table(convergences)] if convergences else [],
+        "predictions": [predictions_table(predictions)] if predictions else [],
+        "advice": [replace(table, title=f"{test}: {table.title}") for test, table in advised],
+    }
+
+
+def batch_size_table(searches: Sequence[Search | BatchSizeData]) -> Table:
     """One row for each search: what fits, what does not, what it takes and what was tried."""
-    peaks = [search.found.peak for search in searches if search.found.peak is not None]
-    limits = [search.memory_limit for search in searches if search.memory_limit is not None]
-    common = scale([*peaks, *limits], "B")
-
-    def memory(nbytes: float | None) -> str:
-        return NOTHING if nbytes is None else common.number(nbytes)
-
-    def too_large(search: Search) -> str:
-        return str(min((trial.size for trial in search.found.tried if not trial.fits), default="the limit"))
-
+    found = [(search, cast("BatchSize", getattr(search, "found", search))) for search in searches]
     return table_of(
-        searches,
+        found,
         {
-            "search": lambda search: f"{search.test.partition('::')[2]} {search.training}",
-            "ranks": lambda search: str(search.environment.world_size),
-            "fits": lambda search: str(search.found.size),
-            "does not": too_large,
-            f"peak\n{common.unit}": lambda search: memory(search.found.peak),
-            f"of\n{common.unit}": lambda search: memory(search.memory_limit),
-            "tried": lambda search: ", ".join(str(trial.size) for trial in search.found.tried),
+            "search": lambda each: f"{each[0].test.partition('::')[2]} {each[0].training}",
+            "ranks": lambda each: str(getattr(each[0], "environment", cast("Any", each[0])).world_size),
+            "fits": lambda each: str(each[1].size),
+            "does not": lambda each: str(
+                min((trial.size for trial in each[1].tried if not trial.fits), default="the limit")
+            ),
+            "peak": Quantity(value=lambda each: each[1].peak, unit="B"),
+            "of": Quantity(value=lambda each: each[0].memory_limit, unit="B"),
+            "tried": lambda each: ", ".join(str(trial.size) for trial in each[1].tried),
         },
         title="the largest batch of a rank, by its number of samples",
     )
@@ -84,8 +100,12 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
             "metric": lambda each: metric(*each),
             interval_header("loss worse\n%", (row.interval for row in kept)): lambda each: worse(*each, LOSS),
             "metric worse\n%": lambda each: "" if each[0].metric == LOSS else worse(*each, each[0].metric),
+            "tolerance": Quantity(
+                value=lambda each: max((row.tolerance for row in _standings(*each).values()), default=None), unit="%"
+            ),
             "quality": lambda each: _quality([row.agreement for row in _standings(*each).values()]),
         },
+        every=False,
         title="trainings from the same weights on the same batches, mean over ranks and launches",
         legend=_MEANINGS_OF_CONVERGENCE,
     )
@@ -108,24 +128,19 @@ def _quality(agreements: Sequence[str]) -> str:
 
 def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
     """One row for each benchmark that was measured side by side with itself: what its verdicts are worth here."""
-    times = scale([benchmark.measurement["step_time"].value for benchmark in calibrated], "s")
     machines = dict.fromkeys(environment_text(benchmark.measurement.environment) for benchmark in calibrated)
     alarms = sum(benchmark.alarms.found for benchmark in calibrated)
     runs = sum(benchmark.alarms.of for benchmark in calibrated)
-
-    def percent(share: float | None) -> str:
-        return NOTHING if share is None else format_percent(share).removesuffix(" %")
-
     return table_of(
         zip(names_of(calibrated), calibrated, strict=True),
         {
             "benchmark": lambda named: named[0],
             "ranks": lambda named: str(named[1].measurement.world_size),
-            f"step time\n{times.unit}": lambda named: times.number(named[1].measurement["step_time"].value),
+            "step time": Quantity(value=lambda named: named[1].measurement["step_time"].value, unit="s"),
             "red": lambda named: f"{named[1].alarms.found} of {named[1].alarms.of}",
             "green": lambda named: f"{named[1].green.found} of {named[1].green.of}",
-            "at most\n%": lambda named: percent(named[1].bound),
-            "finds\n%": lambda named: percent(named[1].mde),
+            "at most": Quantity(value=lambda named: named[1].bound, unit="%"),
+            "finds": Quantity(value=lambda named: named[1].mde, unit="%"),
             "gross": lambda named: f"{named[1].gross:g}",
         },
         title="; ".join(machines),

@@ -36,12 +36,12 @@ def general_cause(result: Result, verdict: Verdict) -> str:
     if verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result)
     if verdict is Verdict.NEW and result.baseline is None:
-        return result.origin
+        return result.reference.origin
     lost = [finding_text(finding) for finding in result.findings if finding.code == "lost_metric"]
     if verdict is Verdict.INCOMPATIBLE and lost and not phrases.decisive(result, {Verdict.INCOMPATIBLE}):
         return lost[0]
-    if verdict is Verdict.INCOMPATIBLE and result.differs:
-        return f"the baseline is not comparable: {', '.join(result.differs)}"
+    if verdict is Verdict.INCOMPATIBLE and result.reference.differs:
+        return f"the baseline is not comparable: {', '.join(result.reference.differs)}"
     return ""
 
 

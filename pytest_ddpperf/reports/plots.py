@@ -14,7 +14,7 @@ from pytest_ddpperf.baselines.files import write_bytes
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, in_units, remark_of, view_of
 from pytest_ddpperf.reports.charts.table import charts_of
-from pytest_ddpperf.reports.document import ensure_folder, writing_into
+from pytest_ddpperf.reports.files import ensure_folder, writing_into
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.names import file_stem
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
 
 from pytest_ddpperf.metrics.health import LOAD
-from pytest_ddpperf.reports.table import NOTHING, Table, table_of
-from pytest_ddpperf.units import Scale, format_count, format_percent, scale, signed_percent
+from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, table_of
+from pytest_ddpperf.units import format_count, format_percent, signed_percent
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -33,17 +34,16 @@ _LEGEND = {
 def predictions_table(predictions: Sequence[Predicted | PredictionData]) -> Table:
     """One row for each prediction, in the order made."""
     steps = [_predicted(one) for one in predictions]
-    common = scale([step.seconds for step in steps], "s")
     networks = dict.fromkeys(step.network for step in steps)
     computing = dict.fromkeys(_computing(step) for step in steps)
-    columns: dict[str, Callable[[Predicted | PredictionData], str]] = {
+    columns: dict[str, Column[Predicted | PredictionData]] = {
         "prediction": lambda one: f"{one.test.partition('::')[2]} {_predicted(one).name}",
         "ranks": lambda one: str(_predicted(one).world_size),
         "network": lambda one: _predicted(one).network if len(networks) > 1 else "",
         "computing": lambda one: _computing(_predicted(one)) if len(computing) > 1 else "",
-        f"step\n{common.unit}": lambda one: _step(_predicted(one), common),
-        "exposed\n%": lambda one: _exposed(_predicted(one)),
-        "eff.\n%": lambda one: _efficiency(_predicted(one)),
+        "step": _step(_predicted),
+        "exposed": Quantity(value=lambda one: _predicted(one).exposed / _predicted(one).seconds, unit="%"),
+        "eff.": _efficiency(_predicted),
         "gain\n%": lambda one: _gain(one.gain),
     }
     # What all rows have in common stands in the title.
@@ -60,10 +60,6 @@ def _computing(step: Step) -> str:
     return step.accelerator or "this machine"
 
 
-def _exposed(step: Step) -> str:
-    return format_percent(step.exposed / step.seconds).removesuffix(" %")
-
-
 def _explained(table: Table, steps: Iterable[Step]) -> Table:
     """The table with the meanings of its columns, and whether others computed while steps were timed."""
     names = {header.partition("\n")[0] for header in table.headers}
@@ -77,25 +73,20 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
     """One row for each candidate, the best one first; what has no prediction comes last, with the reason."""
     candidates: Sequence[Candidate | CandidateData] = advice.candidates
     predictions = [each.prediction for each in candidates if each.prediction is not None]
-    common = scale([each.seconds for each in predictions], "s")
     alike = len({each.batch_size for each in candidates}) == 1  # then the step tells as much as a sample
 
     def sample(each: Candidate | CandidateData) -> float | None:
         step = each.prediction
         return None if alike or step is None or not step.samples else step.seconds / step.samples
 
-    of_sample = scale([seconds for each in candidates if (seconds := sample(each)) is not None], "s")
-    sizes = scale([each.memory for each in candidates if each.memory is not None], "B")
-    columns: dict[str, Callable[[Candidate | CandidateData], str]] = {
+    columns: dict[str, Column[Candidate | CandidateData]] = {
         "training": lambda each: each.name,
         "batch": lambda each: "" if each.batch_size is None else str(each.batch_size),
-        f"memory\n{sizes.unit}": lambda each: "" if each.memory is None else sizes.number(each.memory),
-        f"step\n{common.unit}": lambda each: "" if each.prediction is None else _step(each.prediction, common),
-        f"sample\n{of_sample.unit}": lambda each: (
-            "" if (seconds := sample(each)) is None else of_sample.number(seconds)
-        ),
-        f"measured\n{common.unit}": lambda each: "" if each.measured is None else common.number(each.measured),
-        "eff.\n%": lambda each: "" if each.prediction is None else _efficiency(each.prediction),
+        "memory": Quantity(value=lambda each: each.memory, unit="B"),
+        "step": _step(attrgetter("prediction")),
+        "sample": Quantity(value=sample, unit="s", apart=True),
+        "measured": Quantity(value=lambda each: each.measured, unit="s"),
+        "eff.": _efficiency(attrgetter("prediction")),
         "advice": _standing,
     }
     where = f", {predictions[0].network}, computing of {_computing(predictions[0])}" if predictions else ""
@@ -119,15 +110,21 @@ def _standing(candidate: Candidate | CandidateData) -> str:
     return f"{candidate.standing}: {candidate.reason}" if candidate.reason else candidate.standing
 
 
-def _step(found: Step, common: Scale) -> str:
-    value, low, high = map(common.number, (found.seconds, found.low, found.high))
-    return f"{value} [{low}, {high}]"
+def _band(step_of: Callable[[Any], Step | None], unit: str, *fields: str) -> Quantity[Any]:
+    """A column of a step's figure with both ends of its band."""
+
+    def text(item: Any, number: Callable[[float], str]) -> str:
+        return "{} [{}, {}]".format(*(number(getattr(step_of(item), field)) for field in fields))
+
+    return Quantity(value=lambda item: getattr(step_of(item), fields[0], None), unit=unit, text=text)
 
 
-def _efficiency(found: Step) -> str:
-    ends = (found.efficiency, found.efficiency_low, found.efficiency_high)
-    value, low, high = (format_percent(end).removesuffix(" %") for end in ends)
-    return f"{value} [{low}, {high}]"
+def _step(step_of: Callable[[Any], Step | None]) -> Quantity[Any]:
+    return _band(step_of, "s", "seconds", "low", "high")
+
+
+def _efficiency(step_of: Callable[[Any], Step | None]) -> Quantity[Any]:
+    return _band(step_of, "%", "efficiency", "efficiency_low", "efficiency_high")
 
 
 def _gain(gain: Gain | None) -> str:

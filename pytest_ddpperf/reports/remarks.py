@@ -31,7 +31,7 @@ def red_text(result: Result) -> str:
     shared = [c for c in worse if c.note is not None and c.note.code == "not_the_code"]  # their change shows nothing
     told = [c for c in worse if c.series.metric != "step_time" or c in shared]
     texts = [f"{c.series.metric} {words_of_note(c.note)}" if c in shared else phrases.short_text(c) for c in told]
-    return _few(texts, _TOLD_OF_RED) or ", ".join(result.differs)
+    return _few(texts, _TOLD_OF_RED) or ", ".join(result.reference.differs)
 
 
 def _few(texts: Sequence[str], most: int = _TOLD) -> str:
@@ -96,7 +96,7 @@ def _grounds(result: Result) -> list[str]:
         return _gains(result)
     if result.verdict is not Verdict.INCOMPATIBLE:
         return []
-    if result.differs:
+    if result.reference.differs:
         changes = phrases.incomparable_changes(result)
         return [_few(changes)] if changes else []
     # A finding says that a step does another amount of work.
@@ -132,7 +132,7 @@ def _gains(result: Result) -> list[str]:
 def _stale(result: Result) -> list[str]:
     """Metrics that got better, where others keep the result from being called improved."""
     # To save what has regressed elsewhere would store the regression.
-    if result.paired is not None or result.verdict in {Verdict.IMPROVED, Verdict.REGRESSED} or result.differs:
+    if result.paired is not None or result.verdict in {Verdict.IMPROVED, Verdict.REGRESSED} or result.reference.differs:
         return []
     better = [
         c for c in phrases.decisive(result, {Verdict.IMPROVED}) if c.series.scale != "exact"

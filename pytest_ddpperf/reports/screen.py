@@ -8,8 +8,14 @@ from itertools import zip_longest
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
-from pytest_ddpperf.reports.calls import batch_size_table, calibration_table, convergence_table
+from pytest_ddpperf.reports.breakdown import (
+    collective_table,
+    communication_table,
+    phase_table,
+    section_table,
+    time_part,
+)
+from pytest_ddpperf.reports.calls import calibration_table, call_tables
 from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.findings import MACHINE, finding_text, words_of_note
@@ -22,7 +28,6 @@ from pytest_ddpperf.reports.remarks import every_remark, told_once, undecided_li
 from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
 from pytest_ddpperf.reports.table import Paint, Table, render, uncoloured
-from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import span
 
 _TOLD, _HIDDEN = 5, ": -v"  # lines of one kind: warnings, and what is undecided; what shows the others
@@ -68,13 +73,10 @@ def summary_parts(
             title = verdict
         else:
             lines = [*wrapped([verdict], width), *lines]
-    predicted, advised = _predictions(made)
+    calls = call_tables(made.searches, made.convergences, made.predictions, made.advice)
     parts = {
         title: "\n".join(lines),
-        "ddpperf batch sizes": rendered(batch_size_table(made.searches)),
-        "ddpperf convergence": rendered(convergence_table(made.convergences)),
-        "ddpperf predictions": "\n\n".join(map(rendered, predicted)),
-        "ddpperf advice": "\n\n".join(map(rendered, advised)),
+        **{f"ddpperf {part}": "\n\n".join(map(rendered, tables)) for part, tables in calls.items()},
         "ddpperf calibration": rendered(calibration_table(made.calibrated)),
     }
     if verbosity > 0:
@@ -118,7 +120,7 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
         *([] if made.accepting else _not_compared(results)),
         *overall_lines(results),
         *([] if common_text(results, slower=True) or not more else common_text(results, slower=False)),
-        *filter(None, [made.recorded, _machine(results)]),
+        *filter(None, [made.recorded, _machine(results), f"measured: {made.here}" if more and made.here else ""]),
     ]
     traces = [line for _, line in made.traces]
     stored = stored_lines(made.stored, width)
@@ -129,7 +131,7 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
 def _benchmarks(made: Outputs, width: int | None, paint: Paint, *, every: bool) -> list[str]:
     """The table of benchmarks, and below it what is undecided; with ``every`` all metrics and remarks."""
     results, accepted, accepting = made.results, _accepted(made), made.accepting
-    table = summary_table(results, accepted, here=made.here) if every else brief_table(results, accepted)
+    table = summary_table(results, accepted) if every else brief_table(results, accepted)
     named = list(zip(names_of(results), results, strict=True))
     notes = [] if accepting else undecided_lines(named)
     if every:
@@ -174,7 +176,7 @@ def _why_not_compared(result: Result) -> str:
     lacking = "" if result.paired is None else result.paired.lacking.partition("\n")[0]
     return (
         lacking
-        or ", ".join(result.differs)
+        or ", ".join(result.reference.differs)
         or ", ".join(words_of_note(each.note) for each in decisive(result, {Verdict.INCOMPATIBLE})[:1] if each.note)
     )
 
@@ -189,12 +191,3 @@ def _machine(results: Sequence[Result]) -> str:
     beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
     told = (" or ".join(filter(None, dict.fromkeys(values))) for values in facts)
     return f"{', '.join(told)}, {ranks} {'rank' if ranks == '1' else 'ranks'}{beside}"
-
-
-def _predictions(made: Outputs) -> tuple[list[Table], list[Table]]:
-    """The table of predictions, if there are any, and one for each advice."""
-    if not (made.predictions or made.advice):
-        return [], []
-    from pytest_ddpperf.reports.predictions import advice_table, predictions_table
-
-    return [predictions_table(made.predictions)] if made.predictions else [], list(map(advice_table, made.advice))

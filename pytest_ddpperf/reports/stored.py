@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.lines import clipped, whom, wrapped
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.outputs import Stored
-from pytest_ddpperf.reports.table import NOTHING, Table, table_of
+from pytest_ddpperf.reports.table import NOTHING, Column, Table, table_of
 from pytest_ddpperf.units import format_count, format_value, scale, span
 
 
@@ -30,17 +31,18 @@ def list_tables(files: Sequence[BaselineFile]) -> list[Table]:
 
 
 def _list_table(key: str, records: Sequence[tuple[str, BaselineRecord]]) -> Table:
-    times = [_step_time(record) for _, record in records]
-    timed = set(times) != {NOTHING}
-    number = format_count(len(records), "baseline") + ("" if timed else " of counts alone")
-    rows = [(test, record.name, record.date, _commit(record)) for test, record in records]
-    return Table(
-        title=f"{key}: {number}",
-        headers=("test", "variant", "date", "commit", *(["step time"] if timed else [])),
-        rows=tuple((*row, time) for row, time in zip(rows, times, strict=True)) if timed else tuple(rows),
-        left=4,
-        right=0,
-    )
+    columns: dict[str, Column[tuple[str, BaselineRecord]]] = {
+        "test": lambda each: each[0],
+        "variant": lambda each: each[1].name,
+        "date": lambda each: each[1].date,
+        "commit": lambda each: _commit(each[1]),
+        "step time": lambda each: "".join(
+            format_value(series.value, series.unit) for series in each[1].series if series.metric == "step_time"
+        ),
+    }
+    table = table_of(records, columns, every=False, left=4, right=0)
+    alone = "" if "step time" in table.headers else " of counts alone"
+    return replace(table, title=f"{key}: {format_count(len(records), 'baseline')}{alone}")
 
 
 def record_table(test: str, record: BaselineRecord) -> Table:
@@ -68,12 +70,13 @@ def record_table(test: str, record: BaselineRecord) -> Table:
     columns: dict[str, Callable[[Series], str]] = {
         "metric": lambda series: series.metric,
         "value": _value,
-        **({interval: _interval, "launches": _launches} if record.steps else {}),
+        interval: lambda series: _interval(series) if record.steps else "",
+        "launches": lambda series: str(len(series.samples)) if record.steps and series.scale != "exact" else "",
         "better": lambda series: series.better,
         "gated": lambda series: "yes" if series.gated else "no",
     }
     gated_first = sorted(record.series, key=lambda series: not series.gated)
-    return table_of(gated_first, columns, title="\n".join(filter(None, facts)), right=2)
+    return table_of(gated_first, columns, every=False, title="\n".join(filter(None, facts)), right=2)
 
 
 def _value(series: Series) -> str:
@@ -89,10 +92,6 @@ def _interval(series: Series) -> str:
     return phrases.NOISY if series.scale != "exact" and len(series.samples) > 1 else ""
 
 
-def _launches(series: Series) -> str:
-    return "" if series.scale == "exact" else str(len(series.samples))
-
-
 def _plan(record: BaselineRecord) -> str:
     if not record.steps:
         return "counts alone"
@@ -102,11 +101,6 @@ def _plan(record: BaselineRecord) -> str:
 
 def _commit(record: BaselineRecord) -> str:
     return phrases.commit_text(record.commit, dirty=record.dirty) if record.commit else NOTHING
-
-
-def _step_time(record: BaselineRecord) -> str:
-    found = [series for series in record.series if series.metric == "step_time"]
-    return format_value(found[0].value, found[0].unit) if found else NOTHING
 
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:

@@ -7,10 +7,13 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folded, printable, wrapped
+from pytest_ddpperf.reports.phrases import interval_header, with_interval
+from pytest_ddpperf.units import format_percent, scale
 
 NOTHING = "-"
 _NARROWEST = 20  # columns of a terminal that is written for
@@ -39,17 +42,70 @@ class Table:
     legend: Mapping[str, str] = field(default_factory=dict)  # what a header or another word means
 
 
-def table_of(
-    items: Iterable[T], columns: Mapping[str, Callable[[T], str]], *, every: bool = True, **more: Any
-) -> Table:
-    """A row for each item, and a column for each header with the function that makes its cells.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantity(Generic[T]):
+    """A column of numbers in the unit that its header names: one in which those of all such columns read well.
+
+    Attributes:
+        value: of an item; None if it has none.
+        unit: SI base unit, ``B``, a rate of them or ``1``; ``%`` for shares.
+        interval: where the value lies, which stands behind it; its confidence stands in the header.
+        text: the cell, from an item and what writes a number in the unit; by default value and interval.
+        apart: whether the unit is chosen for the numbers of this column alone.
+    """
+
+    value: Callable[[T], float | None]
+    unit: str
+    interval: Callable[[T], Interval | None] = lambda _: None
+    text: Callable[[T, Callable[[float], str]], str] | None = None
+    apart: bool = False
+
+    def cell(self, item: T, number: Callable[[float], str]) -> str:
+        """Returns the text of an item."""
+        value = self.value(item)
+        if value is None:
+            return NOTHING
+        return self.text(item, number) if self.text else with_interval(number, value, self.interval(item))
+
+
+Column: TypeAlias = "Callable[[T], str] | Quantity[T]"
+"""Makes the cell of an item."""
+
+
+def table_of(items: Iterable[T], columns: Mapping[str, Column[T]], *, every: bool = True, **more: Any) -> Table:
+    """A row for each item, and a column for each header.
 
     Unless ``every`` column is to be there, those that no item fills are omitted. ``more``: fields of the table.
     """
     listed = list(items)
-    cells = {header: [cell(item) or NOTHING for item in listed] for header, cell in columns.items()}
-    shown = {header: column for header, column in cells.items() if every or set(column) != {NOTHING}}
+    made = [_column(header, column, listed, [*columns.values()]) for header, column in columns.items()]
+    shown = {header: cells for header, cells in made if every or {*cells} - {NOTHING}}
     return Table(headers=tuple(shown), rows=tuple(zip(*shown.values(), strict=True)), **more)
+
+
+def _column(header: str, column: Column[T], items: Sequence[T], columns: Sequence[Column[T]]) -> tuple[str, list[str]]:
+    """The header of a column, with its unit, and its cells."""
+    if not isinstance(column, Quantity):
+        return header, [column(item) or NOTHING for item in items]
+    header = interval_header(f"{header}\n{{}}", map(column.interval, items))
+    if column.unit == "%":
+        return header.format("%"), [column.cell(item, percent) for item in items]
+    alike = (
+        [column]
+        if column.apart
+        else [
+            each for each in columns if isinstance(each, Quantity) and (each.unit, each.apart) == (column.unit, False)
+        ]
+    )
+    values = (each.value(item) for each in alike for item in items)
+    common = scale([value for value in values if value is not None], column.unit)
+    told = header.format(common.unit).replace("\n ", "\n").rstrip()
+    return told, [column.cell(item, common.number) for item in items]
+
+
+def percent(share: float) -> str:
+    """A share in a column of percentages."""
+    return format_percent(share).removesuffix(" %")
 
 
 def uncoloured(text: str, _colour: str) -> str:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from pytest_ddpperf.analysis.traces.clocks import ClockAlignment
-from pytest_ddpperf.analysis.traces.difference import TraceDifference, TraceUse
+from pytest_ddpperf.analysis.traces.difference import TraceChange, TraceDifference, TraceUse
 from pytest_ddpperf.analysis.traces.reading import RankTimes, RankTrace, group_profile, times_of
-from pytest_ddpperf.reports.table import NOTHING, Table, table_of
-from pytest_ddpperf.units import (
-    format_change,
-    format_count,
-    format_number,
-    format_percent,
-    format_value,
-    scale,
-    significant,
-)
+from pytest_ddpperf.reports.table import NOTHING, Quantity, Table, table_of
+from pytest_ddpperf.units import format_change, format_count, format_number, format_percent, format_value
 
 _NAMED = 8  # ranks, at most, whose clocks are told one by one
 _SUMMARY = {
@@ -33,20 +26,25 @@ _DIFFERENCE = {
 def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
     """One row for each rank: what its step was spent on."""
     times = sorted(map(times_of, traces), key=lambda each: each.rank)
-    unit = scale([each.step for each in times], "s")
 
-    def share(seconds: float, of: RankTimes) -> str:
-        return f"{unit.number(seconds)} ({format_percent(seconds / of.step)})"
+    def share(part: str) -> Quantity[RankTimes]:
+        """A part of the step, with its share."""
+        seconds = attrgetter(part)
+        return Quantity(
+            value=seconds,
+            unit="s",
+            text=lambda each, number: f"{number(seconds(each))} ({format_percent(seconds(each) / each.step)})",
+        )
 
     return table_of(
         times,
         {
             "rank": lambda each: str(each.rank),
-            f"step\n{unit.unit}": lambda each: unit.number(each.step),
-            f"compute\n{unit.unit}": lambda each: share(each.computed, each),
-            f"communication\n{unit.unit}": lambda each: share(each.communicated, each),
-            "overlap\n%": lambda each: NOTHING if each.overlap is None else significant(100 * each.overlap),
-            f"idle\n{unit.unit}": lambda each: share(each.idle, each),
+            "step": Quantity(value=lambda each: each.step, unit="s"),
+            "compute": share("computed"),
+            "communication": share("communicated"),
+            "overlap": Quantity(value=lambda each: each.overlap, unit="%"),
+            "idle": share("idle"),
         },
         title=f"{name}: {format_count(len(times), 'rank')}, {_steps(times)}",
         notes=tuple(straggler_lines(traces)),
@@ -101,14 +99,12 @@ def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> st
 def difference_table(found: TraceDifference, most: int) -> Table:
     """The totals, then the largest changes, at most so many."""
     changes = [*found.totals, *found.changes[:most]]
-    seconds = [use.seconds for each in changes for use in (each.before, each.after) if use is not None]
-    unit = scale(seconds or [found.steps[0]], "s")
 
     def calls(use: TraceUse | None) -> str:
         return NOTHING if use is None else format_number(use.calls)
 
-    def time(use: TraceUse | None) -> str:
-        return NOTHING if use is None else unit.number(use.seconds)
+    def time(side: str) -> Quantity[TraceChange]:
+        return Quantity(value=lambda each: getattr(getattr(each, side), "seconds", None), unit="s")
 
     left = len(found.changes) - most
     before, after = found.steps
@@ -119,8 +115,8 @@ def difference_table(found: TraceDifference, most: int) -> Table:
             "what": lambda each: each.what,
             "calls A": lambda each: calls(each.before),
             "calls B": lambda each: calls(each.after),
-            f"time A\n{unit.unit}": lambda each: time(each.before),
-            f"time B\n{unit.unit}": lambda each: time(each.after),
+            "time A": time("before"),
+            "time B": time("after"),
             "change": lambda each: "total" if each in found.totals else each.word,
         },
         title=f"a step: {_s(before)} -> {_s(after)}, {format_change(after / before - 1)}",

@@ -12,7 +12,7 @@ from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import training_text
 from pytest_ddpperf.reports.phrases import SHORT_COMMIT, confidence_text, with_interval
-from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.reports.table import NOTHING, Table, table_of
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_number, scale, signed_percent
 
 _PLOT = 32  # characters
@@ -27,31 +27,20 @@ def trend_table(trend: Trend) -> Table:
     change = _number_format([max((abs(point.change or 0.0) for point in points), default=0.0)], benchmark)
     values = [v for point in points for v in (point.value, point.level)]
     low, high = min(values), max(values)
-    several = any(point.runs > 1 for point in points)
-    return Table(
-        title="\n".join((_heading(trend), _span(trend))),
-        headers=(
-            "commit",
-            "date",
-            *(("runs",) if several else ()),
-            f"{benchmark.metric}\n{unit}".rstrip(),
-            f"change\n{'%' if benchmark.scale == 'ratio' else change[0]}".rstrip(),
-            f"{number(low)} .. {number(high)} {unit}".rstrip(),
+    columns: dict[str, Callable[[tuple[int, Point]], str]] = {
+        "commit": lambda each: _commit(each[1].run),
+        "date": lambda each: _day(each[1].run),
+        **({"runs": lambda each: str(each[1].runs)} if any(point.runs > 1 for point in points) else {}),
+        f"{benchmark.metric}\n{unit}".rstrip(): lambda each: with_interval(number, each[1].value, each[1].interval),
+        f"change\n{'%' if benchmark.scale == 'ratio' else change[0]}".rstrip(): lambda each: _change(
+            trend, each[1], change[1]
         ),
-        rows=tuple(
-            (
-                _commit(point.run),
-                _day(point.run),
-                *((str(point.runs),) if several else ()),
-                with_interval(number, point.value, point.interval),
-                _change(trend, point, change[1]),
-                _plot(point, low, high, outlying=i in trend.outliers),
-            )
-            for i, point in enumerate(points)
+        f"{number(low)} .. {number(high)} {unit}".rstrip(): lambda each: _plot(
+            each[1], low, high, outlying=each[0] in trend.outliers
         ),
-        notes=(*change_texts(trend), *_remarks(trend)),
-        left=2,
-    )
+    }
+    title, notes = "\n".join((_heading(trend), _span(trend))), (*change_texts(trend), *_remarks(trend))
+    return table_of(enumerate(points), columns, title=title, notes=notes, left=2)
 
 
 def changes_text(trends: Sequence[Trend], metric: str) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any
 
 from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, kernel_differences
 from pytest_ddpperf.judge.benchmark import compare, unfit
@@ -14,68 +13,56 @@ from pytest_ddpperf.judge.sequential import alpha_of_benchmark
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.results import Comparison, Provenance, Result, StoredBaseline, record_of
+from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.reading import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.phrases import NOISY, commit_text, find, is_noisy, signed
+from pytest_ddpperf.reports.phrases import change_text, commit_text, find
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_values
 
 _COUNTED = "[counted]"  # in place of an interval
-BenchmarkKey: TypeAlias = "tuple[str, str, int]"
 _MEANING = "runs of different minutes: of times only a gross slowdown is regressed; --ddpperf-against shows less"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TwoRunsRow:
-    """A metric of a benchmark that both runs have."""
-
-    cells: tuple[str, ...]  # a short name of the benchmark, the metric, before, after and the change
-    values: tuple[float, float]  # before and after as numbers
-    drawn: tuple[float, float, float] | None = None  # the change and the ends of its interval, as fractions
-    key: BenchmarkKey  # of the benchmark
-
-
-def two_runs(before: ResultsData, after: ResultsData) -> tuple[Table, list[TwoRunsRow]]:
+def two_runs(before: ResultsData, after: ResultsData) -> Table:
     """A row for each gated metric that both runs have; of counts those that differ, and these benchmarks first.
 
     The step time comes first.
     """
-    old, new = ({_key(result): result for result in results_of(each)} for each in (before, after))
+    old, new = ({key_of(result): result for result in results_of(each)} for each in (before, after))
     both = judged(before, after)
-    new |= {_key(result): result for result in both}
-    names = dict(zip(map(_key, both), names_of(both), strict=True))
-    rows: list[TwoRunsRow] = []
+    new |= {key_of(result): result for result in both}
+    names = dict(zip(map(key_of, both), names_of(both), strict=True))
+    rows: list[tuple[str, ...]] = []
     notes: list[str] = []
     same: list[str] = []
     told = {key: _rows(name, old[key], new[key]) for key, name in names.items()}
-    counted = {key for key, some in told.items() if any(row.cells[-1].endswith(_COUNTED) for row in some)}
+    counted = {key for key, some in told.items() if any(row[-1].endswith(_COUNTED) for row in some)}
     for key, name in sorted(names.items(), key=lambda each: each[0] not in counted):
         rows += told[key]
         same += [] if told[key] else [name]
-        if obstacle := new[key].differs:
+        if obstacle := new[key].reference.differs:
             notes.append(f"{name}: times are not compared: {', '.join(obstacle)}")
     if same:
         notes.append(f"no gated metric of {format_count(len(same), 'benchmark')} differs: {', '.join(same)}")
     for which, (here, there) in zip(("first", "second"), ((old, new), (new, old)), strict=True):
         if alone := [result for key, result in here.items() if key not in there]:
             notes.append(f"only in the {which} run: {', '.join(names_of(alone))}")
-    table = Table(
+    return Table(
         title=f"{_run(before)} -> {_run(after)}",
-        headers=("benchmark", "metric", "before", "after", "change [95 % CI]"),
-        rows=tuple(row.cells for row in rows),
+        headers=("benchmark", "metric", "before", "after", "change"),
+        rows=tuple(rows),
         notes=(*notes, *[_MEANING] * bool(rows), *["no benchmark is in both runs"] * (not names)),
         left=2,
         right=0,
     )
-    return table, rows
 
 
 def judged(before: ResultsData, after: ResultsData) -> list[Result]:
     """The benchmarks of the second run that both have, judged as if the first run had stored their baselines."""
-    old, new = ({_key(result): result for result in results_of(each)} for each in (before, after))
+    old, new = ({key_of(result): result for result in results_of(each)} for each in (before, after))
     provenance = Provenance(date=before.date or "", commit=before.commit)
     alpha = alpha_of_benchmark(len(new))
     return [
@@ -113,8 +100,9 @@ def _reference(old: Result, new: Result, provenance: Provenance) -> StoredBaseli
     )
 
 
-def _key(result: Result) -> BenchmarkKey:
-    return result.test, result.name, result.measurement.world_size
+def key_of(result: Any) -> tuple[str, str, int]:
+    """Returns what a benchmark has in common with the same one of another run."""
+    return result.test, result.name, getattr(result, "measurement", result).world_size
 
 
 def _run(document: ResultsData) -> str:
@@ -124,7 +112,7 @@ def _run(document: ResultsData) -> str:
     return f"{commit}{day}, {format_count(len(document.results), 'benchmark')}"
 
 
-def _rows(name: str, old: Result, new: Result) -> list[TwoRunsRow]:
+def _rows(name: str, old: Result, new: Result) -> list[tuple[str, ...]]:
     rows = []
     for comparison in sorted(new.comparisons, key=lambda each: each.series.metric != STEP_TIME):
         now, other = comparison.series, find(old, comparison.series.metric)
@@ -134,27 +122,11 @@ def _rows(name: str, old: Result, new: Result) -> list[TwoRunsRow]:
         if (was.unit, was.scale, was.better) != (now.unit, now.scale, now.better):
             continue
         values = (was.value, now.value)
-        made = partial(TwoRunsRow, values=values, key=_key(new))
         if now.scale == "exact":
             if now.value != was.value:
                 share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
-                then, here = quantity_texts(now.metric, values)
-                rows.append(made(cells=(name, now.metric, then, here, share + _COUNTED)))
-            continue
-        if all(map(math.isfinite, values)):
-            change, drawn = (NOTHING, None) if new.differs else _change(comparison)
-            then, here = format_values(values, now.unit)
-            rows.append(made(cells=(name, now.metric, then, here, change), drawn=drawn))
+                rows.append((name, now.metric, *quantity_texts(now.metric, values), share + _COUNTED))
+        elif all(map(math.isfinite, values)):
+            change = "" if new.reference.differs else change_text(comparison)
+            rows.append((name, now.metric, *format_values(values, now.unit), change or NOTHING))
     return rows
-
-
-def _change(comparison: Comparison) -> tuple[str, tuple[float, float, float] | None]:
-    """The change with its interval in words, and of a ratio in numbers, too."""
-    ratio, change, interval = comparison.series.scale == "ratio", comparison.change, comparison.change_interval
-    if change is None:
-        return NOTHING, None
-    low, high = (change, change) if interval is None else (interval.low, interval.high)
-    ends = "" if interval is None else f" [{signed(low, comparison)} .. {signed(high, comparison)}]"
-    if interval is not None and ratio and is_noisy(interval):
-        ends = f" ({NOISY})"
-    return signed(change, comparison) + ends, (change, low, high) if ratio else None

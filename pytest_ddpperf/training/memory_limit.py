@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.instruments.host import kernel_table, kernel_text
-from pytest_ddpperf.launch.faults.exceptions import WANT_OF_MEMORY
+from pytest_ddpperf.launch.faults.cures import WANT_OF_MEMORY
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_ddpperf.baselines import jsonfile
 from pytest_ddpperf.baselines.codec import BASELINE
-from pytest_ddpperf.baselines.jsonfile import parse, read_text, render, rounded
+from pytest_ddpperf.baselines.jsonfile import checked, read_text, render, rounded
 from pytest_ddpperf.errors import BaselineError
 
 FILE = Path("b/x.json")
@@ -67,7 +67,7 @@ def test_rounded_keeps_nine_digits() -> None:
 )
 def test_what_is_no_baseline_file_is_named_with_the_cure(text: str, problem: str) -> None:
     with pytest.raises(BaselineError) as caught:
-        parse(text, FILE, BASELINE)
+        checked(text, FILE, BASELINE)
     message = str(caught.value)
     assert message.startswith(f"baseline file {FILE}: {problem}")
     assert message.endswith("; restore it from version control, or delete it and measure again with --ddpperf-save")

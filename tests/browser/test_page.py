@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.formats.html import html
+from pytest_ddpperf.reports.formats.html import html, two_runs_page
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.formats.page.trends import trends_page
-from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from tests.browser.conftest import Opened
 from tests.factories import make_results_document
 from tests.reports.golden_runs import RUNS

@@ -29,7 +29,7 @@ def test_a_summary_has_each_rank_and_who_comes_last(tmp_path: Path, capsys: pyte
     assert lines[0] == f"{tmp_path}/A/x: 2 ranks, 1 step"
     rows = [line.split() for line in lines if line.split()[:1] in (["0"], ["1"])]
     assert rows == [
-        ["0", "10.0", "4.00", "(40", "%)", "2.00", "(20", "%)", "50.0", "5.00", "(50", "%)"],
+        ["0", "10.0", "4.00", "(40", "%)", "2.00", "(20", "%)", "50", "5.00", "(50", "%)"],
         ["1", "10.0", "4.00", "(40", "%)", "1.00", "(10", "%)", "0", "5.00", "(50", "%)"],
     ]
     waits = "a rank waits 500 us of a step for the last one, and the transfer takes 1.00 ms"

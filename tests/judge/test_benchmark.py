@@ -64,7 +64,7 @@ def test_the_result_carries_where_the_baseline_came_from() -> None:
     new = measured(series("step_time", STEADY))
     result = judged(new, base)
 
-    assert (result.test, result.measurement, result.baseline, result.origin) == (
+    assert (result.test, result.measurement, result.baseline, result.reference.origin) == (
         "test_x.py::test_a",
         new,
         base.record,

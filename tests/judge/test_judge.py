@@ -713,7 +713,9 @@ def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
     one = Judge("test_it", Settings(launches=4), paired(variants, derive), derive)
     assert one(sides, after(4.0)) == Action("confirm", 4, ("step_time of a and b",))
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
-    assert [result.origin for result in one.results] == ["revision 3f2a1c0 (main), side by side, 4+4 launches"] * 2
+    assert [result.reference.origin for result in one.results] == [
+        "revision 3f2a1c0 (main), side by side, 4+4 launches"
+    ] * 2
     assert one.results[1]["speedup"].change == pytest.approx(0.0)
     assert one.results[0].seconds == 4.0
 
@@ -838,7 +840,7 @@ def test_what_the_other_side_cannot_run_is_new() -> None:
     one = Judge("test_it", Settings(launches=4), paired(variants, alone, {("a", 2): "it raised"}), alone)
     assert one(sides, after(4.0)) == Action("stop")
     assert [result.verdict for result in one.results] == [Verdict.NEW, Verdict.UNCHANGED]
-    assert one.results[0].origin == "revision 3f2a1c0 (main) cannot run it"
+    assert one.results[0].reference.origin == "revision 3f2a1c0 (main) cannot run it"
     assert one.results[0].paired == PairedRevision(revision=REVISION.label, commit=REVISION.commit, lacking="it raised")
 
 

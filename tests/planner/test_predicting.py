@@ -126,7 +126,7 @@ def test_advised(ddpperf):
 """
     result = run(inner, test)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*ddpperf advice*", "ways to train on 16 ranks*", "*fsdp2*best*"])
+    result.stdout.fnmatch_lines(["*ddpperf advice*", "test_advised: ways to train on 16 ranks*", "*fsdp2*best*"])
     (advice,) = document(inner)["advice"]
     assert [each["fits"] for each in advice["candidates"]] == [True, True, False, False]
     assert advice["memory"] == 2 * 2**20

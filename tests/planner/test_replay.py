@@ -21,7 +21,7 @@ def buckets(*, rest: float = 10) -> Timeline:
 def test_transfers_that_computing_hides_cost_what_the_last_one_takes() -> None:
     step = replayed(buckets(), [20] * 4)
     assert (step.seconds, step.computing, step.communication) == (130, 110, 80)
-    assert (step.exposed, step.hidden) == (20, 0.75)
+    assert step.exposed == 20
 
 
 def test_transfers_that_are_longer_than_the_computing_wait_for_each_other() -> None:
@@ -42,7 +42,7 @@ def test_a_core_that_sends_computes_nothing_meanwhile() -> None:
 def test_a_blocking_transfer_is_exposed() -> None:
     moments = (Moment(computed=5, transfer=0, waits=False), Moment(computed=0, transfer=0, waits=True))
     step = replayed(Timeline(transfers=(BUCKET,), moments=moments, rest=3), [2])
-    assert (step.seconds, step.exposed, step.hidden) == (10, 2, 0)
+    assert (step.seconds, step.exposed) == (10, 2)
 
 
 def test_a_transfer_that_nobody_waits_for_ends_with_the_step() -> None:
@@ -56,9 +56,9 @@ def test_times_are_of_one_step_of_several() -> None:
     assert (step.seconds, step.computing, step.communication) == (10, 10, 2)
 
 
-def test_a_step_that_sends_nothing_has_no_hidden_share() -> None:
+def test_a_step_that_sends_nothing_is_efficient() -> None:
     step = replayed(Timeline(transfers=(), moments=(), rest=3), [])
-    assert (step.seconds, step.hidden, step.efficiency) == (3, None, 1)
+    assert (step.seconds, step.efficiency) == (3, 1)
 
 
 def test_costs_have_to_fit() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import json
 
+from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.baselines.jsonfile import render
-from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
 from tests.factories import make_results_document
 from tests.reports.golden_runs import RUNS

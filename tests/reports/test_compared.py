@@ -8,7 +8,7 @@ from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, MetricRules
 from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.compared import how_it_scales, what_pays
+from pytest_ddpperf.reports.overall import how_it_scales, what_pays
 from tests.factories import make_environment, make_new_result, make_rank_launch, make_series
 
 

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from pytest_ddpperf.against.git import Checkout
+from pytest_ddpperf.baselines.document import Document, about, read_as
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.quality import QualityRules, held, trained
@@ -26,9 +27,9 @@ from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import Document, about, read_as, write
 from pytest_ddpperf.reports.documents.results import ResultsData, VerdictWord
 from pytest_ddpperf.reports.documents.schema import schema_of
+from pytest_ddpperf.reports.files import write
 from tests.factories import PROFILE, make_results_document
 
 Make = Callable[..., Result]

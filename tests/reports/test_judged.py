@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.reading import full_name, results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.overall import overall

@@ -14,8 +14,8 @@ from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import document_text
 from pytest_ddpperf.reports.documents.reading import read_results, results_of
+from pytest_ddpperf.reports.files import document_text
 from tests.factories import make_results_document
 from tests.reports.conftest import comparison
 

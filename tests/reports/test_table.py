@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.reports.table import Table, render
+from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.reports.table import Column, Quantity, Table, render, table_of
 
 TIMES = Table(
     headers=("benchmark", "time\nms [95 % CI]", "memory\nMiB", "change\n% [95 % CI]", "verdict"),
@@ -108,3 +109,29 @@ def test_a_red_row_is_red_as_a_whole_and_colours_change_nothing_else(width: int 
 
 def test_a_table_without_rows_is_its_notes() -> None:
     assert render(Table(("a", "b"), (), ("nothing",))) == "nothing"
+
+
+def test_quantities_of_one_unit_read_well_together_and_those_apart_alone() -> None:
+    table = table_of(
+        [(0.5, 2e-6), (0.25, None)],
+        {
+            "step": Quantity(value=lambda each: each[0], unit="s"),
+            "half": Quantity(value=lambda each: each[0] / 2, unit="s"),
+            "call": Quantity(value=lambda each: each[1], unit="s", apart=True),
+            "share": Quantity(value=lambda each: each[0], unit="%"),
+        },
+    )
+    assert table.headers == ("step\nms", "half\nms", "call\nus", "share\n%")
+    assert table.rows == (("500", "250", "2.00", "50"), ("250", "125", "-", "25"))
+
+
+def test_a_quantity_with_intervals_says_their_confidence_and_one_that_nothing_fills_has_no_column() -> None:
+    ends = Interval(low=0.4, high=0.6, confidence=0.95)
+    columns: dict[str, Column[float]] = {
+        "step": Quantity(value=lambda each: each, unit="s", interval=lambda _: ends),
+        "text": Quantity(value=lambda each: each, unit="1", text=lambda _, number: f"about {number(1.0)}"),
+        "none": Quantity(value=lambda _: None, unit="B"),
+    }
+    table = table_of([0.5], columns, every=False)
+    assert table.headers == ("step\nms [95 % CI]", "text")
+    assert table.rows == (("500 [400, 600]", "about 1.00"),)

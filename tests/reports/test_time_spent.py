@@ -9,9 +9,9 @@ import pytest
 
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.breakdown import time_part, time_text
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.screen import summary_parts
-from pytest_ddpperf.reports.time_spent import time_part, time_text
 
 SPENT = TimeSpent(starting=12.3, verifying=5.2, counting=4.1, measuring=30.6, diagnosing=5.8)
 

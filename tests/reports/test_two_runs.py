@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
+from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.two_runs import judged, two_runs
 from tests.factories import make_environment, make_launch, make_results_document
 from tests.reports.formats.test_html import data_of
@@ -50,7 +50,7 @@ def run(make_result: Make, make_comparison: Compare) -> Callable[..., ResultsDat
 
 def told(before: ResultsData, after: ResultsData) -> tuple[dict[str, tuple[str, str, str]], list[str]]:
     """By metric both values and the change; and the notes but for the last one, on what an interval has."""
-    table, _ = two_runs(before, after)
+    table = two_runs(before, after)
     return {metric: (then, now, change) for _, metric, then, now, change in table.rows}, list(table.notes[:-1])
 
 
@@ -64,7 +64,7 @@ def test_step_times_are_the_means_of_all_steps(run: Callable[..., ResultsData]) 
 def test_a_page_draws_the_launches_of_both(run: Callable[..., ResultsData]) -> None:
     charts = data_of(two_runs_page(run(PAUSES), run(QUIET)))["charts"]
     (steps,) = [chart for chart in charts if chart["title"] == "step_time by launch"]
-    assert [(each["name"], each["y"]) for each in steps["series"]] == [("after", [10] * 3), ("before", [15] * 3)]
+    assert [(each["name"], each["y"]) for each in steps["series"]] == [("this run", [10] * 3), ("baseline", [15] * 3)]
     assert steps["x"]["name"] == "launch"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pytest_ddpperf.against.git import Checkout
-from pytest_ddpperf.baselines.codec import data_of
+from pytest_ddpperf.baselines.codec import StoredEnvironment, StoredSeries
 from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, make_tables, open_history, version_of
@@ -266,7 +266,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> None:
     measured = result.measurement
-    facts = _json(data_of(measured.environment))
+    facts = _json(StoredEnvironment.filled_from(measured.environment))
     connection.execute(
         "INSERT OR IGNORE INTO environment (key, facts) VALUES (?, ?)", (environment_key(measured.environment), facts)
     )
@@ -288,21 +288,16 @@ def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> 
         beside=measured.turns,
     )
     for comparison in result.comparisons:
-        series = data_of(comparison.series)
+        series = StoredSeries.filled_from(comparison.series)
         interval = series.pop("interval") or {}
         row = {**series, **interval, "gated": comparison.gated, "verdict": comparison.verdict.value}
-        row["samples"] = _json([_finite(sample) for sample in series["samples"]])
-        _insert(connection, "metric", **{column: _finite(value) for column, value in row.items()}, result=number)
+        _insert(connection, "metric", **{**row, "samples": _json(series["samples"])}, result=number)
 
 
 def _insert(connection: sqlite3.Connection, table: str, **row: object) -> int:
     columns, values = ", ".join(row), ", ".join(f":{column}" for column in row)
     cursor = connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({values})", row)  # noqa: S608 - our own names
     return cast("int", cursor.lastrowid)
-
-
-def _finite(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _json(data: Mapping[str, Any] | list[object]) -> str:

@@ -107,7 +107,7 @@ def not_compared(outcome: Outcome) -> list[str]:
 def _lack(result: Result) -> str | None:
     """Returns why a benchmark could not be compared; None if it could."""
     if result.paired is not None and result.paired.lacking:
-        return f"{result.origin}: {result.paired.lacking}"
+        return f"{result.reference.origin}: {result.paired.lacking}"
     apart = any(finding.code in APART for finding in result.findings)  # compared, and worse
     if (result.verdict is Verdict.BROKEN and not apart) or result.measurement.unfit:
         return broken_reason(result)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_ddpperf.cli.init.project import look_at
 from pytest_ddpperf.cli.init.texts import CI_FOLDERS, PLAIN, UNKNOWN, found_lines, from_here, job, test_text
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.reports.document import write_text
+from pytest_ddpperf.reports.files import write_text
 from pytest_ddpperf.reports.lines import printable
 
 TEST_FILE = "test_training.py"

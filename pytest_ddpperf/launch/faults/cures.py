@@ -53,6 +53,12 @@ _KERNELS = "this build of torch has no kernels for the GPU: install one for its 
 _BROKEN_GPU = "the GPU's memory has failed: nvidia-smi -q -d ECC tells more; reset or replace it"
 _NCCL_ERROR = "DistBackendError|RuntimeError"
 
+# Want of memory in errors that have no class for it: of the host, of a CUDA context or library, of NCCL's buffers.
+WANT_OF_MEMORY = re.compile(
+    r"DefaultCPUAllocator: can't allocate memory|(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
+    r"|(?:Cuda|HIP) failure:? (?:\d+ )?'out of memory'|Cuda failure 2\b|Failed to CUDA (?:host )?[cm]?alloc"
+)
+
 # Names of exceptions, what their message says, and the cure.
 _CURES = tuple(
     (kind, re.compile(message), cure)

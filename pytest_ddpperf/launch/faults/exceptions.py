@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import traceback
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups
+from pytest_ddpperf.launch.faults.cures import WANT_OF_MEMORY
 from pytest_ddpperf.launch.faults.stacks import COLLECTIVES, Frame, in_library, is_machinery, position
 from pytest_ddpperf.launch.messages import Failed
 from pytest_ddpperf.launch.redirection import told
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _VERIFICATION = str(Path(__file__).parents[2] / "training" / "correctness")
 _INSTRUMENTS = str(Path(__file__).parents[2] / "instruments")
-# Want of memory in errors that have no class for it: of the host, of a CUDA context or library, of NCCL's buffers.
-WANT_OF_MEMORY = re.compile(
-    r"DefaultCPUAllocator: can't allocate memory|(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
-    r"|(?:Cuda|HIP) failure:? (?:\d+ )?'out of memory'|Cuda failure 2\b|Failed to CUDA (?:host )?[cm]?alloc"
-)
-
 _PHASES = (  # the end of a file's path, the start of a function's name, and what it does
     ("training/model.py", "build_model", "building the model"),
     ("strategies/table.py", "parallelise", "wrapping the model"),

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.errors import DdpperfError, PayloadError, RankFailed, RankSkipped
-from pytest_ddpperf.launch.faults.cures import ROOM, cure_of
-from pytest_ddpperf.launch.faults.exceptions import WANT_OF_MEMORY
+from pytest_ddpperf.launch.faults.cures import ROOM, WANT_OF_MEMORY, cure_of
 from pytest_ddpperf.launch.faults.stacks import minority, position, threads, written
 from pytest_ddpperf.launch.messages import Failed, Finished, numbers
 from pytest_ddpperf.launch.streams import RankOutput, titled

@@ -95,7 +95,9 @@ class NodeLaunchers:
     def link(self, node: Node) -> Link:
         """The link to this node's launcher."""
         found = self.links.get(node.number)
-        if found is None or found.fileno() < 0:
+        if found is not None and found.ended:
+            found.close()
+        if found is None or found.ended:
             found = self.links[node.number] = self.cluster.opened(node, self._preload, self._redirection)
         return found
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_ddpperf.records.measurement import Interval
-from pytest_ddpperf.reports.document import IntervalData
 from pytest_ddpperf.reports.phrases import confidence_text
 from pytest_ddpperf.units import scale
 
@@ -151,7 +150,7 @@ def remark_of(chart: Chart) -> str:
     return "; ".join(filter(None, (chart.note, level)))
 
 
-def point(x: float, y: float, interval: Interval | IntervalData | None = None) -> ChartPoint:
+def point(x: float, y: float, interval: Interval | None = None) -> ChartPoint:
     """A point with its interval; an end that is not finite is none."""
     ends = (None, None) if interval is None else (interval.low, interval.high)
     low, high = (end if end is not None and math.isfinite(end) else None for end in ends)

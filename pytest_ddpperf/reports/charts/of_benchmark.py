@@ -59,12 +59,9 @@ def steps(result: ResultData) -> Iterator[Chart]:
     )
 
 
-def launches(result: ResultData, sides: tuple[str, str] | None = None) -> Iterator[Chart]:
-    """The value of each launch beside those of the baseline; for the step time and each other gated metric.
-
-    ``sides``: what the baseline and the benchmark are called.
-    """
-    before, now = sides or (reference_of(result), THIS_RUN)
+def launches(result: ResultData) -> Iterator[Chart]:
+    """The value of each launch beside those of the baseline; for the step time and each other gated metric."""
+    before, now = reference_of(result), THIS_RUN
     for name, metric in sorted(result.metrics.items(), key=lambda each: _PLACES.get(each[0], len(_PLACES))):
         repeated = rules_of(name).repeats_step_time or metric.scale == "exact"
         ours = numbered(now, metric.samples, first=1)
@@ -88,15 +85,14 @@ def launches(result: ResultData, sides: tuple[str, str] | None = None) -> Iterat
         )
 
 
-def phase_change(result: ResultData, sides: tuple[str, str] | None = None) -> Iterator[Chart]:
+def phase_change(result: ResultData) -> Iterator[Chart]:
     """The phases of a step upon each other, before and now; where the baseline has them."""
-    there, here = sides or (reference_of(result), THIS_RUN)
     known = phases_of(result)
     before = {phase: before_of(metric, 0) for phase, metric in known.items()}
     if not known or None in before.values():
         return
     now = {phase: now_of(metric, 0) for phase, metric in known.items()}
-    bars = {there: before, here: now}
+    bars = {reference_of(result): before, THIS_RUN: now}
     yield stacked_phases("phases of a step, before and now", bars, tuple(known.values()))
 
 

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.records.convergence import Convergence, Trainings
 from pytest_ddpperf.reports.charts import of_benchmark
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.documents.calls import ConvergenceData, TrainingsData
 from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
 from pytest_ddpperf.reports.names import curve_of
 from pytest_ddpperf.stats.intervals import CONFIDENCE
@@ -235,7 +235,7 @@ def convergence(document: ResultsData) -> Iterator[Chart]:
         yield from (_trained(found, quantity) for quantity in quantities)
 
 
-def _trained(found: ConvergenceData, quantity: str) -> Chart:
+def _trained(found: Convergence, quantity: str) -> Chart:
     return Chart(
         title=f"{quantity} by optimizer step",
         subject=f"{found.test} {quantity} on {format_count(found.world_size, 'rank')}",
@@ -243,11 +243,11 @@ def _trained(found: ConvergenceData, quantity: str) -> Chart:
         x=Axis(name="optimizer steps"),
         y=Axis(name=f"{quantity}, mean over launches"),
         series=tuple(ChartSeries(one.name, tuple(_course(one, quantity))) for one in found.strategies),
-        confidence=CONFIDENCE if found.launches > 1 else None,
+        confidence=CONFIDENCE if len(found.strategies[0].curves) > 1 else None,
     )
 
 
-def _course(one: TrainingsData, quantity: str) -> Iterator[ChartPoint]:
+def _course(one: Trainings, quantity: str) -> Iterator[ChartPoint]:
     """The mean over launches at each step that all of them have."""
     curves = [dict(zip(curve.steps, curve.values.get(quantity, ()), strict=False)) for curve in one.curves]
     for step in curves[0] if curves else ():

@@ -6,12 +6,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from pytest_ddpperf.baselines.document import Document, Natural, NotNegative, Positive, about
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records import convergence
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.predictions import Candidate, Gain, Predicted, Prediction, Standing, StrategyAdvice
-from pytest_ddpperf.reports.document import Document, IntervalData, Natural, NotNegative, Positive, about
 from pytest_ddpperf.reports.documents.parts import BenchmarkData
 from pytest_ddpperf.stats.rates import Rate
 
@@ -29,7 +30,7 @@ class BatchSizeData(Document, inside="found", of=[Search, BatchSize]):
 
     test: str
     training: str
-    world_size: Positive = about("Number of ranks.", lambda search: search.environment.world_size)
+    world_size: Positive = about("Number of ranks.", "environment.world_size")
     environment_key: str = about(
         "Stands for the environment of the search.", lambda search: environment_key(search.environment)
     )
@@ -40,54 +41,34 @@ class BatchSizeData(Document, inside="found", of=[Search, BatchSize]):
     tried: Annotated[list[TrialData], Meta(min_length=1)]
 
 
-class CurveData(Document, of=[convergence.Curve]):
+class CurveData(Document, record=convergence.Curve):
     """One training; its values are means over the ranks, null for what is not finite."""
 
-    steps: list[Positive]
-    values: dict[str, list[float | None]]
+    values: dict[str, tuple[float | None, ...]]
 
 
-class FinalValueData(Document, of=[convergence.FinalValue]):
+class FinalValueData(Document, record=convergence.FinalValue):
     """A figure over launches; null for what is not finite."""
 
     value: float | None
-    interval: IntervalData | None
-    samples: list[float | None]
+    samples: tuple[float | None, ...]
 
 
-class TrainingsData(Document, of=[convergence.Trainings]):
-    """The trainings by one strategy."""
-
-    name: str
-    curves: list[CurveData]
-    finals: dict[str, FinalValueData]
-    lost: list[str]
-
-
-class StandingData(Document, of=[convergence.Standing]):
+class StandingData(Document, record=convergence.Standing):
     """How the end of a strategy's trainings stands to that of the first strategy's, launch by launch."""
 
-    name: str
-    quantity: str
-    worse: FinalValueData
     apart: NotNegative | None
-    allowed: NotNegative | None
-    tolerance: NotNegative
     agreement: convergence.Agreement = about(
         "The verdict. equal: but for rounding. within tolerance: not worse by more than the tolerance. differs: by "
         "more than rounding explains, though gradients are exact. worse: by more than the tolerance, beyond chance."
     )
 
 
-class ConvergenceData(Document, of=[convergence.Convergence]):
+class ConvergenceData(Document, record=convergence.Convergence):
     """Trainings by several strategies, from the same weights on the same batches."""
 
-    test: str
-    world_size: Positive
-    metric: str
     launches: Natural = about("Each trains by all strategies.", lambda found: len(found.strategies[0].curves))
-    strategies: Annotated[list[TrainingsData], Meta(min_length=2)]
-    kept: list[StandingData]
+    strategies: Annotated[tuple[convergence.Trainings, ...], Meta(min_length=2)]
 
 
 class RateData(Document, of=[Rate]):
@@ -96,7 +77,7 @@ class RateData(Document, of=[Rate]):
     found: Natural
     of: Positive
     value: NotNegative | None
-    interval: IntervalData | None
+    interval: Interval | None
 
 
 class CalibratedData(BenchmarkData, inside="measurement", of=[Calibrated]):

@@ -6,21 +6,21 @@ A field without a description has the words of the record's attribute.
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Literal
+from typing import Any, Literal
 
+from pytest_ddpperf.baselines.document import Date, Document, Natural, NotNegative, Positive, about
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.launch_figures import gpus_of
 from pytest_ddpperf.metrics.phases import SectionSummary
-from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
+from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Cause, Diagnosis
-from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
+from pytest_ddpperf.records.health import GpuHealth, Health
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Environment, Measurement
 from pytest_ddpperf.records.results import PairedRevision, Provenance, Result
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
-from pytest_ddpperf.reports.document import Date, Document, Natural, NotNegative, Positive, about
 
 _UNPLACED = ("operators", "flops", "collective_send_bytes")  # counts of which others tell the lines
 
@@ -39,74 +39,41 @@ class GpuProcessData(Document):
     memory: int | None = about("Bytes of the GPU's memory.", itemgetter(1))
 
 
-class GpuData(Document, of=[GpuHealth]):
+class GpuData(Document, record=GpuHealth):
     """A GPU that the ranks computed on; null for what the driver does not tell."""
 
-    device: str
-    readings: Natural
-    utilisation: float | None
-    sm_clock: float | None
-    sm_clock_limit: float | None
-    memory_clock: float | None
-    memory_clock_limit: float | None
-    temperature: float | None
-    power: float | None
-    throttled: dict[str, float]
     others: list[GpuProcessData] = about(
         "Processes that used the GPU before the launch began and still did when it had ended.",
         lambda gpu: gpu.others.items(),
     )
-    mig: bool
+
+    @classmethod
+    def made(cls, **values: Any) -> GpuHealth:
+        """Returns the GPU with the memory of other processes by their ids."""
+        return GpuHealth(**values | {"others": {each.pid: each.memory for each in values["others"]}})
 
 
-class HealthData(Document, of=[Health]):
+class HealthData(Document, record=Health, inside="health", without=("unread_gpus",)):
     """What else went on in the machine during a launch."""
 
-    cpu: CpuHealth = about(source="health.cpu")
-    nodes: dict[str, CpuHealth] = about(source="health.nodes")
-    gpus: list[GpuData] = about("The GPUs that the ranks computed on; null for what the driver does not tell.", gpus_of)
+    gpus: tuple[GpuHealth, ...] = about(
+        "The GPUs that the ranks computed on; null for what the driver does not tell.", gpus_of
+    )
 
 
 class CallSiteData(Document, record=CallSite, sparse=True):
     """A line of code that a part of a count comes from."""
 
 
-class CountsData(Document, of=[Counts], sparse=True):
+class CountsData(Document, record=Counts, without=("copy", "alike"), sparse=True):
     """What one step does, counted: what the counted metrics are made of."""
 
-    totals: dict[str, float]
     details: dict[str, dict[str, float]] = about(
         source=lambda counts: {metric: parts for metric, parts in counts.details.items() if parts}
     )
-    unstable: dict[str, str]
-    by_rank: dict[str, list[float]]
-    details_by_rank: dict[str, dict[str, list[float]]]
-    sites: dict[str, list[CallSite]] = about(
+    sites: dict[str, tuple[CallSite, ...]] = about(
         source=lambda counts: {metric: sites for metric, sites in counts.sites.items() if metric not in _UNPLACED}
     )
-    steps: Natural
-    varying: dict[str, dict[str, list[list[float]]]]
-
-
-class SlowestData(Document):
-    """The rank that came last most often."""
-
-    rank: Natural = about("Its number.", itemgetter(0))
-    share: float = about("Of the collectives.", itemgetter(1))
-
-
-class BandwidthData(Document, of=[Bandwidth]):
-    """How fast collectives of one kind were."""
-
-    algbw: float = about(source="algorithm")
-    busbw: float = about(source="bus")
-
-
-class WindowData(Document, of=[Window]):
-    """DDP's own figures on rank 0, from its sample of steps."""
-
-    communication: float
-    exposed: float
 
 
 class ProfileData(Document, of=[CommunicationProfile]):
@@ -120,11 +87,20 @@ class ProfileData(Document, of=[CommunicationProfile]):
     gaps: float
     transfer: float | None
     wait: float | None
-    slowest: SlowestData | None
-    bandwidths: dict[str, BandwidthData] = about(
-        source=lambda profile: {bandwidth.kind: bandwidth for bandwidth in profile.bandwidths}
+    slowest: dict[str, float] | None = about(
+        "The rank that came last most often, and for which share of the collectives.",
+        lambda profile: profile.slowest and {"rank": profile.slowest[0], "share": profile.slowest[1]},
     )
-    ddp_window: WindowData | None = about(source="window")
+    bandwidths: dict[str, dict[str, float]] = about(
+        "By kind of collective, algbw and busbw in bytes per second, as nccl-tests has them.",
+        lambda profile: {each.kind: {"algbw": each.algorithm, "busbw": each.bus} for each in profile.bandwidths},
+    )
+    ddp_window: dict[str, float] | None = about(
+        "DDP's own figures on rank 0: seconds of its window of communication, and the part after backward.",
+        lambda profile: (
+            profile.window and {"communication": profile.window.communication, "exposed": profile.window.exposed}
+        ),
+    )
 
 
 class CauseData(Document, of=[Cause]):
@@ -158,28 +134,8 @@ class DiagnosisData(Document, of=[Diagnosis]):
     text: str = about("In one line.", diagnosis_text)
 
 
-class SectionData(Document, of=[SectionSummary]):
+class SectionData(Document, record=SectionSummary, without=("memory",)):
     """A part of a step that the user named."""
-
-    path: str
-    count: float
-    seconds: float
-    own_seconds: float
-    share: float
-
-
-class ModuleData(Document):
-    """The files that the ranks of each side imported a module from."""
-
-    here: str | None = about("Of this checkout; null if it was not imported.", itemgetter(0))
-    there: str | None = about("Of the other one; null if it was not imported.", itemgetter(1))
-
-
-class PackageData(Document):
-    """The versions of a package in two environments."""
-
-    there: str | None = about("Of the reference; null if it is not installed.", itemgetter(0))
-    here: str | None = about("Of the candidate; null if it is not installed.", itemgetter(1))
 
 
 class AgainstData(Document, of=[PairedRevision]):
@@ -188,13 +144,23 @@ class AgainstData(Document, of=[PairedRevision]):
     revision: str
     commit: str | None
     launches: Natural
-    modules: dict[str, ModuleData] = about("By module of the project, the file that the ranks of each side imported.")
+    modules: dict[str, dict[str, str | None]] = about(
+        "By module of the project, the file that the ranks imported here and there; null if a side did not.",
+        lambda paired: {
+            name: dict(zip(("here", "there"), files, strict=True)) for name, files in paired.modules.items()
+        },
+    )
     python: str | None
     environment: Environment | None = about(
         "The environment of that side; null if it cannot run the benchmark.",
         lambda paired: None if paired.record is None else paired.record.environment,
     )
-    packages: dict[str, PackageData] = about("The installed packages that differ between both environments, by name.")
+    packages: dict[str, dict[str, str | None]] = about(
+        "The versions of installed packages that differ, by name, there and here; null if there is none.",
+        lambda paired: {
+            name: dict(zip(("there", "here"), both, strict=True)) for name, both in paired.packages.items()
+        },
+    )
 
 
 class ProvenanceData(Document, of=[Provenance]):
@@ -234,7 +200,7 @@ class BenchmarkData(Document, inside="measurement", of=[Result, Measurement]):
         "Stands for the environment of this benchmark; names the folder of its baseline.",
         lambda benchmark: environment_key(benchmark.measurement.environment),
     )
-    health: list[HealthData | None] = about(
+    health: list[Health | None] = about(
         "What else went on in the machine, for each launch; null if nobody looked.",
         lambda benchmark: (launch if launch.health else None for launch in benchmark.measurement.launches),
     )

@@ -10,16 +10,19 @@ from msgspec import Meta
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.analysis.diagnosis import diagnosis_of
+from pytest_ddpperf.baselines.document import Document, MetricName, Natural, NotNegative, Positive, about
 from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.baselines.jsonfile import uncollected
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.memory import memory_by_rank
-from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
+from pytest_ddpperf.metrics.phases import SectionSummary, memory_of_phases, sections_of
+from pytest_ddpperf.records.convergence import Convergence
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import TimeSpent
-from pytest_ddpperf.records.measurement import Better, Environment, Family, Mode, Plan, Scale, Series
+from pytest_ddpperf.records.measurement import Better, Environment, Family, Interval, Mode, Plan, Scale, Series
 from pytest_ddpperf.records.phases import MemoryUse
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
-from pytest_ddpperf.reports.document import Document, IntervalData, MetricName, Natural, NotNegative, Positive, about
 from pytest_ddpperf.reports.documents import calls, parts
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.overall import overall
@@ -45,6 +48,7 @@ VerdictWord = Annotated[
 _UNKNOWN = {"commit": None, "branch": None, "dirty": False, "commit_date": None}  # code outside of a repository
 
 
+@uncollected
 def results_document(
     made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None
 ) -> dict[str, Any]:
@@ -87,7 +91,7 @@ class MetricData(Document, inside="series", of=[Comparison, Series], sparse=True
     )
     gated: bool = about(always=True)
     value: float | None = about("The value over all launches; null if it is not finite.")
-    interval: IntervalData | None
+    interval: Interval | None
     samples: list[float | None] = about(
         "One value for each launch that tells the metric: all, or the first ones. Empty for counts.",
         lambda judged: () if judged.series.scale == "exact" else judged.series.samples,
@@ -95,7 +99,7 @@ class MetricData(Document, inside="series", of=[Comparison, Series], sparse=True
     baseline: float | None
     baseline_samples: list[float | None] = about(source="base_samples")
     change: float | None
-    change_interval: IntervalData | None
+    change_interval: Interval | None
     standard_error: NotNegative | None
     df: NotNegative | None = about("Degrees of freedom of the standard error; null for no end.")
     paired: bool
@@ -150,8 +154,8 @@ class ResultData(parts.BenchmarkData, of=[StoredBaseline]):
     )
     unpaired: str = about(source=lambda result: getattr(result.reference, "unpaired", ""))
     baseline: parts.BaselineData | None
-    origin: str
-    counts: parts.CountsData | None
+    origin: str = about("What the benchmark is compared with, or why with nothing, in words.", "reference.origin")
+    counts: Counts | None
     still_sent: str = about(
         "What steps that averaged no gradients sent all the same: exposed communication is without it; empty for "
         "nothing.",
@@ -162,7 +166,7 @@ class ResultData(parts.BenchmarkData, of=[StoredBaseline]):
         "What its step is bound by, and what would make it faster; null if no step was taken apart.",
         lambda result: diagnosis_of(result.measurement),
     )
-    sections: list[parts.SectionData] = about(
+    sections: list[SectionSummary] = about(
         "The parts of a step that the user named, averaged over ranks, launches and steps.",
         lambda result: sections_of(result.measurement),
     )
@@ -182,7 +186,7 @@ class CommonChangeData(Document, of=[CommonChange]):
 
     tests: Positive
     change: float
-    interval: IntervalData
+    interval: Interval
     slower: bool
 
 
@@ -220,7 +224,7 @@ class ResultsData(Document, inside="made"):
         "One entry for each benchmark that ddpperf calibrate measured beside itself, in the order measured.",
         "calibrated",
     )
-    convergences: list[calls.ConvergenceData] = about(
+    convergences: list[Convergence] = about(
         "One entry for each call of converge, which trains by several strategies, in the order made."
     )
     advice: list[calls.StrategyAdviceData] = about("One entry for each call of advise, in the order made.")

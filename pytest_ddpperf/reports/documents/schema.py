@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pytest_ddpperf.reports.document import Document, struct_of
+from pytest_ddpperf.baselines.document import Document, struct_of
 
 
 def schema_of(document: type[Document]) -> dict[str, Any]:

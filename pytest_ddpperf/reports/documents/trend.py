@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Literal
 
+from pytest_ddpperf.baselines.document import Document, Natural, Positive, about
 from pytest_ddpperf.baselines.history.change_points import CONFIDENCE, TrendChange
 from pytest_ddpperf.baselines.history.database import Benchmark, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.records.measurement import Better, Interval, Mode, Scale
-from pytest_ddpperf.reports.document import Document, IntervalData, Natural, Positive, about
 
 
 def trend_document(trends: Sequence[Trend], metric: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class PointData(RunData, inside="run", of=[Point]):
     recorded: str = about("When the first of its runs was recorded; ISO 8601, UTC.", "run.date")
     runs: Positive
     value: float = about("Of several runs their mean, geometric for ratios.")
-    interval: IntervalData | None
+    interval: Interval | None
     level: float
     change: float | None
 
@@ -63,7 +63,7 @@ class ChangeData(Document, of=[TrendChange]):
     kind: Literal["step", "creep"]
     worse: bool = about("Whether it is no improvement.")
     size: float
-    interval: IntervalData = about("Where the size lies.")
+    interval: Interval = about("Where the size lies.")
     before: RunData = about("The last commit of the old level.")
     after: RunData = about("The first commit of the new level.")
     earliest: RunData = about("A step lies after this commit with 95 % confidence.")

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest, instead
 from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.formats.bencher import bencher
-from pytest_ddpperf.reports.formats.benchmark_action import bigger_is_better, smaller_is_better
-from pytest_ddpperf.reports.formats.comma_separated import comma_separated
+from pytest_ddpperf.reports.formats.flat import bencher, bigger_is_better, comma_separated, smaller_is_better
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.latex import latex
 from pytest_ddpperf.reports.formats.markdown import markdown

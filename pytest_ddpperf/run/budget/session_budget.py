@@ -57,6 +57,7 @@ class SessionBudget:
         self._seconds, self._tests = seconds, tests
         self._start: float | None = None
         self._begun = 0  # runs of tests in the first pass, and tests that were skipped before they began
+        self._prepared = 0.0  # seconds that these tests took to count and verify
         self._calls: dict[str, int] = {}
         self._progress: dict[CallId, CallProgress] = {}
         self._shares: dict[CallId, float] = {}  # of the second pass
@@ -106,6 +107,20 @@ class SessionBudget:
         return math.inf if self._seconds is None else self._seconds
 
     @property
+    def _others(self) -> int:
+        """Tests that have not begun in the first pass."""
+        return max(0, self._tests - self._begun)
+
+    @property
+    def _preparing(self) -> float:
+        """Seconds that these tests are expected to count and verify: as long as those before, on average."""
+        return self._others * self._prepared / max(1, self._begun)
+
+    def note_preparation(self, begun: float) -> None:
+        """Note that a call has counted and verified since then."""
+        self._prepared += 0.0 if self.again else self.now() - begun
+
+    @property
     def left(self) -> float:
         """Seconds of the session; below 0 if more was spent."""
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
@@ -113,7 +128,8 @@ class SessionBudget:
     def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool, benchmarks: int) -> bool:
         """Give a call that began then its time: ``max_time`` of its settings, or less if the session has less for it.
 
-        In the first pass each benchmark has an equal share, and a test that has not begun counts as one.
+        In the first pass each benchmark has an equal share, and a test that has not begun counts as one. What those
+        tests are expected to take before they measure is set aside.
 
         Args:
             call: which one.
@@ -129,8 +145,8 @@ class SessionBudget:
         if self.again:
             share = self._shares.get(call, 0.0)
         else:
-            left = self.left - (self._whole * (1 - FIRST_PASS) if self.two_passes else 0.0)
-            share = left * benchmarks / (benchmarks + max(0, self._tests - self._begun))
+            kept = self._whole * (1 - FIRST_PASS) if self.two_passes else 0.0
+            share = (self.left - kept - self._preparing) * benchmarks / (benchmarks + self._others)
         allotted = math.inf if self._seconds is None else now + share
         self._call_begun, self.before = now, now - begun
         self._call_ends = max(min(ends, allotted), now + _LEAST_SECONDS)
@@ -141,8 +157,8 @@ class SessionBudget:
 
     @property
     def is_over(self) -> bool:
-        """Whether the first pass has used up what all tests have, so that those that are left are only counted."""
-        return self.two_passes and not self.again and self.left <= 0
+        """Whether tests that have not begun need all that is left to count and verify, so that nothing is timed."""
+        return self.two_passes and not self.again and self.left <= self._preparing
 
     @property
     def defers(self) -> bool:

@@ -103,7 +103,9 @@ class BenchmarkRun:
         forgetful = counts and self._paired is not None
         with self._shown():
             self._ready()
+            begun = self._session.budget.now()
             found = prepared(settings, variants, launch, {} if forgetful else self._session.prepared)
+        self._session.budget.note_preparation(begun)
         self.counts.update({each.key: each.counts for each in found if each.counts and not each.of_reference})
         return found
 

@@ -31,10 +31,10 @@ from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.breakdown import time_text
 from pytest_ddpperf.reports.causes import cause_in_words, reason_text
 from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.findings import broken_reason
-from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.call.acceptances import acceptances
 from pytest_ddpperf.run.call.benchmark import BenchmarkRun
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches

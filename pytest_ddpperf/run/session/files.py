@@ -21,7 +21,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file of a job's summary on GitHub
 
 def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
     """Refuses kinds that do not exist, and files that cannot be written."""
-    from pytest_ddpperf.reports.document import ensure_text, ensure_writable
+    from pytest_ddpperf.reports.files import ensure_text, ensure_writable
     from pytest_ddpperf.reports.formats.kinds import kind_named
     from pytest_ddpperf.reports.plots import require_plots
 
@@ -63,14 +63,14 @@ def _record(session: Session, history: Path, ended: str) -> None:
 
 
 def _write_json(document: Callable[[], dict[str, Any]], file: Path, option: str) -> None:
-    from pytest_ddpperf.reports.document import write
+    from pytest_ddpperf.reports.files import write
 
     write(file, document(), option)
 
 
 def _write_report(kind: str, document: Callable[[], ResultsData], file: Path, option: str) -> None:
     """Writes one report; one in Markdown to the summary of the job on GitHub, too."""
-    from pytest_ddpperf.reports.document import write_text
+    from pytest_ddpperf.reports.files import write_text
     from pytest_ddpperf.reports.formats.kinds import kind_named
 
     text = kind_named(kind, option).render(document())
@@ -89,8 +89,9 @@ def _write_plots(document: Callable[[], ResultsData], folder: Path, option: str)
 
 def _typed(document: dict[str, Any]) -> ResultsData:
     """Returns the results as a report takes them: as they would be read from the JSON file."""
-    from pytest_ddpperf.reports.document import document_text, read_as
+    from pytest_ddpperf.baselines.document import read_as
     from pytest_ddpperf.reports.documents.results import ResultsData
+    from pytest_ddpperf.reports.files import document_text
 
     return read_as(ResultsData, document_text(document).encode())
 

@@ -136,7 +136,7 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
         require_reports(settings.report, root)
     if isinstance(settings.profile, Path):
-        from pytest_ddpperf.reports.document import ensure_folder
+        from pytest_ddpperf.reports.files import ensure_folder
 
         ensure_folder(root / settings.profile, KNOBS["profile"].option, "traces")
     if settings.history is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.baselines.jsonfile import render
@@ -16,10 +17,9 @@ from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, thinned, view_of
-from pytest_ddpperf.reports.charts.of_trend import trend_chart
 from pytest_ddpperf.reports.charts.table import CHARTS, charts_of
-from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.formats.page.trends import trend_chart
 from tests.factories import make_results_document
 from tests.reports.golden_runs import RUNS, metric, result, strategy
 from tests.reports.test_trend import BENCHMARK

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
 from tests.factories import make_results_document
 from tests.reports.formats.samples import CODE, HOSTILE, MakeDocument

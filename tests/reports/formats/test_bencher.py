@@ -5,7 +5,7 @@ import json
 import jsonschema
 
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.formats.bencher import bencher
+from pytest_ddpperf.reports.formats.flat import bencher
 from tests.reports.formats.samples import MakeDocument
 
 METRIC = {

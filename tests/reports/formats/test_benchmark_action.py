@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.formats.benchmark_action import bigger_is_better, smaller_is_better
+from pytest_ddpperf.reports.formats.flat import bigger_is_better, smaller_is_better
 from tests.reports.formats.samples import HOSTILE, MakeDocument
 
 NAME = "perf_tests/test_strategies.py::test_step[bucketed] bucketed w2"

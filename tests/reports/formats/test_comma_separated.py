@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.formats.comma_separated import comma_separated
+from pytest_ddpperf.reports.formats.flat import comma_separated
 from tests.reports.formats.samples import CODE, HOSTILE, MakeDocument
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.baselines.document import replaced
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import replaced
 from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StrategyAdviceData
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of, sort_key
@@ -136,7 +136,10 @@ def test_trainings_have_their_course_and_their_standing(make_document: MakeDocum
     (part,) = data["sections"]
     chart, kept = part["blocks"]
     assert (part["title"], data["charts"][chart["chart"]]["subject"]) == ("Convergence", "t.py::test_e loss on 2 ranks")
-    assert kept["table"]["rows"] == [["test_e b", "loss", "worse", "+25.0 % [+20.0 .. +30.0]", "2 %"]]
+    assert kept["table"]["rows"] == [
+        ["test_e a", "2", "20", "1", "1.00", "-", "-", "first"],
+        ["test_e b", "2", "20", "1", "1.00", "+25.0 [+20.0, +30.0]", "2", "worse"],
+    ]
 
 
 def test_names_are_text(make_document: MakeDocument, broken: Result) -> None:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from pytest_ddpperf.baselines.document import replaced
 from pytest_ddpperf.records.predictions import Gain
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.document import replaced
 from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StepData, StrategyAdviceData
 from pytest_ddpperf.reports.documents.parts import AdviceData, CauseData, DiagnosisData
 from pytest_ddpperf.reports.documents.results import ResultsData
@@ -25,11 +25,11 @@ def test_red_first_then_what_is_known_of_each(
         "1 regressed, 1 passed",
         "",
         f"{MACHINE}, 2 ranks",
-        "benchmark                    step time  throughput                change  at most     counts  verdict",
-        "                          ms [95 % CI]   samples/s           % [95 % CI]        %",
-        "-------------------  -----------------  ----------  --------------------  -------  ---------  ---------",
-        "test_step[bucketed]  47.3 [46.8, 47.8]        2000  +13.2 [+11.9, +14.6]        -  1 changed  regressed",
-        "test_b bucketed      30.0 [29.9, 30.1]           -   +0.1 [-0.2, +0.4]       +0.4          -  unchanged",
+        "benchmark                          change  at most          step time  throughput     counts  verdict",
+        "                              % [95 % CI]        %       ms [95 % CI]   samples/s",
+        "-------------------  --------------------  -------  -----------------  ----------  ---------  ---------",
+        "test_step[bucketed]  +13.2 [+11.9, +14.6]        -  47.3 [46.8, 47.8]        2000  1 changed  regressed",
+        "test_b bucketed       +0.1 [-0.2, +0.4]       +0.4  30.0 [29.9, 30.1]           -          -  unchanged",
         "",
         "perf_tests/test_strategies.py::test_step[bucketed] bucketed: regressed",
         "----------------------------------------------------------------------",

@@ -89,6 +89,30 @@ def test_a_call_that_measures_several_benchmarks_has_as_many_shares() -> None:
     assert share_of(budget, "b") == pytest.approx(60 / 3)
 
 
+def test_what_other_tests_need_for_counting_is_set_aside() -> None:
+    """The first of four tests counts for 6 s, so the others are expected to take 18 of the 94 s that are left."""
+    budget, clock = started(100.0, 4)
+    budget.begin_test("a")
+    begun = clock()
+    clock.spend(6.0)
+    budget.note_preparation(begun)
+    call, _ = budget.next_call("a")
+    budget.share(call, Settings(max_time=math.inf), begun=begun, compared=False, benchmarks=1)
+    assert budget.call_left == pytest.approx((94 - 18) / 4)
+
+
+def test_nothing_is_timed_if_counting_needs_all_that_is_left() -> None:
+    """One of four tests counts for 10 s: three more need 30 s, of which 31 and then 29 s are left."""
+    budget, clock = started(41.0, 4, two_passes=True)
+    budget.begin_test("a")
+    begun = clock()
+    clock.spend(10.0)
+    budget.note_preparation(begun)
+    assert not budget.is_over
+    clock.spend(2.0)
+    assert budget.is_over
+
+
 def test_a_test_that_was_skipped_leaves_its_share_to_the_others() -> None:
     budget, _ = started(100.0, 4)
     budget.ended("skipped")

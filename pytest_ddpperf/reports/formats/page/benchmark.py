@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
-from pytest_ddpperf.records.counts import COUNTS
-from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.counts import COUNTS, Counts
+from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.breakdown import time_text
 from pytest_ddpperf.reports.charts.chart import Chart
-from pytest_ddpperf.reports.documents.parts import CountsData, DiagnosisData, HealthData
+from pytest_ddpperf.reports.documents.parts import DiagnosisData
 from pytest_ddpperf.reports.documents.results import ResultData
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.formats.page.page import Block, PageSection, filled
 from pytest_ddpperf.reports.phrases import bound_text, change_text, findings, names_by_remark, size_text, values_text
 from pytest_ddpperf.reports.remarks import reasons
-from pytest_ddpperf.reports.table import Table, table_of
+from pytest_ddpperf.reports.table import Quantity, Table, table_of
 from pytest_ddpperf.units import format_count, format_number, format_percent, format_value, significant
 
 _PARTS = 12  # of a count, the largest ones
@@ -85,19 +87,19 @@ def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
     )
 
 
-def _parts(counts: CountsData | None) -> Table:
+def _parts(counts: Counts | None) -> Table:
     """Returns what counts are made of, the largest parts first."""
     known = {} if counts is None else counts.details
-    rows = tuple(
-        (metric, part, format_number(number))
+    parts = [
+        (metric, *part)
         for metric in COUNTS
-        for part, number in sorted(known.get(metric, {}).items(), key=lambda each: -each[1])[:_PARTS]
-        if len(known[metric]) > 1 or part != metric
-    )
-    return Table(
+        for part in sorted(known.get(metric, {}).items(), key=lambda each: -each[1])[:_PARTS]
+        if len(known[metric]) > 1 or part[0] != metric
+    ]
+    return table_of(
+        parts,
+        {"count": itemgetter(0), "part": itemgetter(1), "in a step": lambda part: format_number(part[2])},
         title=f"what counts are made of, at most {_PARTS} parts of each",
-        headers=("count", "part", "in a step"),
-        rows=rows,
         left=2,
         right=0,
     )
@@ -109,9 +111,9 @@ def _named_sections(data: ResultData) -> Table:
         {
             "section": lambda each: each.path,
             "entries a step": lambda each: significant(each.count),
-            "time": lambda each: format_value(each.seconds, "s"),
-            "own time": lambda each: format_value(each.own_seconds, "s"),
-            "share of the step": lambda each: format_percent(each.share),
+            "time": Quantity(value=lambda each: each.seconds, unit="s"),
+            "own time": Quantity(value=lambda each: each.own_seconds, unit="s"),
+            "of the step": Quantity(value=lambda each: each.share, unit="%"),
         },
         title="parts of a step that the test names",
         right=0,
@@ -130,9 +132,11 @@ def _communication(data: ResultData) -> Mapping[str, str]:
         "overlap": "" if found.overlap is None else format_percent(found.overlap),
         "transfer": "" if found.transfer is None else format_value(found.transfer, "s"),
         "wait for the last rank": "" if found.wait is None else format_value(found.wait, "s"),
-        "last rank": "" if found.slowest is None else f"{found.slowest.rank} ({format_percent(found.slowest.share)})",
+        "last rank": ""
+        if found.slowest is None
+        else f"{found.slowest['rank']:g} ({format_percent(found.slowest['share'])})",
         **{
-            f"bus bandwidth of {kind}": f"{significant(each.busbw / 1e9)} GB/s"
+            f"bus bandwidth of {kind}": f"{significant(each['busbw'] / 1e9)} GB/s"
             for kind, each in found.bandwidths.items()
         },
         "sent all the same": data.still_sent,
@@ -145,8 +149,8 @@ def _diagnosis(found: DiagnosisData) -> list[Block]:
         found.causes,
         {
             "cause": lambda each: each.bottleneck.replace("_", " "),
-            "time": lambda each: format_value(each.seconds, "s"),
-            "share": lambda each: format_percent(each.share),
+            "time": Quantity(value=lambda each: each.seconds, unit="s"),
+            "of the step": Quantity(value=lambda each: each.share, unit="%"),
             "what it rests on": lambda each: each.text,
         },
         title="causes; together they are the step",
@@ -172,16 +176,16 @@ def environment_facts(environment: Environment) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-def _health(launches: Sequence[HealthData | None]) -> Table:
+def _health(launches: Sequence[Health | None]) -> Table:
     """Returns what else went on in the machine, a row for each launch."""
     known = [(number, each.cpu) for number, each in enumerate(launches, 1) if each is not None]
     return table_of(
         known,
         {
             "launch": lambda one: str(one[0]),
-            "others": lambda one: "" if one[1].others is None else format_percent(one[1].others),
-            "steal": lambda one: "" if one[1].steal is None else format_percent(one[1].steal),
-            "throttled": lambda one: "" if not one[1].throttled else format_value(one[1].throttled, "s"),
+            "others": Quantity(value=lambda one: one[1].others, unit="%"),
+            "steal": Quantity(value=lambda one: one[1].steal, unit="%"),
+            "throttled": Quantity(value=lambda one: one[1].throttled or None, unit="s"),
             "frequency GHz": lambda one: "" if one[1].frequency is None else significant(one[1].frequency / 1e9),
             "governor": lambda one: one[1].governor or "",
         },
@@ -210,11 +214,6 @@ def _settings(data: ResultData) -> dict[str, str]:
         "compared with": data.origin,
         "baseline saved": "" if data.baseline is None else data.baseline.date,
         "environment key": data.environment_key,
-        "time of the call": "" if data.time is None else _time(data.time),
+        "time of the call": "" if data.time is None else time_text(data.time),
     }
     return {name: text for name, text in facts.items() if text}
-
-
-def _time(time: TimeSpent) -> str:
-    parts = ", ".join(f"{name} {format_value(seconds, 's')}" for name, seconds in time.parts.items() if seconds)
-    return f"{format_value(time.total, 's')}: {parts}"

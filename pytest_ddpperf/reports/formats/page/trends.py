@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.baselines.history.trend import Trend
-from pytest_ddpperf.reports.charts.of_trend import trend_chart
+from pytest_ddpperf.baselines.history.trend import Point, Trend
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartSeries, point
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.phrases import SHORT_COMMIT
 from pytest_ddpperf.reports.trend import change_texts, too_short, trend_table
 from pytest_ddpperf.units import format_count, format_number, format_value
 
@@ -73,3 +74,29 @@ def _direction(trend: Trend) -> str:
     if not trend.changes:
         return "too few commits" if too_short(trend) else "no change"
     return "worse" if trend.worst > 0 else "better"
+
+
+def trend_chart(trend: Trend) -> Chart:
+    """The values by commit with their intervals, beside the level without noise."""
+    metric = trend.benchmark.metric
+    values = [point(i, each.value, each.interval) for i, each in enumerate(trend.points)]
+    outlying = ChartSeries("out of line with its neighbours", tuple(values[i] for i in trend.outliers))
+    others = ChartSeries(metric, tuple(one for i, one in enumerate(values) if i not in trend.outliers))
+    confidences = [each.interval.confidence for each in trend.points if each.interval is not None]
+    return Chart(
+        kind="trend",
+        title=f"{metric} by commit",
+        style="points",
+        x=Axis(name="commit", labels=tuple(map(_label, trend.points))),
+        y=Axis(name=metric, unit=trend.benchmark.unit),
+        series=tuple(each for each in (others, outlying) if each.points),
+        references=(ChartSeries("level", tuple(point(i, each.level) for i, each in enumerate(trend.points))),),
+        confidence=confidences[0] if confidences else None,
+        note=f"in {trend.benchmark.environment_key}, of {format_count(len(trend.points), 'commit')}",
+    )
+
+
+def _label(one: Point) -> str:
+    """The commit with a plus sign for a changed work tree, and its day."""
+    commit = "no commit" if one.run.commit is None else one.run.commit[:SHORT_COMMIT] + "+" * one.run.dirty
+    return f"{commit} {(one.run.commit_date or one.run.date)[:10]}"

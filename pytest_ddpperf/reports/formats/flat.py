@@ -1,18 +1,24 @@
-"""A table for spreadsheets: comma-separated values."""
+"""Flat rows for other tools: Bencher, github-action-benchmark, and comma-separated values for spreadsheets."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.reports.documents.reading import results_of
+from pytest_ddpperf.reports.documents.reading import full_name, results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.lines import printable
+from pytest_ddpperf.reports.phrases import change_text
+from pytest_ddpperf.units import significant
 
+_NAME = 1024  # characters of a name that Bencher takes
 _OfBenchmark: TypeAlias = "Callable[[Result, ResultsData], Any]"
 _BENCHMARK: Mapping[str, _OfBenchmark] = {
     "test": lambda result, _: result.test,
@@ -43,6 +49,59 @@ _METRIC: Mapping[str, Callable[[Comparison], Any]] = {
     "verdict": lambda compared: compared.verdict.value,
     "note": lambda compared: words_of_note(compared.note),
 }
+
+
+def bencher(document: ResultsData) -> str:
+    """Bencher's metric format, for its adapter ``json``: gated metrics, each a measure of its name, in base units."""
+    measured = {
+        printable(full_name(result))[-_NAME:]: {
+            comparison.series.metric: _metric(comparison)
+            for comparison in result.comparisons
+            if comparison.gated and math.isfinite(comparison.series.value)
+        }
+        for result in results_of(document)
+    }
+    return json.dumps({name: metrics for name, metrics in measured.items() if metrics}, indent=2) + "\n"
+
+
+def _metric(comparison: Comparison) -> dict[str, float]:
+    interval = comparison.series.interval
+    ends = {} if interval is None else {"lower_value": interval.low, "upper_value": interval.high}
+    return {"value": comparison.series.value, **{name: end for name, end in ends.items() if math.isfinite(end)}}
+
+
+def smaller_is_better(document: ResultsData) -> str:
+    """``customSmallerIsBetter`` of github-action-benchmark: gated times, bytes and counts."""
+    return _list(document, "lower")
+
+
+def bigger_is_better(document: ResultsData) -> str:
+    """``customBiggerIsBetter`` of github-action-benchmark: gated rates, and speedups and efficiencies."""
+    return _list(document, "higher")
+
+
+def _list(document: ResultsData, better: Better) -> str:
+    values = [
+        _value(result, comparison)
+        for result in results_of(document)
+        for comparison in result.comparisons
+        if comparison.series.better == better and comparison.gated and math.isfinite(comparison.series.value)
+    ]
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _value(result: Result, comparison: Comparison) -> dict[str, Any]:
+    series = comparison.series
+    facts = {
+        "name": f"{printable(full_name(result))} {series.metric}",
+        "unit": series.unit,
+        "value": series.value,
+        "extra": "\n".join(filter(None, (f"verdict: {comparison.verdict.value}", change_text(comparison)))),
+    }
+    if series.interval is None:
+        return facts
+    ends = (series.interval.low, series.interval.high)
+    return {**facts, "range": " .. ".join(map(significant, ends))}
 
 
 def comma_separated(document: ResultsData) -> str:

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from pytest_ddpperf.baselines.document import Document, Positive, about, read_as
+from pytest_ddpperf.baselines.jsonfile import problem_text, uncollected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    size: int
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    name: str
+    parts: tuple[Inner, ...]
+    value: float = 0.0
+    shares: Mapping[str, float] = field(default_factory=dict)
+    steps: int = 2
+    rest: float = 0.0
+
+
+class OuterData(Document, record=Outer, without=("rest",), sparse=("shares", "steps")):
+    """A record with the number of its parts, and without what only the record has."""
+
+    size: Positive = about(source=lambda outer: len(outer.parts))
+    value: float | None
+
+    def checked(self) -> None:
+        if self.size > 2:
+            raise ValueError(f"expected two parts at most, found {self.size}")
+
+
+DATA: dict[str, Any] = {
+    "name": "a",
+    "size": 2,
+    "parts": [{"size": 1, "note": ""}, {"size": 3, "note": "x"}],
+    "value": 1,
+}
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    outer: Any = read_as(OuterData, DATA)
+    assert outer == Outer(name="a", parts=(Inner(size=1), Inner(size=3, note="x")), value=1.0)
+    assert OuterData.filled_from(outer) == {**DATA, "steps": 2}
+    assert OuterData.filled_from(Outer(name="a", parts=(Inner(size=0),), shares={"b": 1 / 3}))["shares"] == {
+        "b": 0.333333333
+    }
+
+
+def test_what_is_not_finite_is_null_and_read_as_no_number() -> None:
+    data = OuterData.filled_from(Outer(name="a", parts=(Inner(size=0),), value=math.inf))
+    assert data["value"] is None
+    assert math.isnan(read_as(OuterData, data).value)  # type: ignore[arg-type]  # that of the record
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"name": None}, "field name: expected `str`, got `null`"),
+        ({"parts": {}}, "field parts: expected `array`, got `object`"),
+        ({"parts": [{"size": 1}, {}]}, "field parts[1].size: is missing"),
+        ({"parts": [{"size": True}]}, "field parts[0].size: expected `int`, got `bool`"),
+        ({"shares": {"x.y": "1"}}, "field shares[...]: expected `float`, got `str`"),
+        ({"rest": 0.5}, "field rest: is not known here"),
+        ({"size": 0}, "field size: expected `int` >= 1"),
+        ({"size": 3}, "expected two parts at most, found 3"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_path(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(msgspec.DecodeError) as caught:
+        read_as(OuterData, {**DATA, **changes})
+    assert problem_text(caught.value).startswith(problem)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_collected_again_afterwards(*, collects: bool) -> None:
+    @uncollected
+    def fail() -> None:
+        assert not gc.isenabled()
+        raise ValueError("too large")
+
+    before = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        with pytest.raises(ValueError, match="too large"):
+            fail()
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if before else gc.disable)()
