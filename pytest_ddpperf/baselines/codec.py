@@ -29,7 +29,7 @@ from pytest_ddpperf.records.copies import Alike
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment, Interval, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
-from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.records.sites import CallSite, of_lines
 
 BASELINE = FileKind(
     subject="baseline",
@@ -75,13 +75,17 @@ class StoredAlike(OfBaseline, record=Alike, without=("sites",)):
 class StoredCounts(
     OfBaseline, record=Counts, without=("copy",), sparse=("details_by_rank", "sites", "alike", "steps", "varying")
 ):
-    """What a step does; of operators and modules it keeps no lines of code, for each would have one."""
+    """What a step does; of operators it keeps no lines of code, and of modules those of all together."""
 
     details: Mapping[str, Mapping[str, float]] = about(
         source=lambda counts: {metric: parts for metric, parts in counts.details.items() if parts}
     )
     sites: Mapping[str, tuple[CallSite, ...]] = about(
-        source=lambda counts: {name: each for name, each in counts.sites.items() if name not in {"operators", "flops"}}
+        source=lambda counts: {
+            name: of_lines(sites) if name == "flops" else sites
+            for name, sites in counts.sites.items()
+            if name != "operators"
+        }
     )
 
 

@@ -44,6 +44,7 @@ COUNTS: Mapping[str, CountRow] = {
     "full_precision_flops": CountRow(unit="FLOP", follows="flops"),
     "operators": CountRow(by_kernel=True, symptom=True, floor_share=0.01, floor_alone=True),
     "compiled_operators": CountRow(by_kernel=True, wanted_of="operators"),
+    "recorded_operators": CountRow(by_kernel=True, follows="operators", floor_share=0.01, floor_alone=True),
     "operator_bytes": CountRow(unit="B", gated=False),
     "synchronisations": CountRow(),
     "optimizer_steps": CountRow(made_up=True),
@@ -86,7 +87,6 @@ WORK = ("collective_calls", "flops", "synchronisations")  # counts that name wha
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
 SHOWN = 5  # changes that are named; of the others only the number is told
 _TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
-
 
 COLLECTIVES = (
     *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"),

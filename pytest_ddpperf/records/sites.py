@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 STRATEGIES = "pytest_ddpperf/strategies/"  # the files of the plugin's own ones begin so
@@ -29,16 +29,23 @@ SiteChange = tuple[CallSite | None, CallSite | None]
 """A site before and after; None if it is new or gone."""
 
 
-def changed_sites(then: Iterable[CallSite], now: Iterable[CallSite]) -> list[SiteChange]:
+def changed_sites(
+    then: Iterable[CallSite], now: Iterable[CallSite], same: Mapping[tuple[str, int], int] | None = None
+) -> list[SiteChange]:
     """The sites whose value changed: new ones first, then those with more, less, and those that are gone.
 
     Of new ones those come last that may have been moved, for as much is gone elsewhere.
 
     A site is the same on both sides if file and function are, by its text or else by its order there; or by its text in
-    another function or file. Its line number may differ.
+    another function or file. Its line number may differ. Of several copies of a line it is the one that ``same_lines``
+    finds.
     """
     before, after = _by_place(then), _by_place(now)
-    pairs = [pair for place in {**before, **after} for pair in _aligned(before.get(place, []), after.get(place, []))]
+    pairs = [
+        pair
+        for place in {**before, **after}
+        for pair in _aligned(before.get(place, []), after.get(place, []), same or {})
+    ]
     gone = [old for old, new in pairs if new is None and old is not None]
     changes: list[SiteChange] = []
     for old, new in pairs:
@@ -63,9 +70,37 @@ def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSi
     return places
 
 
-def _aligned(before: Sequence[CallSite], after: Sequence[CallSite]) -> list[SiteChange]:
+def of_lines(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
+    """Returns the sites with all parts together."""
+    lines: dict[CallSite, float] = {}
+    for site in sites:
+        line = replace(site, part="all", value=0.0)
+        lines[line] = lines.get(line, 0.0) + site.value
+    return tuple(replace(line, value=value) for line, value in lines.items())
+
+
+def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[str, int], int]:
+    """Returns the numbers that lines have now, by file and number then, by the order of all lines with their texts."""
+    sides = [
+        sorted({(site.file, site.line, site.source) for site in sites if not site.through}) for sites in (then, now)
+    ]
+    before, after = ([(file, source) for file, _, source in lines] for lines in sides)
+    found: dict[tuple[str, int], int] = {}
+    for first, start, size in SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+        for (file, line, _), (_, moved, _) in zip(sides[0][first:], sides[1][start : start + size], strict=False):
+            found[file, line] = moved
+    return found
+
+
+def _aligned(
+    before: Sequence[CallSite], after: Sequence[CallSite], same: Mapping[tuple[str, int], int]
+) -> list[SiteChange]:
     """The sites of a function in pairs: those of equal text, and between them by their order."""
-    matcher = SequenceMatcher(None, [site.source for site in before], [site.source for site in after], autojunk=False)
+    lines = {(site.source, same.get((site.file, site.line))) for site in before}  # where they are now
+    there = {site.source for site in after if (site.source, site.line) in lines}
+    copies = [site.source in there and (site.source, site.line) not in lines for site in after]
+    texts = ["" if copy else site.source for site, copy in zip(after, copies, strict=True)]
+    matcher = SequenceMatcher(None, [site.source for site in before], texts, autojunk=False)
     pairs: list[SiteChange] = []
     for _, first, last, start, end in matcher.get_opcodes():
         common = min(last - first, end - start)

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pytest_ddpperf.records.counts import SHOWN, Counts, certain, count_row, on_ranks, parts_on_ranks, quantity_texts
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.rhythm import rhythm_text
-from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.lines import words_of
+from pytest_ddpperf.reports.count_places import changed_at, made_at, reference_text, steps_of, steps_of_part, value_of
 from pytest_ddpperf.units import (
     exact_texts,
     format_change,
@@ -22,20 +21,25 @@ from pytest_ddpperf.units import (
 
 _SHARE = 0.01  # of the parameters: a change that is told
 _LEAST_SHARE = 0.001  # of a count: a change of less is told in bytes or FLOPs
-_SITES = 3  # lines of code that are named, one of an operator; of the others only the number is told
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
-_MADE = ("ddp_buckets", "python_objects")
 _NOUNS = {
     "collective_calls": " calls",
     "blocking_collectives": " blocking calls",
     "synchronisations": " waits for the device",
+    "allocator_calls": " calls",
+    "checkpoints_saved": " calls",
+    "slow_modes": " backward passes",
     "python_objects": " that stay",
 }
-_EPOCHS = {
-    "workers_restarted": "epoch that start workers again",
-    "loaders_kept": "epoch that stay in memory",
-    "loaders_without_workers": "step without workers",
-    "loaders_unpinned": "step without pinned memory",
+_LOADERS = {
+    "workers_restarted": "DataLoaders that start workers again at each epoch",
+    "loaders_kept": "DataLoaders of earlier epochs that stay in memory",
+    "loaders_without_workers": "DataLoaders without workers",
+    "loaders_unpinned": "DataLoaders without pinned memory",
+}
+_EVERY = {  # what is not counted by the step
+    "peak_tensor_bytes": " at the peak",
+    **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", *_LOADERS), ""),
 }
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
@@ -73,17 +77,9 @@ def _compared(result: Result) -> tuple[int, int]:
     return len(verdicts), sum(verdict is not Verdict.UNCHANGED for verdict in verdicts)
 
 
-def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Returns what a result is compared with."""
-    return "the other revision" if paired else "the baseline"
-
-
 def unsure_counts(steps: Mapping[str, int], then: Counts, now: Counts) -> str:
     """Counts that may have changed, and how many steps would tell."""
-    changes = [
-        f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}{_rhythms(metric, '', then, now)}"
-        for metric in steps
-    ]
+    changes = [_whole(metric, then, now) for metric in steps]
     return f"may have changed: {'; '.join(changes)}; {max(steps.values())} steps at least would tell"
 
 
@@ -149,30 +145,51 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     ``all_reduce 2 -> 3 calls per step (+1), bytes unchanged: the new one at train.py:41 in step``.
     """
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
-    on_each = _rank_lines(metric, {"": on_ranks(metric, then, now)})
+    on_each, alone = _rank_lines(metric, {"": on_ranks(metric, then, now)}), _alone(metric, then, now)
     if metric == "ddp_buckets":
-        return (_bucket_text(before, after) + _made_at(metric, then, now)) * (before != after) + on_each
+        return (_bucket_text(before, after) + made_at(metric, then, now)) * (before != after) + on_each
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     # What may be luck of which steps were looked at is left out, unless that is all there is.
     sure = [name for name in changed if certain(metric, "", then, now, [(before.get(name, 0.0), after.get(name, 0.0))])]
     changed = sure or changed
-    made_up = count_row(metric).made_up
+    made_up, of_modules = count_row(metric).made_up, metric == "flops"
+    places = changed_at(metric, None, then, now) if of_modules and len(changed) > 1 else ""
+    every = {name: steps_of_part(metric, name, then, now) for name in changed}
     lines = [
-        f"{'module ' if name.isdecimal() else ''}{name} "
-        f"{_change(metric, before.get(name, 0.0), after.get(name, 0.0), _EPOCHS.get(metric, 'step'))}"
+        f"{_part(metric, name)} {_change(metric, before.get(name, 0.0), after.get(name, 0.0), every[name])}{alone}"
         f"{_rhythms(metric, name if made_up else '', then, now) if made_up or len(changed) == 1 else ''}"
         f"{_sibling(metric, name, then, now)}"
-        f"{_places(metric, name, then, now)}"
+        f"{'' if places else changed_at(metric, None if of_modules else name, then, now)}"
         for name in changed
     ]
     if not lines and then.totals[metric] != now.totals[metric]:
-        change = _change(metric, then.totals[metric], now.totals[metric])
-        lines = [f"{metric} {change}{_rhythms(metric, '', then, now)}"]
-    renamed = count_row(metric).unit == "FLOP" and 2 * len(before.keys() & after.keys()) < min(len(before), len(after))
+        lines = [_whole(metric, then, now)]
+    renamed = of_modules and 2 * len(before.keys() & after.keys()) < min(len(before), len(after))
     lines = ["most modules have other names now"] if renamed and len(changed) > SHOWN else lines
-    lines = _explained(metric, then, now) + _shortened(lines, "smaller change") + _made_at(metric, then, now) + on_each
-    return lines or _rank_lines(metric, parts_on_ranks(metric, then, now))  # of a rank that does as much as before
+    lines[:0] = [f"{_whole(metric, then, now)}{alone}{places}"] if places else []
+    lines = _explained(metric, then, now) + _shortened(lines, "smaller change") + made_at(metric, then, now)
+    # The last are of a rank that does as much as before.
+    return (lines if lines and alone else lines + on_each) or _rank_lines(metric, parts_on_ranks(metric, then, now))
+
+
+def _alone(metric: str, then: Counts, now: Counts) -> str:
+    """Names the rank that changed alone, if it is the one that the details are of."""
+    changed = [(rank, new) for rank, (old, new) in enumerate(on_ranks(metric, then, now)) if old != new]
+    return f" on rank {changed[0][0]} alone" if [value for _, value in changed] == [now.totals[metric]] else ""
+
+
+def _whole(metric: str, then: Counts, now: Counts) -> str:
+    return f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}{_rhythms(metric, '', then, now)}"
+
+
+def _part(metric: str, name: str) -> str:
+    """The name of a part of a count: a module may have a number alone."""
+    if metric in _LOADERS:
+        return _LOADERS[metric]
+    if metric == "full_precision_flops":
+        return f"FLOPs in {name}{' without autocast or TF32' * (name == 'float32')}"
+    return f"module {name}" if name.isdecimal() else name
 
 
 def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
@@ -190,25 +207,24 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     return [f"trainable parameters {grew}: {format_percent(new)} of them have gradients, {format_percent(old)} before"]
 
 
-def _made_at(metric: str, then: Counts, now: Counts) -> list[str]:
-    """The lines of code that make buckets, or Python objects that stay, new ones and those with more first."""
-    before, after = (counts.sites.get(metric, ()) for counts in (then, now))
-    sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
-    return [f"made at {words_of(list(map(place_text, sites)))}"] if sites and metric in _MADE else []
-
-
-def _change(metric: str, before: float, after: float, every: str = "step") -> str:
-    """``5 -> 9 calls per step (+4)``."""
-    unit = count_row(metric).unit
+def _change(metric: str, before: float, after: float, steps: int = 0) -> str:
+    """``5 -> 9 calls per step (+4)``, and of what is not in each step ``0 -> 1 calls in 5 steps (+1)``."""
+    unit, steps = count_row(metric).unit, 1 if metric in _EVERY else steps or steps_of(metric, before, after)
+    before, after = (round(value * steps, 6) if steps > 1 else value for value in (before, after))
     first, second = exact_texts(unit, [before, after])
     percent = round(100 * (after - before) / before) if before and unit != "1" else 0
     share = f", {percent:+d} %" if percent else ""
-    return f"{first} -> {second}{_NOUNS.get(metric, '')} per {every} ({_difference(unit, after - before)}{share})"
+    every = _EVERY.get(metric, " per step" if steps == 1 else f" in {steps} steps")
+    return f"{first} -> {second}{_NOUNS.get(metric, '')}{every} ({_difference(unit, after - before)}{share})"
 
 
 def _rhythms(metric: str, part: str, then: Counts, now: Counts) -> str:
     """Says of a part of a count in how many steps there is more of it, on either side, if that differs."""
     old, new = (dict.fromkeys(map(rhythm_text, counts.varying.get(metric, {}).get(part, ()))) for counts in (then, now))
+    before, after = (value_of(metric, part, counts) for counts in (then, now))
+    steps = steps_of(metric, before, after)
+    said = f"{'more' if after > before else 'less'} in {round(abs(after - before) * steps)} of {steps} steps"
+    new.pop(said, None)
     sides = {"": [text for text in new if text not in old], "before ": [text for text in old if text not in new]}
     return "".join(f", {before}{' and '.join(told)}" for before, told in sides.items() if told)
 
@@ -220,51 +236,6 @@ def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
     other, noun = _SIBLINGS[metric]
     before, after = then.details.get(other, {}).get(name), now.details.get(other, {}).get(name)
     return f", {noun} unchanged" if before is not None and before == after else ""
-
-
-def _places(metric: str, name: str, then: Counts, now: Counts) -> str:
-    """Says which lines of code a detail's change comes from; empty if that is not known of both sides."""
-    sides = [[site for site in counts.sites.get(metric, ()) if site.part == name] for counts in (then, now)]
-    calls = [
-        (each.totals.get("collective_calls", 0.0), each.details.get("collective_calls", {})) for each in (then, now)
-    ]
-    (before, old), (after, new) = calls
-    if metric == "collective_bytes" and before < after and old.get(name) != new.get(name):
-        return ""  # the calls, which grew too, say it
-    counted = [counts.details.get(metric, {}).get(name, 0.0) for counts in (then, now)]
-    if any(value and not sites for value, sites in zip(counted, sides, strict=True)):
-        return ""  # of a baseline from before sites were kept
-    unit, alone = count_row(metric).unit, max(map(len, sides)) == 1  # no other site has a part of the value
-    changes = changed_sites(*sides)
-    most = 1 if metric == "operators" else _SITES
-    told = [_change_text(change, unit, alone=alone) for change in changes[:most]]
-    more = [f"and {len(changes) - most} more"] if len(changes) > most else []
-    return f": {', '.join([*told, *more])}" if told else ""
-
-
-def _change_text(change: SiteChange, unit: str, *, alone: bool) -> str:
-    """A changed site in words: ``the new one at train.py:41 in step, under backward``."""
-    (old, new), calls = change, unit == "1"
-
-    def size(value: float) -> str:
-        return exact_texts(unit, [value])[0]
-
-    if new is None:
-        return "" if old is None else f"{size(old.value)} gone from {place_text(old)}"
-    place = place_text(new)
-    if old is not None:
-        return f"all at {place}" if alone else f"{size(old.value)} -> {size(new.value)} at {place}"
-    if calls and new.value == 1:
-        return f"the new one at {place}"
-    return f"{size(new.value)} new {'ones ' if calls else ''}at {place}"
-
-
-def place_text(site: CallSite) -> str:
-    """``train.py:41 in step, under backward``; of a strategy of the plugin its name too."""
-    by = f"strategy {site.strategy}" if site.strategy else ""
-    place = f"{site.file}:{site.line}{f' in {site.function}' * bool(site.function)}" if site.file else ""
-    through, under = f"through {site.through}" * bool(site.through), "under backward" * site.backward
-    return ", ".join(filter(None, (by, place, through, under))) or "an unknown place"
 
 
 def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

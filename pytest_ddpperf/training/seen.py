@@ -42,8 +42,6 @@ class Seen:
         """Looks after so many steps."""
         if ran in self._after:
             self.objects.take(ran)
-            if ran:  # before the first step no loader has to have given any batch
-                self.loaders.look(ran)
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
         """Returns what a warm step does, with this rank's copy of what it trains; adds to ``remarks``."""
@@ -55,6 +53,7 @@ class Seen:
         def run() -> None:
             nonlocal ran
             step.run()
+            self.loaders.look()
             ran += 1
 
         with watch.watching():
@@ -81,7 +80,7 @@ class Seen:
             counts = replace(counts, unstable={**counts.unstable, **unknown})
         remarks += [*not_counted(counts, ctx.device), *other_batch_size(counts, step, job.settings, ctx.mode)]
         remarks += [Finding("calls_unseen", {"library": name}) for name in unseen]
-        return replace(counts, copy=watch.copy(self.loaders, self._steps, OF_DATA, subject.roots))
+        return replace(counts, copy=watch.copy(self.loaders, self._steps + ran, OF_DATA, subject.roots))
 
 
 def countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:

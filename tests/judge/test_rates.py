@@ -119,7 +119,7 @@ def test_a_rate_that_may_have_changed_is_told_with_what_would_tell() -> None:
 def test_a_rate_that_grew_says_how_often() -> None:
     result = counted(calls(every(4)), calls(every(5)))
     assert words_of_note(result[CALLS].note) == (
-        "all_reduce 1.2 -> 1.25 calls per step (+0.05), more in 1 of 4 steps, before more in 1 of 5 steps"
+        "all_reduce 24 -> 25 calls in 20 steps (+1), more in 1 of 4 steps, before more in 1 of 5 steps"
     )
     assert findings(result) == ()
 

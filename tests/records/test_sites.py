@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
+from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites, same_lines
 
 
 def site(line: int, source: str = "reduce(a)", value: float = 1.0, **where: object) -> CallSite:
@@ -55,3 +55,14 @@ def test_sites_are_matched_by_function_and_text_and_not_by_line(
     then: list[CallSite], now: list[CallSite], expected: list[SiteChange]
 ) -> None:
     assert changed_sites(then, now) == expected
+
+
+@pytest.mark.parametrize("inserted", [0, 20])
+@pytest.mark.parametrize("copy", [36, 50])
+def test_of_two_copies_of_a_line_the_new_one_is_not_where_the_line_was(inserted: int, copy: int) -> None:
+    """Lines above move both; the line before and the one after are there once."""
+    around, now = [site(38, "x"), site(46, "y")], inserted
+    after = [site(38 + now + (copy < 42), "x"), site(46 + now + (copy < 42), "y")]
+    was, new = site(42 + now + (copy < 42)), site(copy + now)
+    same = same_lines([*around, site(42)], [*after, was, new])
+    assert changed_sites([site(42)], [was, new], same) == [(None, new)]

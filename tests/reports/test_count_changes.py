@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.records.counts import Counts, merged
-from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.records.sites import CallSite, of_lines
 from pytest_ddpperf.reports.count_changes import difference_text, ungated_counts
 
 MIB = 2.0**20
@@ -79,7 +79,7 @@ def counts(
             "collective_calls",
             {"collective_calls": {"all_reduce": 0.25}},
             {"collective_calls": {"all_reduce": 0.5}},
-            ["all_reduce 0.25 -> 0.5 calls per step (+0.25)"],
+            ["all_reduce 1 -> 2 calls in 4 steps (+1)"],
         ),
         (
             "collective_bytes",
@@ -198,7 +198,7 @@ def on_two(first: float, second: float) -> Counts:
 @pytest.mark.parametrize(
     ("then", "now", "expected"),
     [
-        ((3, 3), (3, 4), ["aten.mm 3 -> 4 per step (+1)", "rank 1 3 -> 4 per step (+1)"]),
+        ((3, 3), (3, 4), ["aten.mm 3 -> 4 per step (+1) on rank 1 alone"]),
         ((3, 0), (3, 2), ["rank 1 0 -> 2 per step (+2)"]),  # the largest is as before
         ((3, 0), (3, 3), ["rank 1 0 -> 3 per step (+3)"]),  # as it is on both now
         ((3, 0), (0, 3), ["rank 0 3 -> 0 per step (-3)", "rank 1 0 -> 3 per step (+3)"]),
@@ -264,6 +264,38 @@ def test_new_lines_come_first_and_what_is_not_named_is_counted() -> None:
     )
 
 
+def test_a_line_that_does_less_is_named_where_it_is_now() -> None:
+    then, now = reduced(site(41), site(45, "f")), reduced(site(51))
+    other = replace(site(61, "f"), part="item")
+    now = replace(now, sites={**now.sites, "synchronisations": (other,)})
+    assert places(then, now) == "1 gone from train.py:61 in f"
+
+
+def test_work_that_is_rare_is_told_in_as_many_steps_as_its_lines_need() -> None:
+    then, now = reduced(site(41)), reduced(site(41), site(43, "f", 0.1), site(44, "g", 0.1))
+    assert difference_text("collective_calls", then, now) == [
+        "all_reduce 10 -> 12 calls in 10 steps (+2): the new one at train.py:43 in f, the new one at train.py:44 in g"
+    ]
+
+
+def test_a_second_forward_has_one_line_for_all_modules_whatever_a_baseline_knows() -> None:
+    """A baseline has lines without modules."""
+
+    def forwards(*lines: tuple[int, float], known: bool = True) -> Counts:
+        total = sum(value for _, value in lines)
+        sites = [site(line, "main", value, part=name, source=str(line)) for name in ("a", "b") for line, value in lines]
+        of_all = of_lines(sites)
+        made = counts({"flops": {"a": total, "b": total}})
+        return replace(made, sites={"flops": tuple(sites) if known else of_all})
+
+    then, now = forwards((41, 3e6), known=False), forwards((41, 3e6), (42, 1e6))
+    assert difference_text("flops", then, now) == [
+        "flops 6 MFLOP -> 8 MFLOP per step (+2 MFLOP, +33 %): 2 MFLOP new at train.py:42 in main",
+        "a 3 MFLOP -> 4 MFLOP per step (+1 MFLOP, +33 %)",
+        "b 3 MFLOP -> 4 MFLOP per step (+1 MFLOP, +33 %)",
+    ]
+
+
 def test_a_line_inside_of_a_package_is_named_beside_the_users() -> None:
     through = "transformers/trainer.py:2471 in training_step"
     assert places(reduced(), reduced(site(41, "main", through=through))).endswith(
@@ -278,7 +310,7 @@ def test_backward_and_strategies_are_named_beside_lines() -> None:
     assert places(new, reduced(site(44), site(41, "g", backward=True))) == (
         "the new one at train.py:41 in g, under backward"
     )
-    assert places(reduced(site(41), site(50, "g")), new) == "1 gone from train.py:50 in g"
+    assert places(reduced(site(41), site(50, "g")), new) == "1 gone from train.py:50 in g, a line of the reference"
     torchs = site(0, "", 1.0, "", strategy="ddp", backward=True)
     assert places(reduced(torchs), reduced(replace(torchs, value=3.0))) == "all at strategy ddp, under backward"
 
@@ -320,10 +352,10 @@ def test_python_objects_that_stay_have_the_lines_that_make_them() -> None:
 @pytest.mark.parametrize(
     ("metric", "told"),
     [
-        ("workers_restarted", "DataLoaders 0 -> 1 per epoch that start workers again (+1)"),
-        ("loaders_kept", "DataLoaders 0 -> 1 per epoch that stay in memory (+1)"),
-        ("loaders_without_workers", "DataLoaders 0 -> 1 per step without workers (+1)"),
-        ("loaders_unpinned", "DataLoaders 0 -> 1 per step without pinned memory (+1)"),
+        ("workers_restarted", "DataLoaders that start workers again at each epoch 0 -> 1 (+1)"),
+        ("loaders_kept", "DataLoaders of earlier epochs that stay in memory 0 -> 1 (+1)"),
+        ("loaders_without_workers", "DataLoaders without workers 0 -> 1 (+1)"),
+        ("loaders_unpinned", "DataLoaders without pinned memory 0 -> 1 (+1)"),
     ],
 )
 def test_a_count_of_loaders_says_what_is_wrong_with_them(metric: str, told: str) -> None:

@@ -176,3 +176,25 @@ def test_a_recompilation_has_its_function_and_the_guard_that_failed(launcher: La
         "loss_of: tensor 'batch' size mismatch at index 0. expected 5, actual 6": 1.0,
     }
     assert [(site.function, site.value) for site in counts.sites["recompiles"]] == [("loss_of", 1.0)] * 2
+
+
+def test_ranks_that_evaluate_on_the_same_samples_now_and_then_do_not_train_on_them(launcher: Launcher) -> None:
+    def build(ctx: Any) -> Callable[[], None]:
+        torch.manual_seed(ctx.rank)
+        model = DistributedDataParallel(nn.Linear(4, 2))
+        evaluation = DataLoader(TensorDataset(torch.randn(64, 4)), 2)  # 32 batches
+        made = iter(range(1000))
+
+        def step() -> None:
+            model(torch.randn(2, 4)).sum().backward()
+            if next(made) % 5 == 0:
+                for (batch,) in evaluation:
+                    model.module(batch).sum().item()
+
+        return step
+
+    job = PrepareJob(LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2)), counted=True)
+    ranks = launcher.run(prepare_launch, job, world_size=2, backend="gloo", device="cpu").values
+    alike = merged([rank.counts for rank in ranks if rank.counts is not None]).alike
+    assert alike is not None
+    assert (alike.samples, alike.loaded) == (None, False)

@@ -24,9 +24,8 @@ def build(ctx):
 """,
     worse=(("running + loss.detach()", "running + loss"),),
     line="running = running + loss",
-    red=frozenset({"retained_bytes"}),
+    red=frozenset({"recorded_operators"}),
     same=frozenset({"optimizer_steps", "flops", "collective_calls"}),
     cause="running_loss.py",
-    blind="it keeps 4 bytes and nodes of the graph a step, less than the floor of 1 KiB: a note",
     twin=(("running = running + loss.detach()", "running += loss.detach()"),),
 )

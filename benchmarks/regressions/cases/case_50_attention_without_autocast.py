@@ -47,7 +47,7 @@ def build(ctx):
     line="weights = torch.softmax(query @ key.transpose(-1, -2), dim=-1)",
     red=frozenset({"full_precision_flops"}),
     same=frozenset({"flops", "collective_calls", "collective_bytes"}),
-    cause="float32 0 MFLOP ->",
+    cause="FLOPs in float32 without autocast or TF32 0 MFLOP ->",
     trade=frozenset({"operators"}),
     twin=(("def attend(", "def attention_of("), ("return attend(", "return attention_of(")),
 )

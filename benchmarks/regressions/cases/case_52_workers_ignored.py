@@ -37,6 +37,6 @@ def build(ctx):
     line="return DataLoader(data, batch_size=4, sampler=sampler)",
     red=frozenset({"loaders_without_workers"}),
     same=frozenset({"operators", "flops", "collective_calls", "optimizer_steps"}),
-    cause="DataLoaders 0 -> 1 per step without workers",
+    cause="DataLoaders without workers 0 -> 1",
     twin=(("def loader(", "def loader_of("), ("batches = loader(", "batches = loader_of(")),
 )

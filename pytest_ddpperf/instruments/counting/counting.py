@@ -15,7 +15,8 @@ from torch._guards import detect_fake_mode
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.instruments.clock import collector_paused
-from pytest_ddpperf.instruments.counting.dispatch import CALLS, OperatorCounter, loading_left_out
+from pytest_ddpperf.instruments.counting.dispatch import CALLS, OperatorCounter
+from pytest_ddpperf.instruments.counting.loaders import loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted
 from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites, compiled_sites
@@ -42,8 +43,10 @@ def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
     return [Finding("no_device_counts", {"counts": missing})] if missing and device.type == "cuda" else []
 
 
-_OF_WHOLE = ("operators", "compiled_operators", "flops", "full_precision_flops")  # whose lines whole steps alone have
-_UNPLACED = (*_OF_WHOLE, "collective_send_bytes")  # whose lines a survey does not look for
+_OF_STACK = ("operators", "compiled_operators", "collective_send_bytes")  # whose lines a survey does not look for
+_OF_MODEL = (  # of which no line has a rhythm, for some have none
+    *("operators", "compiled_operators", "recorded_operators", "flops", "full_precision_flops"),
+)
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
 _WHOLE_STEPS = 2  # that are counted with all that there is to count, at least
 SEEN_STEPS = 20  # that are looked at in all: two periods of 10, and what comes in each 10th step twice
@@ -146,7 +149,8 @@ class _Pass:
     def hooked(self) -> Iterator[None]:
         """Within, modules, optimizers, batches and costly functions are seen, and loading is left out."""
         left_out = loading_left_out(self._operators.paused, self._batches.loaded)
-        with self.used.watching(), left_out, calls_counted(self._operators.add, self._device):
+        calls = calls_counted(self._operators.add, self._device, self._operators.waited)
+        with self.used.watching(), left_out, calls, self._operators.questions_named():
             yield
 
     @contextmanager
@@ -229,7 +233,7 @@ class _Pass:
                 self._tracker.mark((state for state in self.used.optimizer_state if not state.dim()), "optimizer_state")
             shown, sites = self._look(run)
             self.seen.append(shown)
-            self.sites.append({metric: found for metric, found in sites.items() if metric not in _UNPLACED})
+            self.sites.append({metric: found for metric, found in sites.items() if metric not in _OF_STACK})
             return False
 
         self._operators.whole = False
@@ -243,7 +247,7 @@ class _Pass:
             self.cut_short = format_count(len(self.seen), "step")
             self.seen, self.sites = before
             return
-        kept = {*_UNPLACED, "retained_bytes"}
+        kept = {*_OF_STACK, "retained_bytes"}
         self.sites += [{metric: each[metric] for metric in kept & each.keys()} for each in before[1]]
 
     def _look(self, run: Callable[[], Any]) -> tuple[Seen, SiteCounts]:
@@ -257,7 +261,7 @@ class _Pass:
         self._graphs.append(Graph.so_far().since(before))
         shown, sites = self._operators.details(), self._operators.sites()
         del shown["operator_bytes"]
-        placed = shown.keys() & sites.keys() - {*_OF_WHOLE}
+        placed = shown.keys() & sites.keys() - {*_OF_MODEL}
         return {each: sites[each] if each in placed else unplaced(shown[each]) for each in shown}, sites
 
     def _file_known(self) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +21,6 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import graph
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import dataloader
 
 from pytest_ddpperf.instruments.counting.collectives import (
     NAMESPACES,
@@ -40,9 +39,9 @@ from pytest_ddpperf.instruments.counting.operators import (
     operator_name,
     synchronisation,
 )
-from pytest_ddpperf.instruments.counting.sites import Place, Stack, compiled_wrappers
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
-from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, forget_received, replaced
+from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
 
 CALLS = (  # which others see, and add
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
@@ -53,9 +52,19 @@ _TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
 _AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 
+_QUESTIONS = {
+    "__bool__": "bool(tensor)",
+    "__int__": "int(tensor)",
+    "__float__": "float(tensor)",
+    "__format__": "format(tensor)",
+    "__contains__": "x in tensor",
+}
+"""Methods of a tensor that wait for a number, and what a step writes to call them; an ``if`` calls the first one."""
+
 SITED = (
     *("collective_calls", "blocking_collectives", "collective_bytes", "collective_send_bytes", "flops"),
-    *("full_precision_flops", "operators", "compiled_operators", "synchronisations", "host_to_device_bytes"),
+    *("full_precision_flops", "operators", "compiled_operators", "recorded_operators", "synchronisations"),
+    "host_to_device_bytes",
     *CALLS,
 )
 METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "operator_bytes")
@@ -79,7 +88,9 @@ class OperatorCounter(TorchDispatchMode):
         self._fake = fake  # whether the step itself has fake tensors, and does not only ask for shapes
         self._attribution = Attribution()
         self._lock = threading.RLock()
-        self.is_paused, self._compiled = False, compiled_graphs() > 0
+        self.is_paused = False
+        self._compiled, self._captured = compiled_graphs() > 0, captured_lines()
+        self._asking = ""  # what asks for a number in Python, if it is none of torch's functions
         self.whole = True  # whether tensors are followed too; without, only what each operator itself shows is counted
         self._counts: dict[str, defaultdict[str, float]] = {}
         self._sites: dict[str, defaultdict[tuple[str, Place], float]] = {}
@@ -91,7 +102,8 @@ class OperatorCounter(TorchDispatchMode):
         self._counts = {metric: defaultdict(float) for metric in METRICS}
         self._sites = {metric: defaultdict(float) for metric in SITED}
         self._attribution.forget()
-        self._of_optimizer: dict[int, ReferenceType[torch.Tensor]] = {}  # numbers made of what is an optimizer's
+        self._nodes = torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - no public number
+        self._on_host: dict[int, ReferenceType[torch.Tensor]] = {}  # copies, and numbers made of what is there
         self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
     def details(self) -> dict[str, dict[str, float]]:
@@ -121,6 +133,7 @@ class OperatorCounter(TorchDispatchMode):
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        recorded = func.namespace != "prim" and self._is_recorded()  # of what subclasses of tensors are asked before
         if self.is_paused or (not self._fake and any(issubclass(kind, FakeTensor) for kind in types)):
             return func(*args, **kwargs)  # only asked for shapes
         if any(has_a_say(kind) for kind in types):
@@ -135,9 +148,16 @@ class OperatorCounter(TorchDispatchMode):
         with self._lock:
             if self.whole or not _shows_all(func, out):
                 self._count(func, args, kwargs, out)
-            elif (name := operator_name(func)) is not None:
-                self._count_operator(name)
+            if (name := operator_name(func)) is not None:
+                self._count_operator(name, recorded=recorded)
         return out
+
+    def _is_recorded(self) -> bool:
+        """Returns whether autograd has made a node since this was asked last: that of the operator that runs now."""
+        if not torch.is_grad_enabled():
+            return False
+        before, self._nodes = self._nodes, torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - no public number
+        return before != self._nodes
 
     def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
         tensors = list(tensors_in((args, tuple(kwargs.values()))))
@@ -153,27 +173,29 @@ class OperatorCounter(TorchDispatchMode):
             self._count_waits(func, args, kwargs)
             if func._overloadpacket in _JOINING:  # noqa: SLF001  torch offers no other way to ask
                 self.joined[id(out)] = ref(out)
-        name = operator_name(func)
-        if name is not None:
-            self._count_operator(name)
-        if tensors and all(map(self._is_of_optimizer, tensors)):
-            self._of_optimizer.update((id(result), ref(result)) for result in results if not result.dim())
+        if tensors and all(map(self._is_on_host, tensors)):
+            self._on_host.update((id(result), ref(result)) for result in results if not result.dim())
         if not self.whole:
             return
-        if name is not None:
+        if (name := operator_name(func)) is not None:
             self._counts["operator_bytes"][name] += moved_bytes((*tensors, *results))
         self._follow(tensors, results)
         if sends and func.name() == "c10d::allreduce_":  # FSDP keeps what it gathers from
             self._tracker.mark_buckets(tensors)
 
-    def _count_operator(self, name: str) -> None:
-        inside = self._compiled and backward_under_way() == -1 and self._stack.comes_from(compiled_wrappers())
-        parts = {"operators": name, **({"compiled_operators": "operators in torch.compile"} if inside else {})}
-        place = self._stack.place() if self.whole else None
-        for metric, part in parts.items():
+    def _count_operator(self, name: str, *, recorded: bool) -> None:
+        inside = self._compiled and backward_under_way() == -1 and self._stack.is_compiled(self._captured)
+        place = self._stack.place() if self.whole else None  # to look at the stack takes longer than most operators
+        found = [("operators", name, place)]
+        if inside:
+            found.append(("compiled_operators", "operators in torch.compile", place))
+        if recorded:
+            called_at = self._running().called_at or place or self._stack.place()
+            found.append(("recorded_operators", "operators recorded for backward", called_at))
+        for metric, part, line in found:
             self._counts[metric][part] += 1
-            if place is not None:  # to look at the stack takes longer than most operators
-                self._sites[metric][part, place] += 1
+            if line is not None:
+                self._sites[metric][part, line] += 1
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         calls = collectives_of(func, args, kwargs)
@@ -186,37 +208,71 @@ class OperatorCounter(TorchDispatchMode):
                 self.add("blocking_collectives", call.name, 1, place)
 
     def _count_flops(self, func: Any, flops: int, tensors: Sequence[torch.Tensor]) -> None:
-        if flops:
-            precision = next(tensor.dtype for tensor in tensors)
-            if times := full_precision(func, precision):
-                part = str(precision).removeprefix("torch.")
-                self._counts["full_precision_flops"][part] += times * flops
-                if self.whole:
-                    self._sites["full_precision_flops"][part, self._stack.place()] += times * flops
-            (module, called_at), backward, again = self._attribution.place(self._running())
-            self._counts["flops"][module] += flops
-            self._counts["flops_backward" if backward else "flops_forward"][module] += flops
-            if again:
-                self._counts["flops_recomputed"][module] += flops
-            if called_at is not None and called_at.file:
-                self._sites["flops"][module, called_at] += flops
+        if not flops:
+            return
+        dtype, running = next(tensor.dtype for tensor in tensors), self._running()
+        times = full_precision(func, dtype)
+        if backward_under_way() == -1 and (times or running.called_at is None):
+            at = self._stack.place()
+            running = Running(running.module, running.called_at or at, at)
+        (module, called_at, line), backward, again = self._attribution.place(running)
+        found = {
+            ("full_precision_flops", str(dtype).removeprefix("torch.")): (times, line or called_at),
+            ("flops", module): (1, called_at),
+            ("flops_backward" if backward else "flops_forward", module): (1, None),
+            ("flops_recomputed", module): (again, None),
+        }
+        for (metric, part), (share, place) in found.items():
+            if share:
+                self._counts[metric][part] += share * flops
+            if share and place is not None and place.file:
+                self._sites[metric][part, place] += share * flops
 
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = synchronisation(func, args, kwargs, self._device)
         if wait is not None and not self._tracker.is_state(args[0]) and not self._stays_on_host(wait, args[0]):
-            self.add("synchronisations", wait, 1)
+            self.add("synchronisations", self._asking or wait)
         copied = host_to_device_bytes(func, args, kwargs, self._device)
         if copied:
             self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
     def _stays_on_host(self, wait: str, tensor: torch.Tensor) -> bool:
-        """Returns whether torch reads a number on a CPU that would be on the host of a GPU, too."""
-        return self._device == "cpu" and wait == "item" and (self._is_of_optimizer(tensor) or _asked_by_autograd())
+        """Returns whether torch reads what is on a CPU here, and would be on the host of a GPU, too."""
+        asked = wait == "item" and _asked_by_autograd()
+        return self._device == "cpu" and (self._is_on_host(tensor) or asked)
 
-    def _is_of_optimizer(self, number: torch.Tensor) -> bool:
-        """Whether a number is an optimizer's state or setting, or made of such numbers alone, such as ``-lr``."""
-        known = self._of_optimizer.get(id(number))
-        return not number.dim() and (self._tracker.is_state(number) or (known is not None and known() is number))
+    def _is_on_host(self, tensor: torch.Tensor) -> bool:
+        """Whether a GPU's host has it too: a copy, an optimizer's number, or a number made of such, as ``-lr`` is."""
+        known = self._on_host.get(id(tensor))
+        copied = known is not None and known() is tensor
+        return copied or (not tensor.dim() and self._tracker.is_state(tensor))
+
+    def waited(self, name: str, tensor: torch.Tensor) -> None:
+        """Counts a function that waits for the values of a tensor, if they would not be on the host of a GPU."""
+        if not self._is_on_host(tensor):
+            self.add("synchronisations", name)
+        if name == "tensor.cpu":
+            self._on_host[id(tensor)] = ref(tensor)
+
+    @contextmanager
+    def questions_named(self) -> Iterator[None]:
+        """Within, a wait for a number is called by what asks for it in Python."""
+
+        def named(method: Callable[..., Any], label: str) -> Callable[..., Any]:
+            @functools.wraps(method)
+            def ask(*args: Any) -> Any:
+                before, self._asking = self._asking, label
+                try:
+                    return method(*args)
+                finally:
+                    self._asking = before
+
+            return uncompiled(ask)
+
+        with ExitStack() as stack:
+            for name, label in _QUESTIONS.items():
+                stack.enter_context(replaced(torch.Tensor, name, named(getattr(torch.Tensor, name), label)))
+            yield
 
     def _follow(self, tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """Shows all tensors to the tracker; those made while gradients are recorded are backward's, or die soon."""
@@ -251,31 +307,3 @@ def has_a_say(kind: type) -> bool:
         return False
     own = kind.__torch_dispatch__  # type: ignore[attr-defined]  # all kinds of tensors have it
     return own is not torch.Tensor.__torch_dispatch__
-
-
-@contextmanager
-def loading_left_out(
-    paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
-) -> Iterator[None]:
-    """Within, counting pauses while a DataLoader makes a batch, of which ``loaded`` is told, or begins an epoch.
-
-    With workers that is done elsewhere; without, it would be chance whether an epoch begins in a counted step.
-    """
-
-    def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:
-        @functools.wraps(function)
-        def uncounted(loader: Any) -> Any:
-            with paused():
-                made = function(loader)
-                forget_received()
-                made_by(loader, made)
-                return made
-
-        return uncounted
-
-    kind, batches = dataloader.DataLoader, dataloader._BaseDataLoaderIter  # noqa: SLF001  all loaders' iterators are of it
-    with (
-        replaced(kind, "__iter__", left_out(kind.__iter__, lambda *_: None)),
-        replaced(batches, "__next__", left_out(batches.__next__, loaded)),
-    ):
-        yield

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType, ref
@@ -14,7 +15,7 @@ import torch
 from torch.utils.data import IterableDataset, RandomSampler, dataloader
 
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, made_at, making_noted
-from pytest_ddpperf.instruments.torch_internals import SEED, replaced, uncompiled
+from pytest_ddpperf.instruments.torch_internals import SEED, forget_received, replaced, uncompiled
 
 _DRAWN = 16  # batches whose numbers are kept
 _EARLIER = 2  # loaders before the last one that have to be there: one alone may be a variable's
@@ -44,7 +45,8 @@ class Loaders:
 
     def __init__(self) -> None:
         self._known: dict[_Followed, ReferenceType[Any]] = {}  # and the loaders themselves, as long as they are there
-        self._steady = set[Place]()  # changed in place: a new one would look like what a step leaves behind
+        self._given, self._giving = Counter[Place](), Counter[Place]()  # batches so far; steps that were given one
+        self._looks = 0
 
     @contextmanager
     def followed(self) -> Iterator[Loaders]:
@@ -86,20 +88,26 @@ class Loaders:
                 stack.enter_context(replaced(kind, name, by))
             yield self
 
-    def look(self, steps: int) -> None:
-        """Notes which lines have made loaders that gave each of so many steps a batch; no others count from now on."""
+    def look(self) -> None:
+        """Notes after a step which lines have made loaders that gave it a batch."""
+        given = self._batches()
+        self._giving.update(place for place, batches in given.items() if batches > self._given[place])
+        self._given, self._looks = given, self._looks + 1
+
+    def _batches(self) -> Counter[Place]:
         given = Counter[Place]()
         for each in self._known:
             given[each.made] += each.given
-        steady = {place for place, batches in given.items() if batches >= steps}
-        (self._steady.intersection_update if self._steady else self._steady.update)(steady)
+        return given
 
     def used(self, steps: int) -> list[list[_Followed]]:
-        """Returns the loaders of lines that gave each of so many steps a batch, those of one dataset together."""
-        self.look(steps)
-        found: dict[tuple[str, int], list[_Followed]] = {}
+        """Returns the loaders of lines that gave as many batches as steps, those of one dataset together.
+
+        They gave one to most steps: not those of an evaluation, which may take many batches in few steps.
+        """
+        given, found = self._batches(), dict[tuple[str, int], list[_Followed]]()
         for each in self._known:
-            if each.made in self._steady:
+            if given[each.made] >= steps and 2 * self._giving[each.made] >= self._looks:
                 found.setdefault(each.data, []).append(each)
         return list(found.values())
 
@@ -161,3 +169,31 @@ def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
     drawing = made_at(sampler)
     by = (type(loader).__name__, made) if drawing is None else (type(sampler).__name__, drawing)
     return _Followed(made, by, alike, max(0, length), loader.num_workers, kept, pinned, replaces, ours)
+
+
+@contextmanager
+def loading_left_out(
+    paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
+) -> Iterator[None]:
+    """Within, counting pauses while a DataLoader makes a batch, of which ``loaded`` is told, or begins an epoch.
+
+    With workers that is done elsewhere; without, it would be chance whether an epoch begins in a counted step.
+    """
+
+    def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:
+        @functools.wraps(function)
+        def uncounted(loader: Any) -> Any:
+            with paused():
+                made = function(loader)
+                forget_received()
+                made_by(loader, made)
+                return made
+
+        return uncounted
+
+    kind, batches = dataloader.DataLoader, dataloader._BaseDataLoaderIter  # noqa: SLF001  all loaders' iterators are of it
+    with (
+        replaced(kind, "__iter__", left_out(kind.__iter__, lambda *_: None)),
+        replaced(batches, "__next__", left_out(batches.__next__, loaded)),
+    ):
+        yield

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,7 +22,15 @@ from torch.utils import checkpoint
 from pytest_ddpperf.instruments.counting.sites import Place, Stack
 from pytest_ddpperf.instruments.counting.tensors import bytes_of
 
-Running: TypeAlias = tuple[str, Place | None]  # the innermost module's path, and the line that called the whole model
+
+class Running(NamedTuple):
+    """What an operator is part of."""
+
+    module: str  # the path of the innermost one
+    called_at: Place | None = None  # the line that called the whole model, or the operator outside of any
+    line: Place | None = None  # that called the operator, if that was asked
+
+
 OUTSIDE = "outside of modules"
 RECOMPUTED = "recomputed in backward"  # by an unknown module; the modules inside of it are known
 
@@ -52,8 +60,8 @@ class Attribution:
         backward = node is not None and not (recorded and _recomputes())
         if node is not None and backward:
             running = self._modules.get(node._sequence_nr(), running)  # noqa: SLF001
-        elif in_backward and running[0] == OUTSIDE:
-            running = RECOMPUTED, None
+        elif in_backward and running.module == OUTSIDE:
+            running = Running(RECOMPUTED)
         if recorded or not backward:
             # The node of this operator, if it has one, was created just before this call.
             self._modules[torch._C._autograd._get_sequence_nr() - 1] = running  # noqa: SLF001
@@ -112,7 +120,7 @@ class ModuleTracker:
     @property
     def running(self) -> Running:
         """The innermost module whose forward is running, without the names of wrappers."""
-        return self._running[-1] if self._running else (OUTSIDE, None)
+        return self._running[-1] if self._running else Running(OUTSIDE)
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -167,8 +175,9 @@ class ModuleTracker:
     def _enter(self, module: nn.Module, _args: Any) -> None:
         if not self._running:
             self.add(module)
-        around, called_at = self.running
-        self._running.append((self._paths.get(module) or around, called_at or self._stack.place()))
+        around = self.running
+        path = self._paths.get(module) or around.module
+        self._running.append(Running(path, around.called_at or self._stack.place()))
 
     def _leave(self, module: nn.Module, args: Any, *others: Any) -> None:
         if self._running:

@@ -6,11 +6,13 @@ import functools
 import gc
 import os
 import subprocess
+import sys
 import threading
 import tracemalloc
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import pairwise, takewhile
 from multiprocessing import process
 from typing import Any
@@ -44,7 +46,7 @@ _COSTLY = (  # functions that wait for a device, give memory back, walk through 
     ("synchronisations", Tensor, "tensor", ("cpu", "tolist", "__repr__")),
 )
 """Each with the metric that counts it."""
-_LABELS = {"__repr__": "print(tensor)"}  # whose operators torch hides
+_LABELS = {"__repr__": "print(tensor)", "_save_state_dict": "torch.distributed.checkpoint.save"}
 _BARE = ("cpu", "tolist")  # which call no operator on a CPU, and elsewhere one that is counted
 _SLOW_MODES = {
     "anomaly detection": torch.is_anomaly_enabled,
@@ -54,16 +56,17 @@ _SLOW_MODES = {
 
 
 @contextmanager
-def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[None]:
+def calls_counted(
+    called: Callable[[str, str], None], device: str, waited: Callable[[str, Tensor], None] | None = None
+) -> Iterator[None]:
     """Within, ``called`` hears of passes of backward and of costly functions: the metric that counts them, their name.
 
-    ``device`` is the type of the step's. A pass accumulates gradients; one inside of another is none. Functions of
-    torch that do nothing on a CPU are seen there too. Workers of a DataLoader are left out: whether an epoch begins
-    here is chance.
+    Of functions that wait for a tensor ``waited`` hears instead, if it is given, with the tensor. ``device`` is the
+    type of the step's. A pass accumulates gradients; one inside of another is none. Functions of torch that do nothing
+    on a CPU are seen there too. Workers of a DataLoader are left out: whether an epoch begins here is chance.
     """
-    own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
-    under_way = set[int]()  # threads in a call, of which no call inside counts
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
+    under_way = set[int]()  # threads in a call, of which no call inside counts
 
     @uncompiled
     def passed(*args: Any, **kwargs: Any) -> Any:
@@ -73,34 +76,46 @@ def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[N
                 called("slow_modes", mode)
         return run(*args, **kwargs)
 
-    def followed(function: Callable[..., Any], metric: str, name: str) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            thread, first = threading.get_ident(), args[0] if args else None
-            elsewhere = thread not in own and backward_under_way() == -1  # how often it comes depends on the clock
-            if thread in under_way or elsewhere:
-                return function(*args, **kwargs)
-            loads = isinstance(first, process.BaseProcess) and getattr(first, "_target", None) is _worker_loop
-            if not (loads or (metric == "synchronisations" and _device_of(first) != device)):
-                called(metric, name)
-            under_way.add(thread)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                under_way.discard(thread)
+    def tell(metric: str, name: str, first: Any) -> None:
+        if metric == "synchronisations" and waited is not None:
+            waited(name, first)
+        else:
+            called(metric, name)
 
-        return call
-
+    saver = sys.modules.get("torch.distributed.checkpoint.state_dict_saver")
+    counted = _BARE if device != "cpu" else ()  # as operators
     wrappers: dict[Any, Any] = {}  # by function: it is pickled by another name than the one that it is called by
     with ExitStack() as stack:
         stack.enter_context(replaced(autograd, "_engine_run_backward", passed))
-        for metric, module, path, names in _COSTLY:
-            counted = _BARE if device != "cpu" else ()  # as operators
+        for metric, module, path, names in (*_COSTLY, ("checkpoints_saved", saver, "", ("_save_state_dict",))):
             for name in (name for name in names if hasattr(module, name) and name not in counted):
-                function = getattr(module, name)
-                by = wrappers.setdefault(function, followed(function, metric, _LABELS.get(name, f"{path}.{name}")))
+                function, told = getattr(module, name), partial(tell, metric, _LABELS.get(name, f"{path}.{name}"))
+                of = device if metric == "synchronisations" else ""
+                by = wrappers.setdefault(function, _followed(function, told, of, under_way))
                 stack.enter_context(replaced(module, name, by))
         yield
+
+
+def _followed(function: Callable[..., Any], told: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
+    """The function, whose calls ``told`` hears of, with the first argument: a tensor there, if ``device`` is given."""
+    own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        thread, first = threading.get_ident(), args[0] if args else None
+        elsewhere = thread not in own and backward_under_way() == -1  # how often it comes depends on the clock
+        if thread in under_way or elsewhere:
+            return function(*args, **kwargs)
+        loads = isinstance(first, process.BaseProcess) and getattr(first, "_target", None) is _worker_loop
+        if not loads and (not device or _device_of(first) == device):
+            told(first)
+        under_way.add(thread)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            under_way.discard(thread)
+
+    return call
 
 
 def _device_of(tensor: Any) -> str:

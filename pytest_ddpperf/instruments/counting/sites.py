@@ -83,6 +83,15 @@ class Stack:
         """Returns whether a function with one of these codes has led here."""
         return any(frame.f_code in codes for frame in self._frames())
 
+    def is_compiled(self, captured: frozenset[tuple[str, int]]) -> bool:
+        """Returns whether torch.compile wraps what has led here, and one of these functions inside is compiled."""
+        found, wrappers = False, compiled_wrappers()
+        for code in (frame.f_code for frame in self._frames()):
+            found = found or _is_captured(code, captured)
+            if code in wrappers:
+                return found
+        return False
+
     def _frames(self) -> Iterator[FrameType]:
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
         others = [] if threading.get_ident() == self._thread else [self._thread]
@@ -100,6 +109,16 @@ def compiled_wrappers() -> frozenset[CodeType]:
 
     inside = (each for each in _TorchDynamoContext.__call__.__code__.co_consts if isinstance(each, CodeType))
     return frozenset(code for code in inside if code.co_name in {"compile_wrapper", "_fn"})  # of torch 2.8 and of 2.6
+
+
+def captured_lines() -> frozenset[tuple[str, int]]:
+    """Returns file and line of each function that is compiled, or of where its rest begins; empty if unknown."""
+    return frozenset((at.filename, at.lineno or 0) for _, at in compilations())
+
+
+@cache
+def _is_captured(code: CodeType, captured: frozenset[tuple[str, int]]) -> bool:
+    return not captured or any((code.co_filename, line) in captured for *_, line in code.co_lines())
 
 
 def break_sites() -> dict[tuple[str, Place], float]:

@@ -15,7 +15,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
-from pytest_ddpperf.instruments.counting.dispatch import loading_left_out
+from pytest_ddpperf.instruments.counting.loaders import loading_left_out
 from pytest_ddpperf.instruments.torch_internals import replaced
 
 

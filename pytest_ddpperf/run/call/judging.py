@@ -95,6 +95,8 @@ class JudgedRun(BenchmarkRun):
         self._session.add([replace(each, failure=reasons.get(each.measurement.key, "")) for each in results])
         if failed:
             line, accept = self._session.line, self._accept_command()
+            printed = ("stdout", "stderr")  # of ranks that did not fail
+            self.sections[:] = [each for each in self.sections if not each[0].endswith(printed)]
             text = failures_text(failed, accept=accept, failing=failing, width=line.width, verbose=line.tells_more)
             worst = max(failed, key=lambda one: one[1].severity)
             raise Regression(text, summary=cause_in_words(*worst, failing))

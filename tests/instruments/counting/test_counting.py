@@ -417,7 +417,49 @@ def test_a_value_that_a_function_of_the_user_reads_in_backward_is_a_wait() -> No
         Read.apply(parameter).sum().backward()  # type: ignore[no-untyped-call]  # torch
         parameter.grad = None
 
-    assert count(step).details["synchronisations"] == {"item": 1.0}
+    assert count(step).details["synchronisations"] == {"float(tensor)": 1.0}
+
+
+def test_a_wait_for_a_number_is_called_by_what_is_written() -> None:
+    def read(loss: Tensor) -> None:
+        if loss.detach() > -1:
+            int(loss.detach())
+        f"{loss.detach():.1f}"
+        loss.detach().item()
+
+    waits = count(users_step(read)).details["synchronisations"]
+    assert waits == {"bool(tensor)": 1.0, "int(tensor)": 1.0, "format(tensor)": 1.0, "item": 1.0}
+
+
+def test_a_copy_to_the_host_is_one_wait_whatever_is_read_of_it() -> None:
+    def read(loss: Tensor) -> None:
+        loss.cpu().item()
+        copied = (loss.detach() * torch.ones(3)).cpu()
+        copied.tolist()
+        copied.nonzero()
+        float(copied[0] + copied.sum())
+
+    assert count(users_step(read)).details["synchronisations"] == {"tensor.cpu": 2.0}
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_operators_that_autograd_records_show_a_lost_no_grad(every: int) -> None:
+    """A layer, its activation and a mean; what nothing is differentiated by, as a maximum's place, is not recorded."""
+
+    def evaluating(grad: bool) -> Counts:  # noqa: FBT001 - of a test
+        model, calls = nn.Sequential(nn.Linear(4, 8), nn.Tanh()), itertools.count()
+
+        def evaluate(_loss: Tensor) -> None:
+            if next(calls) % every == 0:
+                with torch.set_grad_enabled(grad):
+                    model(torch.ones(3, 4)).mean().argmax().float()
+
+        return count(users_step(evaluate))
+
+    then, now = evaluating(grad=False), evaluating(grad=True)
+    assert now.totals["operators"] == then.totals["operators"]
+    assert now.totals["recorded_operators"] - then.totals["recorded_operators"] == pytest.approx(3 / every)
+    assert decide_count("recorded_operators", then, now) is Verdict.REGRESSED
 
 
 def test_calls_that_wait_free_memory_or_collect_garbage_are_counted_on_a_cpu_too() -> None:
@@ -481,7 +523,7 @@ def test_steps_that_alternate_between_optimizers_show_both_whichever_is_the_last
     steady = Counts(totals={"optimizer_steps": 1.0}, details={"optimizer_steps": {"SGD": 1.0}}, unstable={}, steps=24)
     told = change_of("optimizer_steps", steady, found)
     assert (decide_count("optimizer_steps", steady, found), told.gated) == (Verdict.REGRESSED, True)
-    assert words_of_note(told.note).startswith("Adam 0 -> 0.5 per step (+0.5), more in 1 of 2 steps: 0.5 new ones at ")
+    assert words_of_note(told.note).startswith("Adam 0 -> 1 in 2 steps (+1): the new one at ")
 
 
 def test_a_period_of_steps_counts_as_their_mean_and_memory_as_their_most() -> None:
@@ -513,7 +555,8 @@ def test_what_is_another_number_in_each_step_is_told_by_its_least_and_most() -> 
 
     # After one step of warm-up 28, 27 ... 9, which are 18.5 in the mean.
     found = count(users_step(ever_less))
-    assert found.unstable == {"operators": "aten.exp from 9 to 28"}
+    recorded = "operators recorded for backward from 14 to 33"  # with the five of the step
+    assert found.unstable == {"operators": "aten.exp from 9 to 28", "recorded_operators": recorded}
     assert found.details["operators"]["aten.exp"] == 18.5
 
 
@@ -550,18 +593,32 @@ def test_further_models_and_a_loss_have_their_class_as_prefix() -> None:
 
 
 def test_flops_are_those_of_the_line_that_calls_the_model() -> None:
-    """Also those of backward, and of the modules inside; torch's calls on no model have no line."""
+    """Also those of backward, and of the modules inside; calls on no model have their own line."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    inputs = torch.ones(3, 4)
+    inputs, weight = torch.ones(3, 4), nn.Parameter(torch.ones(4, 4))
 
     def step() -> None:
         model(inputs).sum().backward()
         with torch.no_grad():
-            model(inputs) @ inputs.T
+            model(inputs)
+        (inputs @ weight).sum().backward()  # type: ignore[no-untyped-call]  # torch
 
     first = step.__code__.co_firstlineno
     sites = [(each.part, each.line - first, each.function, each.value) for each in count(step).sites["flops"]]
-    assert sites == [("0", 1, "step", 192.0), ("0", 3, "step", 96.0)]  # forward and the gradient of the weight: 2 x 96
+    twice = 192.0  # of forward and the gradient of the weight, 96 each
+    assert sites == [("0", 1, "step", twice), ("0", 3, "step", 96.0), ("outside of modules", 4, "step", twice)]
+
+
+def test_work_of_each_fifth_step_has_its_line() -> None:
+    model, calls = nn.Linear(4, 4), itertools.count()
+
+    def step() -> None:
+        if next(calls) % 5 == 0:
+            model(torch.ones(3, 4))
+
+    (site,) = count(step).sites["full_precision_flops"]
+    assert site.line - step.__code__.co_firstlineno == 2
+    assert site.value == pytest.approx(96 / 5)
 
 
 def test_buffers_and_parameters_are_told_apart_at_the_peak() -> None:
@@ -662,6 +719,24 @@ def test_operators_of_forward_count_as_compiled_inside_functions_that_are(*, com
     found = count_step(step, Countable(device=CPU), warmup=2)
     assert found.totals["compiled_operators"] == inside
     assert found.totals["operators"] > inside
+
+
+def test_operators_of_a_function_of_which_nothing_is_compiled_are_not_though_another_one_is() -> None:
+    @torch.compile(backend="eager")
+    def compiled(inputs: Tensor) -> Tensor:
+        return inputs.tanh()
+
+    @torch.compile(backend="eager")
+    def interpreted(inputs: Tensor) -> Any:
+        torch._dynamo.graph_break()
+        return apart(inputs)
+
+    apart: Any = torch.compiler.disable(torch.exp)  # type: ignore[no-untyped-call]  # torch
+
+    torch._dynamo.utils.counters.clear()  # a rank is a fresh process, this one is not
+    torch._dynamo.utils.clear_compilation_metrics()
+    found = count_step(lambda: interpreted(compiled(torch.ones(3))), Countable(device=CPU), warmup=2)
+    assert found.totals["compiled_operators"] == 1
 
 
 def test_a_step_that_fails_leaves_nothing_behind() -> None:

@@ -1,0 +1,102 @@
+"""The lines of code behind a change of a count, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites, of_lines, same_lines
+from pytest_ddpperf.reports.lines import words_of
+from pytest_ddpperf.units import exact_texts
+
+_SITES = 3  # lines of code that are named, one of an operator; of the others only the number is told
+_MADE = ("ddp_buckets", "python_objects")
+_MOST_STEPS = 20  # in which a count that is a share of steps is told
+
+
+def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
+    """Returns what a result is compared with."""
+    return "the other revision" if paired else "the baseline"
+
+
+def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
+    """Says which lines of code a detail's change comes from, or that of all; empty if it is not known of both sides."""
+    every = [counts.sites.get(metric, ()) for counts in (then, now)]
+    sides = [of_lines(sites) if name is None else [site for site in sites if site.part == name] for sites in every]
+    calls = [
+        (each.totals.get("collective_calls", 0.0), each.details.get("collective_calls", {})) for each in (then, now)
+    ]
+    (before, old), (after, new) = calls
+    if metric == "collective_bytes" and before < after and old.get(name or "") != new.get(name or ""):
+        return ""  # the calls, which grew too, say it
+    counted = [value_of(metric, name or "", counts) for counts in (then, now)]
+    if any(value and not sites for value, sites in zip(counted, sides, strict=True)):
+        return ""  # of a baseline from before sites were kept
+    unit, alone = count_row(metric).unit, max(map(len, sides)) == 1  # no other site has a part of the value
+    lines = [[site for sites in counts.sites.values() for site in sites] for counts in (then, now)]
+    same, steps = same_lines(*lines), steps_of_part(metric, name or "", then, now)
+    changes = changed_sites(sides[0], sides[1], same)
+    most = 1 if metric == "operators" else _SITES
+    told = [_change_text(change, unit, steps, same, alone=alone) for change in changes[:most]]
+    more = [f"and {len(changes) - most} more"] if len(changes) > most else []
+    return f": {', '.join([*told, *more])}" if told else ""
+
+
+def _change_text(change: SiteChange, unit: str, steps: int, same: Mapping[tuple[str, int], int], *, alone: bool) -> str:
+    """A changed site in words: ``the new one at train.py:41 in step, under backward``."""
+    (old, new), calls = change, unit == "1"
+
+    def size(value: float) -> str:
+        return exact_texts(unit, [round(value * steps, 6)])[0]
+
+    if new is None:
+        if old is None:
+            return ""
+        now = same.get((old.file, old.line))
+        place = place_text(replace(old, line=now or old.line))
+        return f"{size(old.value)} gone from {place}{'' if now else ', a line of the reference'}"
+    place = place_text(new)
+    if old is not None:
+        return f"all at {place}" if alone else f"{size(old.value)} -> {size(new.value)} at {place}"
+    if calls and math.isclose(new.value * steps, 1):
+        return f"the new one at {place}"
+    return f"{size(new.value)} new {'ones ' if calls else ''}at {place}"
+
+
+def place_text(site: CallSite) -> str:
+    """``train.py:41 in step, under backward``; of a strategy of the plugin its name too."""
+    by = f"strategy {site.strategy}" if site.strategy else ""
+    place = f"{site.file}:{site.line}{f' in {site.function}' * bool(site.function)}" if site.file else ""
+    through, under = f"through {site.through}" * bool(site.through), "under backward" * site.backward
+    return ", ".join(filter(None, (by, place, through, under))) or "an unknown place"
+
+
+def made_at(metric: str, then: Counts, now: Counts) -> list[str]:
+    """The lines of code that make buckets, or Python objects that stay, new ones and those with more first."""
+    before, after = (counts.sites.get(metric, ()) for counts in (then, now))
+    sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
+    return [f"made at {words_of(list(map(place_text, sites)))}"] if sites and metric in _MADE else []
+
+
+def value_of(metric: str, part: str, counts: Counts) -> float:
+    """The value of a part of a count; the whole is the part ''."""
+    return counts.details.get(metric, {}).get(part, 0.0) if part else counts.totals[metric]
+
+
+def steps_of_part(metric: str, part: str, then: Counts, now: Counts) -> int:
+    """Returns in how many steps a part of a count is a whole number, and so are its lines, if there are so many."""
+    values = [value_of(metric, part, counts) for counts in (then, now)]
+    lines = [site.value for counts in (then, now) for site in counts.sites.get(metric, ()) if site.part == part]
+    together = steps_of(metric, *values, *lines)
+    return together if together > 1 else steps_of(metric, *values)
+
+
+def steps_of(metric: str, *values: float) -> int:
+    """Returns in how many steps values are whole numbers; 1 if they are in none, or no numbers of things."""
+    if count_row(metric).unit != "1":
+        return 1
+    numbers = range(1, _MOST_STEPS + 1)
+    whole = (each for each in numbers if all(math.isclose(value * each, round(value * each)) for value in values))
+    return next(whole, 1)
