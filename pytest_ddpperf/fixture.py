@@ -13,7 +13,7 @@ import pytest
 from pytest_ddpperf.errors import RankSkipped, SettingError, TargetMissed, UnexpectedCount
 from pytest_ddpperf.launch.environment import real_clocks
 from pytest_ddpperf.records.launch import RankLaunch
-from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
+from pytest_ddpperf.records.measurement import Better, Environment, Measurement, Mode
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.call.benchmark import BenchmarkRun
 from pytest_ddpperf.run.call.requests import VerbCall, by_size, grows, of_size, require_consistent, several_sizes
@@ -267,7 +267,7 @@ class Ddpperf:
         steps: int,
         every: int | None = None,
         metric: str | None = None,
-        better: str = "higher",
+        better: Better = "higher",
         launches: int = 4,
         tolerance: float | str = 0.02,
         **knobs: Any,
@@ -296,16 +296,20 @@ class Ddpperf:
             DdpperfError: it could not be trained.
         """
         __tracebackhide__ = True
-        from pytest_ddpperf.run.call.convergence import converged, plan_of, require_quality, ways_of
+        from pytest_ddpperf.run.call.convergence import converged, job_of, require_quality
+        from pytest_ddpperf.run.call.ways import several
 
+        knobs |= {"steps": steps, "tolerance": tolerance}
         call = self._call("converge", knobs, others=("strategies", "every", "metric", "better"))
-        ways = ways_of(subject, strategies, call.strategies)
-        given = {"steps": steps, "every": every, "metric": metric, "better": better}
-        plan = plan_of(subject, **given, launches=launches, tolerance=tolerance)
+        ways = several(subject, strategies or (), None, more=call.strategies, verb="converge").by_name
         environment = self._environment(call, None)
-        variants = {name: call.variant(subject, environment, strategy=way, name=name) for name, way in ways.items()}
+        variants = {
+            name: call.variant(subject, environment, strategy=way.strategy, name=name) for name, way in ways.items()
+        }
+        resolved = [variant.resolved for variant in variants.values() if variant.resolved is not None]
+        job = job_of(subject, resolved, call.settings, every=every, launches=launches, metric=metric, better=better)
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
-        found = run.progress.kept.get("convergence") or converged(run, self._test, plan, variants)
+        found = run.progress.kept.get("convergence") or converged(run, self._test, variants, job, better, launches)
         run.progress.kept["convergence"] = found
         self._session.outputs.convergences.append(found)
         require_quality(found, call.settings.failing)

@@ -21,8 +21,8 @@ def pytest_ddpperf_strategies() -> Mapping[str, Callable[..., Any]]:  # type: ig
     """Adds strategies by name: ``ddpperf.check(workload, strategy="gossip[rounds=2]")`` then finds ``gossip``.
 
     Returns:
-        By name, a function ``parallelise(module, ctx, **options) -> Parallel``. Ranks import its module; a function of
-        a conftest is sent to them.
+        Functions by name: ``parallelise(module, ctx, **options) -> Parallel``. Ranks import their modules; functions of
+        a conftest are sent to them.
     """
 
 

@@ -49,7 +49,6 @@ def _at_least(least: int) -> Callable[[object], int]:
 whole_number = _at_least(0)
 positive_int = _at_least(1)
 several = _at_least(2)
-three_or_more = _at_least(3)
 
 
 def mesh(value: object) -> Mapping[str, int]:

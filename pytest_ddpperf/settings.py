@@ -252,7 +252,7 @@ class Settings:
         None,
         optional(switch, "auto"),
         "alternate blocks of steps of launches that are compared side by side; auto: on the CPU. true: on GPUs too, "
-        "if all fit into their memory",
+        "if all launches fit into their memory",
         "auto|true|false",
     )
     communication: bool | None = _knob(

@@ -169,8 +169,12 @@ def virtual_environment(folder: Path, packages: Mapping[str, str] | None = None,
 
     A package is a module of its name with the constant ``VERSION``.
     """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (site,) = (folder / "lib").glob("python*/site-packages")
+    base = Path(sys._base_executable)  # type: ignore[attr-defined]  # as the module venv asks for it
+    site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    for made in (site, folder / "bin"):
+        made.mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(base)
+    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
     for name, version in (packages or {}).items():
         (site / f"{name}.py").write_text(f"VERSION = {version!r}\n")
         info = site / f"{name}-{version}.dist-info"

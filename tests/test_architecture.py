@@ -64,7 +64,7 @@ def test_loading_the_plugin_imports_neither_torch_nor_numpy() -> None:
 
 
 def test_the_controller_never_imports_torch() -> None:
-    modules = "pytest_ddpperf.plugin, pytest_ddpperf.fixture, pytest_ddpperf.cli.command"
+    modules = "pytest_ddpperf.plugin, pytest_ddpperf.fixture, pytest_ddpperf.cli.command, pytest_ddpperf.training.loop"
     statement = f"import {modules}; from pytest_ddpperf import *"
     assert not {"torch", "numpy"} & modules_after(statement)
 

@@ -203,12 +203,11 @@ def test_a_mixed_suite_under_torchrun_is_refused_before_any_test(
 
 
 def test_what_cannot_be_measured_is_said_in_a_line(inner: pytest.Pytester) -> None:
-    """Each test fails with its one clear line, none of our frames, and is listed as broken; the last one passes."""
+    """Each test fails with its one clear line and none of our frames; the last one passes."""
     inner.makepyfile(
         test_bad=SETTINGS
         + """
 import threading
-from pytest_ddpperf import Workload
 
 def test_nothing_built(ddpperf):
     ddpperf.check(lambda ctx: None)
@@ -220,33 +219,12 @@ def test_unsendable(ddpperf):
     lock = threading.Lock()
     ddpperf.check(lambda ctx: lambda: lock.locked())
 
-def test_strategy(ddpperf):
-    nothing = lambda *_: None  # Python 3.13 knows that NoneType takes no arguments
-    workload = Workload(model=nothing, batch=nothing, loss=nothing, optimizer=nothing, samples_per_step=1)
-    ddpperf.check(workload, strategy="dpp")
-
-def test_module(ddpperf):
-    import torch
-    ddpperf.check(torch.nn.Linear(2, 2))
-
-def test_no_such_word(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 0.0, tolerence=3)
-
-def test_twice(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 0.0)
-    ddpperf.check(lambda ctx: lambda: 0.0)
-
-@pytest.mark.ddpperf(backend="nccl", device="auto")
-def test_no_gpu(ddpperf, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    ddpperf.check(lambda ctx: lambda: 0.0)
-
 def test_good(ddpperf):
     ddpperf.check(lambda ctx: lambda: 0.0)
 """
     )
     run, found = verdicts(inner)
-    run.assert_outcomes(passed=1, failed=8)
+    run.assert_outcomes(passed=1, failed=3)
     assert found["test_nan"] == "broken"
     assert found["test_good"] == "new"
     run.stdout.fnmatch_lines_random(
@@ -254,11 +232,6 @@ def test_good(ddpperf):
             "*returned None; it must return a callable that runs one training step*",
             "*loss is nan at warm-up step 1 on rank ?*",
             "what is to be measured cannot be sent to the ranks: closure variable 'lock' of <lambda> (test_bad.py:*",
-            "*'dpp'*ddp*",
-            "a Linear cannot be measured: expected a Workload, a Script or a function build(ctx) -> step",
-            "ddpperf.check(tolerence=...): there is no setting tolerence; did you mean tolerance?*",
-            "*two benchmarks named 'custom'*name=*",
-            "backend 'nccl' needs a GPU*",
         ]
     )
     run.stdout.no_fnmatch_line("*Traceback*")
@@ -284,10 +257,6 @@ def on_rank_1(fault):
 def boom():
     raise ValueError("boom")
 
-def block():
-    import torch
-    torch.distributed.recv(torch.zeros(1), src=0)
-
 def unequal():
     assert 1 + 1 == 3
 
@@ -300,15 +269,8 @@ def test_asserts(ddpperf):
 def test_killed(ddpperf):
     ddpperf.check(on_rank_1(lambda: os.kill(os.getpid(), signal.SIGKILL)))
 
-def test_exits(ddpperf):
-    ddpperf.check(on_rank_1(lambda: os._exit(3)))
-
 def test_skips(ddpperf):
     ddpperf.check(on_rank_1(lambda: pytest.skip("not on this rank")))
-
-@pytest.mark.ddpperf(timeout=2)
-def test_blocks(ddpperf):
-    ddpperf.check(on_rank_1(block))
 
 def test_prints(ddpperf_group):
     def chatter(ctx):
@@ -321,7 +283,7 @@ def test_prints(ddpperf_group):
 """
     )
     run = inner.runpytest("-q", "-rs")
-    run.assert_outcomes(failed=6, skipped=1)
+    run.assert_outcomes(failed=4, skipped=1)
     run.stdout.fnmatch_lines(
         [
             "*_ test_raises _*",
@@ -330,10 +292,6 @@ def test_prints(ddpperf_group):
             "Cause      rank 1 of 2 *assert (1 + 1) == 3",
             "*_ test_killed _*",
             "Cause      rank 1 of 2 was killed by SIGKILL*",
-            "*_ test_exits _*",
-            "Cause      rank 1 of 2 exited with status 3*",
-            "*_ test_blocks _*",
-            "*blocked after 4 s*",  # timed and counted in one launch, which has the time of two
             "*_ test_prints _*",
             "*rank 1 stdout*",
             "*the end of rank 1",
@@ -471,12 +429,6 @@ def pytest_collection_finish(session):
     run = inner.runpytest("-s", *words)
     run.stdout.fnmatch_lines([f"*{given}"])
     run.assert_outcomes(passed=1 if "test_it.py" in words else 2)
-
-
-def test_the_environment_may_name_the_folder_too(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_ADDOPTS", "--ddpperf-profile='a folder'")
-    inner.makepyfile("def test_it(ddpperf, request):\n    print(request.config.option.ddpperf_profile)")
-    inner.runpytest("-s").stdout.fnmatch_lines(["*a folder*"])
 
 
 RERUN = """
@@ -657,24 +609,6 @@ def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_sto
         run.stderr.fnmatch_lines(
             [f"ERROR: --ddpperf-quick takes a first look, *, and {name} asks for * give one of them"]
         )
-
-
-@pytest.mark.parametrize(
-    ("option", "problem"),
-    [
-        ("--ddpperf-save", "ddpperf calibrate measures *, and --ddpperf-save asks for something else*"),
-        ("--ddpperf-against=main", "ddpperf calibrate measures *, and --ddpperf-against asks for something else*"),
-        (
-            "--ddpperf-history=runs.sqlite",
-            "ddpperf calibrate measures *, and --ddpperf-history asks for something else*",
-        ),
-        ("--ddpperf-counts=only", "ddpperf calibrate measures *, and --ddpperf-counts asks for something else*"),
-    ],
-)
-def test_calibrating_goes_alone(inner: pytest.Pytester, option: str, problem: str) -> None:
-    run = inner.runpytest("-oddpperf_calibrate=2", option)
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines([f"ERROR: {problem}"])
 
 
 def test_with_capturing_off_the_terminal_shows_what_ranks_print(

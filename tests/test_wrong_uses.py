@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run.session import sides
-from tests.factories import make_environment
 
 USAGE, FAILED, COMMAND = 4, 1, 2  # statuses of pytest, and of ddpperf
 PASSING = "def test_it(): pass\n"
@@ -354,16 +352,6 @@ def test_a_wrong_call_fails_its_test_with_one_line(project: pytest.Pytester) -> 
         require_one_clear_line(report.longreprtext, f"^(E +)?{line}")
 
 
-FILES: Mapping[str, str] = {  # what a baseline file may hold, and what is said of it
-    "": "is empty; restore it from version control, or delete it and measure again with --ddpperf-save",
-    '{"schema": "pytest-ddpperf': "is cut off at line 1; restore",
-    "a b": "holds something else than JSON; restore",
-    "[]": "field schema: is missing, so this is no baseline file; restore",
-    '{"results": []}': "field schema: is missing, so this is no baseline file; restore",
-    '{"schema": "pytest-ddpperf/baseline/99"}': "field schema: it was written by a newer .*: upgrade pytest-ddpperf",
-    '{"schema": "pytest-ddpperf/baseline/2"}': "field test: is missing; restore",
-    "<<<<<<< HEAD": "holds an unresolved merge conflict at line 1; restore",
-}
 COMMANDS: Mapping[tuple[str, ...], str] = {
     (): r"ddpperf: error: the following arguments are required: COMMAND",
     ("lsit",): r".*invalid choice: 'lsit'",
@@ -374,20 +362,9 @@ COMMANDS: Mapping[tuple[str, ...], str] = {
     ("show",): r".*the following arguments are required: TEST\|FILE",
     ("show", "test_x"): r"ddpperf: error: there is no folder baselines",
     ("show", "text.txt"): r"ddpperf: error: baseline file .*text.txt: holds something else than JSON; restore",
-    ("trend",): r"ddpperf: error: no history: name its file with --history FILE, or set ddpperf_history",
-    (
-        "trend",
-        "--history",
-        "none.db",
-    ): r"ddpperf: error: history file none.db: there is no such file; pytest --ddpperf-h",
     ("trend", "--history", "text.txt"): r"ddpperf: error: history file text.txt: .*is broken, or no history; ",
     ("trend", "--last", "0"): r".*argument --last: expected a whole number of at least 1",
     ("trend", "--least", "2"): r".*argument --least: expected a fraction",
-    (
-        "trend",
-        "--json",
-        "test_x",
-    ): r"ddpperf: error: --json test_x: a file would be FILE.json; for a test: ddpperf trend",
     ("calibrate", "--runs", "1"): r".*argument --runs: expected a whole number of at least 2",
     ("bisect",): r"ddpperf bisect: error: one of the arguments --good --packages is required",
     ("bisect", "test_x.py::test_it"): r"ddpperf bisect: error: one of the arguments --good --packages is required",
@@ -407,15 +384,3 @@ def test_a_wrong_command_is_answered_with_one_line(
         status = int(ended.code or 0)
     require_one_clear_line("".join(capsys.readouterr()), f"^{COMMANDS[arguments]}")
     assert status == COMMAND
-
-
-@pytest.mark.parametrize("content", FILES)
-def test_a_baseline_file_that_cannot_be_read_is_named_with_its_fault(
-    tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = Store(Path("baselines")).file("test_x.py::test_it", make_environment())
-    file.parent.mkdir(parents=True)
-    file.write_text(content)
-    assert main(["list"]) == COMMAND
-    require_one_clear_line("".join(capsys.readouterr()), f"^ddpperf: error: baseline file {file}: .*{FILES[content]}")

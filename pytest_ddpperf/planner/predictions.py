@@ -26,11 +26,6 @@ MEASURED = 0.1
 """The error of computing that was timed here, beside its scatter: ranks that are there disturb each other."""
 
 
-def _quantile(launches: int) -> float:
-    """Returns how many standard errors a band reaches to either side, by the launches that tell these (Student's t)."""
-    return t_quantile(_SURE, launches - 1) if launches > 1 else _SPREAD
-
-
 def predicted(
     timeline: Timeline,
     network: NetworkModel,
@@ -47,6 +42,7 @@ def predicted(
         SettingError: the network knows nothing of a transfer.
     """
     costs = [network.seconds(transfer) for transfer in timeline.transfers]
+    launches = len(timeline.launches)
     computing = ROOFLINES if accelerator else Band(1 - MEASURED, 1.0, 1 + MEASURED)
 
     def step(work: float, sending: float) -> Replayed:
@@ -61,7 +57,7 @@ def predicted(
         accelerator=accelerator,
         corners=tuple(step(work, sending) for work, sending in ends),
         scatter=timeline.scatter,
-        errors=_quantile(len(timeline.launches)),
+        errors=t_quantile(_SURE, launches - 1) if launches > 1 else _SPREAD,
         samples=samples,
         lost=lost,
         timeline=timeline,

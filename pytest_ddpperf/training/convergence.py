@@ -7,10 +7,10 @@ import math
 import zlib
 from collections.abc import Mapping
 from contextlib import closing
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 from pytest_ddpperf.errors import DdpperfError, WorkloadError, extended
@@ -20,6 +20,7 @@ from pytest_ddpperf.training.correctness.reference import move
 from pytest_ddpperf.training.data import batches
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
 from pytest_ddpperf.training.model import DATA_SEED, MODEL_SEED, build_model, seed
+from pytest_ddpperf.training.step import of_all_ranks
 from pytest_ddpperf.training.timing import loss_value
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 from pytest_ddpperf.training.workload import Workload, located, require_same_names
@@ -71,7 +72,8 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
             loss = trainer.backward(iter(micro).__next__)
             trainer.update()
             when = f"at step {step} of {job.steps} on rank {ctx.rank}"
-            if held and _any_lost(ctx, lost := "" if math.isfinite(loss) else f"loss is {float(loss)} {when}"):
+            lost = "" if math.isfinite(loss) else f"loss is {float(loss)} {when}"
+            if held and any(chain(*of_all_ranks((bool(lost),), ctx))):
                 break
             losses.append(loss_value(loss, when) or 0.0)
             if step % job.every == 0 or step == job.steps:
@@ -80,7 +82,8 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
                 steps.append(step)
                 losses.clear()
                 odd = next((name for name, value in evaluated.items() if not math.isfinite(value)), None)
-                if held and _any_lost(ctx, lost := "" if odd is None else f"{odd} is {evaluated[odd]} {when}"):
+                lost = "" if odd is None else f"{odd} is {evaluated[odd]} {when}"
+                if held and any(chain(*of_all_ranks((bool(lost),), ctx))):
                     break
     parallel = trainer.parallel
     buffers = _checksum([buffer for buffer in parallel.module.buffers() if buffer.is_floating_point()])
@@ -98,19 +101,9 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
     )
 
 
-def _any_lost(ctx: RankView, lost: str) -> bool:
-    """Returns whether any rank has lost something, so that all of them stop; a collective."""
-    found = torch.tensor([bool(lost)], dtype=torch.int32, device=ctx.device)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return bool(found.item())
-
-
 def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
     """Refuses ranks that train on the same batch: then a rank that keeps its own gradients has the right ones."""
-    mine = torch.tensor([_checksum(first)], device=ctx.device)
-    ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(ranks, mine)
-    sums = [rank.item() for rank in ranks]
+    sums = [number for (number,) in of_all_ranks((_checksum(first),), ctx)]
     if len(set(sums)) == len(sums):
         return
     same = [rank for rank, found in enumerate(sums) if sums.count(found) > 1]

@@ -158,7 +158,7 @@ class ConvergeJob:
     settings: Settings
     steps: int  # of the optimizer
     every: int  # steps to the next point of a curve
-    launch: int  # from 0; each has weights and batches of its own
+    launch: int = 0  # each has weights and batches of its own
     metric: str | None = None  # the name of a number that is evaluated without one
 
 

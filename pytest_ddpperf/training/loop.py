@@ -255,7 +255,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
     trainer = step.unsynchronised
     if trainer is None or job.settings.communication is False:
         return told
-    headroom = headroom_for(trainer.snapshot_bytes(), ctx.device)
+    headroom = headroom_for(trainer.snapshot_bytes(), ctx)
     if not headroom.enough:
         return {**told, "no_headroom": headroom}
     try:
@@ -265,19 +265,15 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
     return {**told, "communication": times}
 
 
-def headroom_for(nbytes: int, device: torch.device) -> MemoryHeadroom:
+def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
     """Returns whether the machine's memory has room for a copy of ``nbytes`` on each rank; the same on all ranks.
 
     A collective. No rank may decide alone: if one rank left out steps, the others would wait for it.
     """
-    import torch
-    import torch.distributed as dist
+    from pytest_ddpperf.training.step import of_all_ranks
 
     free = free_memory()
-    own = torch.tensor([nbytes, _UNKNOWN_FREE if free is None else free], dtype=torch.int64, device=device)
-    ranks = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(ranks, own)
-    needed, found = zip(*(rank.tolist() for rank in ranks), strict=True)
+    needed, found = zip(*of_all_ranks((nbytes, _UNKNOWN_FREE if free is None else free), ctx), strict=True)
     return MemoryHeadroom(needed=sum(needed), free=min(found))
 
 

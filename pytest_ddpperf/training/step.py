@@ -26,6 +26,7 @@ from pytest_ddpperf.training.data import Batches, batches, contradicting_size
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed, size_of
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.script_run import ScriptRun
+from pytest_ddpperf.training.separable import Separable, own_synchronisation
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.jobs import LaunchJob
-    from pytest_ddpperf.training.separable import Separable
 
 _UNKNOWN = -1  # the size of a batch without tensors
 
@@ -79,7 +79,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     assert job.strategy is not None  # noqa: S101  only a step of the user's own has none
     trainer, data, run = _training_step(ctx, subject, job.strategy, settings, job.plan.warmup)
     own_period = math.lcm(trainer.parallel.period, data.burst)
-    periods, sizes = zip(*_of_all_ranks((own_period, _UNKNOWN if data.size is None else data.size), ctx), strict=True)
+    periods, sizes = zip(*of_all_ranks((own_period, _UNKNOWN if data.size is None else data.size), ctx), strict=True)
     try:
         _require_equal(sizes, subject)
     except WorkloadError:
@@ -148,8 +148,8 @@ def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> f
     return None if count is None else count * batches_per_step / ranks
 
 
-def _of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
-    """Gathers these numbers from every rank."""
+def of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
+    """Returns the numbers of every rank, in the order of ranks; a collective, of as many numbers on each."""
     if not dist.is_initialized() or ctx.backend == SIMULATED:
         return [list(own)]
     mine = torch.tensor(own, device=ctx.device)
@@ -227,7 +227,7 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
     problem = unfit(step)
     if problem is not None:
         raise WorkloadError(f"the step of {located(build)}: {problem}")
-    module = getattr(step, "module", None)
+    module, offered = getattr(step, "module", None), getattr(step, "unsynchronised", None)
 
     def count(of_call: float | None, word: str) -> float | None:
         if of_call is not None and ctx.mode == "strong":
@@ -237,22 +237,13 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
 
     return Step(
         run=step,
-        unsynchronised=_offered(step, located(build)),
+        unsynchronised=None if offered is None else own_synchronisation(located(build), offered),
         samples_per_step=count(job.samples_per_step, "samples"),
         tokens_per_step=count(job.tokens_per_step, "tokens"),
         close=getattr(step, "close", lambda: None),  # the end of its process releases the rest
         size=size_of(module) if isinstance(module, nn.Module) else {},
         group_kept=group_kept,
     )
-
-
-def _offered(step: Any, who: str) -> Separable | None:
-    """The way to leave synchronisation out that a user's step offers, if it does."""
-    if getattr(step, "unsynchronised", None) is None:
-        return None
-    from pytest_ddpperf.training.separable import own_synchronisation
-
-    return own_synchronisation(who, step.unsynchronised)
 
 
 def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:

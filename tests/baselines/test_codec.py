@@ -195,11 +195,6 @@ def test_a_series_that_is_read_has_the_rules_of_its_metric(make_record: Make) ->
     assert decode(text, FILE).records[0].series[0].rules.diagnosed
 
 
-def test_numbers_keep_nine_digits(make_record: Make) -> None:
-    content = BaselineFile(test="m.py::t", records=(make_record(step_time=0.04181234567891),))
-    assert decode(encode(content, FILE), FILE).records[0].series[0].value == 0.0418123457
-
-
 def test_a_list_of_samples_is_one_line_and_one_change_is_a_small_diff(make_record: Make) -> None:
     before = encode(BaselineFile(test="m.py::t", records=(make_record(),)), FILE).splitlines()
     after = encode(BaselineFile(test="m.py::t", records=(make_record(step_time=0.05),)), FILE).splitlines()

@@ -7,9 +7,11 @@ import pytest
 
 from pytest_ddpperf.baselines import network
 from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.planner import predictable
 from pytest_ddpperf.planner.predicting import Predictor
 from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.run.session import sides
 
 TRAIN = """
 import torch
@@ -39,7 +41,8 @@ ASKED = ["--world-size=64", "--network=nvlink-infiniband400", "--accelerator=h10
 
 
 @pytest.fixture(autouse=True)
-def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _project(tmp_path: Path, launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sides, "Launchers", lambda *_: launchers)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "advised_train", raising=False)  # of an earlier test's folder
@@ -49,33 +52,20 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("advised_broken.py").write_text("import os\n\nos.environ['RANK']\n")
 
 
-def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(
-            [
-                "advise",
-                "advised_train.py:workload",
-                *ASKED,
-                "--strategies=flat,bucketed[bucket_cap_mb=1,first_bucket_mb=1],naive",
-            ]
-        )
-        == 0
+def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each candidate while it runs."""
+    shown: list[str] = []
+    monkeypatch.setattr(LiveLine, "show", lambda _, text: shown.append(text))
+    strategies = "--strategies=flat,bucketed[bucket_cap_mb=1,first_bucket_mb=1],naive"
+    assert main(["advise", "advised_train.py:workload", *ASKED, strategies]) == 0
+    assert (shown[0], shown[2:4]) == (
+        "flat: memory, candidate 1 of 3",
+        ["naive: memory, candidate 3 of 3", "flat: launch 1 of 1"],
     )
+    assert len(shown) == 6
     out = capsys.readouterr().out
     assert "ways to train on 64 ranks, nvlink-infiniband400, computing of h100" in out
     assert out.splitlines()[-1].startswith("best: strategy='flat'")
-
-
-def test_each_candidate_is_told_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(LiveLine, "show", lambda _, text: shown.append(text))
-    assert main(["advise", "advised_train.py:workload", *ASKED, "--strategies=flat,naive"]) == 0
-    assert shown == [
-        "flat: memory, candidate 1 of 2",
-        "naive: memory, candidate 2 of 2",
-        "flat: launch 1 of 1",
-        "naive: launch 1 of 1",
-    ]
 
 
 def test_nothing_fits_into_little_memory(capsys: pytest.CaptureFixture[str]) -> None:

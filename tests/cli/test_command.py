@@ -112,14 +112,6 @@ def test_list_of_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"no baselines in {tmp_path}; pytest --ddpperf-save stores some\n"
 
 
-def test_a_missing_folder_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--baselines", str(tmp_path / "none")]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"ddpperf: error: there is no folder {tmp_path / 'none'}; ")
-    assert err.count("\n") == 1
-
-
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("test", ["t.py::test_b", "test_b", "test_b ddp"])
 def test_show_a_test(test: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,14 +174,6 @@ def test_show_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == (
         "ddpperf: error: no baseline in baselines is of a test test_c; ddpperf list shows what there is\n"
     )
-
-
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["list", "--set", "a/b"]])
-def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert "usage: ddpperf" in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:

@@ -84,15 +84,6 @@ def test_what_is_unchanged_is_shown_not_to_reach_the_margin(
     assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA, margin=5 / 3) is expected
 
 
-@pytest.mark.parametrize("factor", [0.9, 0.96, 0.97, 0.975, 1.0, 1.029, 1.031, 1.1])
-@pytest.mark.parametrize("standard_error", [0.0, 0.005, 0.02])
-def test_a_time_and_its_rate_get_the_same_verdict(factor: float, standard_error: float) -> None:
-    time = decide(quotient(factor, standard_error), better="lower", tolerance=0.03, alpha=ALPHA)
-    rate = decide(quotient(1 / factor, standard_error), better="higher", tolerance=0.03, alpha=ALPHA)
-
-    assert time is rate
-
-
 @pytest.mark.parametrize(("better", "expected"), [("lower", Verdict.REGRESSED), ("higher", Verdict.IMPROVED)])
 def test_the_direction_of_better_decides(better: Better, expected: Verdict) -> None:
     assert decide(quotient(1.2, 0.01), better=better, tolerance=0.03, alpha=ALPHA) is expected

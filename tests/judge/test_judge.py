@@ -122,6 +122,21 @@ def paired(
     return PairedReferences(revision=REVISION, variants=tuple(variants), derive=derive, lacking=lacking or {})
 
 
+LONG = Settings(launches=4, max_time=60.0)
+
+
+def of_several(names: str, settings: Settings, derive: DeriveSeries = alone) -> Judge:
+    """One of benchmarks with these letters as names, beside another revision."""
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in names]
+    return Judge("test_it", settings, paired(variants, derive), derive)
+
+
+def of_one(settings: Settings | None = None, derive: DeriveSeries = alone) -> Judge:
+    """One of a single benchmark, beside another revision."""
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    return Judge("test_it", settings or Settings(launches=4), paired([variant], derive), derive)
+
+
 def judge(found: StoredBaseline, tolerance: float = 0.03) -> Judge:
     return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), stored(found), alone)
 
@@ -215,11 +230,6 @@ def test_growth_may_be_red_whatever_else_was_suspected() -> None:
     assert one.results[0].verdict is Verdict.REGRESSED
 
 
-def test_of_several_the_one_that_grows_is_named() -> None:
-    one = Judge("test_it", Settings(launches=4), stored(not_growing(), not_growing()), alone)
-    assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Action("confirm", 1, ("memory_growth of b",))
-
-
 def test_of_several_each_has_to_grow_again_itself() -> None:
     """One grows, and in the fresh launch another one: either may be chance."""
     one = Judge("test_it", Settings(launches=4), stored(not_growing(), not_growing()), alone)
@@ -299,9 +309,7 @@ def test_side_by_side_what_is_unchanged_is_shown_not_to_be_2_5_percent_worse(
     For 0.025 that is 3.7 times as much, so that of these 2 / 3.7 count, 2.16: (2.16 * 0.000225 + 4 * a ** 2) / 5.16 / 4
     is the square of 1.2 %, and of its 5.16 degrees the bound at 5 % is 2.005 of these.
     """
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    settings = Settings(launches=4, tolerance=tolerance)
-    one = Judge("test_it", settings, paired([variant], alone), alone)
+    one = of_one(Settings(launches=4, tolerance=tolerance))
     here = in_turns([0.1 * math.exp(apart * sign) for sign in (1, -1, 1, -1)])
     one((here, in_turns([0.1] * 4)), AT_THE_END)
     assert one.results[0]["step_time"].verdict is expected
@@ -312,9 +320,7 @@ def test_side_by_side_what_is_unchanged_is_shown_not_to_be_2_5_percent_worse(
 )
 def test_what_is_no_worse_than_the_resolution_is_ok(resolution: float, expected: Verdict) -> None:
     """The bound is 2.56 %, beyond the margin of 2.5 %; it is printed, and measuring goes on while there is time."""
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    settings = Settings(launches=4, must_detect=resolution, max_time=60.0)
-    one = Judge("test_it", settings, paired([variant], alone), alone)
+    one = of_one(Settings(launches=4, must_detect=resolution, max_time=60.0))
     here = in_turns([0.1 * math.exp(0.026 * sign) for sign in (1, -1, 1, -1)])
     assert one((here, in_turns([0.1] * 4)), AT_THE_END) == Action("more", 1)
     step = one.results[0]["step_time"]
@@ -342,15 +348,6 @@ def test_beside_a_baseline_it_is_5_percent(tolerance: float | None, expected: tu
     assert (memory.tolerance, memory.margin) == pytest.approx(expected)
 
 
-def test_a_suspect_is_confirmed_by_as_many_fresh_launches() -> None:
-    one = judge(baseline(STEADY))
-    larger = (taking([1.2 * size for size in STEADY]),)
-    assert one(larger, after(4.0)) == Action("confirm", 4, ("peak_allocated",))
-    assert one(larger, after(8.0)) == Action("stop", explain=True, worse=True)
-    assert one.results[0].verdict is Verdict.REGRESSED
-    assert one.results[0]["peak_allocated"].change == pytest.approx(0.2)
-
-
 def test_a_confirmation_has_as_many_launches_as_there_were_but_no_fewer_than_a_first_look() -> None:
     for made, asked in ((2, 4), (4, 4), (7, 7)):
         one = judge(baseline(STEADY))
@@ -360,18 +357,14 @@ def test_a_confirmation_has_as_many_launches_as_there_were_but_no_fewer_than_a_f
 
 def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() -> None:
     """The last look of the screening may still raise a suspicion; of any after it nothing could confirm one."""
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
     unsure = in_turns([0.098, 0.102, 0.098, 0.104]), in_turns([0.1, 0.099, 0.1, 0.098])
     slower = in_turns([1.2 * time for time in STEADY]), in_turns(STEADY)
 
-    def begun() -> Judge:
-        return Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
-
-    one = begun()
+    one = of_one()
     assert one(unsure, side_by_side(10.0)) == Action("more", 1)
     assert one(slower, side_by_side(30.0)) == Action("confirm", 4, ("step_time",))
     assert one(slower, side_by_side(34.0)) == Action("stop", explain=True, worse=True)
-    one = begun()
+    one = of_one()
     assert one(unsure, side_by_side(30.0)) == Action("more", 1)
     assert one(slower, side_by_side(31.0)) == Action("more", 1)
     assert one(slower, side_by_side(60.0)) == Action("stop")
@@ -384,8 +377,7 @@ def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() 
 
 
 def test_after_the_screening_it_may_still_be_shown_that_nothing_is_worse() -> None:
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
+    one = of_one()
     unsure = in_turns([0.098, 0.102, 0.098, 0.104]), in_turns([0.1, 0.099, 0.1, 0.098])
     assert one(unsure, side_by_side(30.0)) == Action("more", 1)
     assert one((in_turns(STEADY * 2), in_turns(STEADY * 2)), side_by_side(60.0)) == Action("stop")
@@ -402,14 +394,13 @@ def test_a_suspect_that_was_chance_is_cleared() -> None:
 
 def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_confirm_something_else() -> None:
     """Of two variants a looks slower, and the fresh launches say that b is: either may be chance, so nothing is red."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
 
     def sides(a: float, b: float) -> tuple[Measurement, ...]:
         times = {"a": [a * time for time in STEADY], "b": [b * time for time in STEADY]}
         here = [replace(in_turns(times[name]), name=name) for name in "ab"]
         return *here, *(replace(in_turns(STEADY), name=name) for name in "ab")
 
-    one = Judge("test_it", Settings(launches=4), paired(variants, alone), alone)
+    one = of_several("ab", Settings(launches=4))
     those = frozenset({("a", 2)})
     assert one(sides(1.2, 1.0), after(4.0)) == Action("confirm", 4, ("step_time of a",), going_on=those)
     assert one(sides(1.0, 1.2), after(8.0)) == Action("more", 1, going_on=frozenset({("b", 2)}))
@@ -430,13 +421,12 @@ def bound_of(one: Judge, number: int) -> float:
 
 def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
     """Side by side a is unchanged at once, and b is not: it goes on alone, and the look after may prove nothing."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
 
     def sides(of_b: Sequence[float]) -> tuple[Measurement, ...]:
         here = [replace(in_turns(STEADY), name="a"), replace(in_turns(of_b), name="b")]
         return *here, replace(in_turns(STEADY), name="a"), replace(in_turns([0.1] * len(of_b)), name="b")
 
-    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
+    one = of_several("ab", LONG)
     noisy = [0.1, 0.11, 0.09, 0.105]
     going_on = frozenset({("b", 2)})
     assert one(sides(noisy), side_by_side(20.0)) == Action("more", 1, going_on=going_on)
@@ -454,15 +444,9 @@ def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
 NOISY_B, NOISY_A = [0.1, 0.109, 0.093, 0.106, 0.096, 0.1], [0.1, 0.14, 0.07, 0.11, 0.09, 0.12] * 3
 
 
-def of_two() -> Judge:
-    """One of a and b."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
-    return Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
-
-
 def test_what_waits_has_at_the_last_look_what_a_single_one_would_have() -> None:
     """b waits from the first look on, at a fifteenth of the errors; the last look has 0.6 of all of them."""
-    one, single = of_two(), of_two()
+    one, single = of_several("ab", LONG), of_several("ab", LONG)
     for launches, seconds in ((6, 4.0), (8, 16.0)):
         asked = one(waiting(NOISY_A[:launches], NOISY_B), of_budget(seconds))
         early = bound_of(one, 1)
@@ -474,7 +458,7 @@ def test_what_waits_has_at_the_last_look_what_a_single_one_would_have() -> None:
 
 def test_proofs_are_spent_on_looks_at_launches_of_the_benchmark_alone() -> None:
     """b waits from 6 s until it is launched on at 33 s: looks at a alone in between took no part of its errors."""
-    one, of_b = of_two(), [*NOISY_B, *[0.1, 0.1002, 0.0998] * 3]
+    one, of_b = of_several("ab", LONG), [*NOISY_B, *[0.1, 0.1002, 0.0998] * 3]
     for launches, seconds in ((6, 6.0), (7, 13.0), (8, 27.0)):
         assert one(waiting(NOISY_A[:launches], NOISY_B), of_budget(seconds)).going_on == frozenset({("a", 2)})
         assert one.results[1].verdict is Verdict.OK
@@ -484,7 +468,7 @@ def test_proofs_are_spent_on_looks_at_launches_of_the_benchmark_alone() -> None:
 
 def test_a_look_for_which_there_is_less_time_takes_the_place_of_the_one_before() -> None:
     """The first look at launches may spend all of the errors until then, asked once or twice."""
-    one, once = of_two(), of_two()
+    one, once = of_several("ab", LONG), of_several("ab", LONG)
     sides, late = waiting(NOISY_A[:4], NOISY_B[:4]), replace(look_at(20.0, last=True, screened=True), shared=True)
     assert one(sides, of_budget(20.0)) == Action("more", 1)
     assert one(sides, late) == Action("stop")
@@ -494,24 +478,22 @@ def test_a_look_for_which_there_is_less_time_takes_the_place_of_the_one_before()
 
 def test_what_looks_worse_is_confirmed_by_as_many_launches_as_it_had() -> None:
     """a went on alone, and has twelve launches; b has the four that it is suspected by."""
-    one = of_two()
+    one = of_several("ab", LONG)
     asked = Action("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
     assert one(waiting(NOISY_A[:12], [0.12, 0.121, 0.119, 0.12]), of_budget(14.0)) == asked
 
 
 def test_what_is_launched_with_a_suspect_has_no_say_in_how_many_launches_confirm_it() -> None:
     """The speedup of b is gated over a, which went on alone before, and has twelve launches."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in "ab"]
     derive = partial(with_speedup, over="a", gated=True)
-    settings = Settings(launches=4, max_time=60.0)
-    one = Judge("test_it", settings, paired(variants, derive), derive)
+    one = of_several("ab", LONG, derive)
     action = one(waiting(STEADY * 3, [0.12, 0.121, 0.119, 0.12]), of_budget(14.0))
     assert (action.kind, action.launches, action.going_on) == ("confirm", 4, None)
 
 
 def test_of_a_budget_what_could_see_at_its_last_proof_does_not_hold_up_others() -> None:
     """At 13 s nothing may be proven of b, whose bound was within the resolution at 10 s; a was proven at once."""
-    one, of_b = of_two(), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102, 0.1005]
+    one, of_b = of_several("ab", LONG), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102, 0.1005]
     both = [Action("more", 1), Action("more", 1)]
     asked = [one(waiting(of_b[::-1], of_b[:launches]), of_budget(at)) for launches, at in ((6, 10.0), (7, 13.0))]
     assert [result.verdict for result in one.results] == [Verdict.OK, Verdict.INCONCLUSIVE]
@@ -520,7 +502,7 @@ def test_of_a_budget_what_could_see_at_its_last_proof_does_not_hold_up_others() 
 
 def test_of_a_budget_what_could_see_is_blind_again_where_a_proof_fails() -> None:
     """b rules 10 % out at 5 s, and no more with the launches that it has at the next look that may prove."""
-    one, of_b = of_two(), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102]
+    one, of_b = of_several("ab", LONG), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102]
     assert one(waiting(of_b[::-1], of_b), of_budget(5.0)) == Action("more", 1)
     scattered = [*of_b, 0.13, 0.075, 0.14, 0.07]
     assert one(waiting(of_b[::-1], scattered), of_budget(10.5)).going_on == frozenset({("b", 2)})
@@ -528,8 +510,7 @@ def test_of_a_budget_what_could_see_is_blind_again_where_a_proof_fails() -> None
 
 def test_the_hint_of_max_time_counts_rounds_of_the_benchmark_itself() -> None:
     """b went on alone, with rounds of half a second; those that a lacks take four seconds each."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
-    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
+    one = of_several("ab", LONG)
     interim = Interim(60.0, 0.5, last=True, screened=True, of_each={("a", 2): 4.0, ("b", 2): 0.5})
     one(waiting(NOISY_A[:6], NOISY_B), interim)
     note = one.results[0]["step_time"].note
@@ -542,7 +523,7 @@ def test_the_mde_is_that_of_the_launches_that_went_on_alone() -> None:
     """There is time for 36 rounds more than the 24 that there are, or for none."""
     found = []
     for rounds in (36, 0):
-        one = of_two()
+        one = of_several("ab", LONG)
         interim = Interim(40.0, 0.5, last=True, rounds=rounds)
         one(waiting([0.1, 0.103, 0.097, 0.101, 0.099, 0.102] * 4, STEADY), interim)
         found.append(one.results[0]["step_time"].mde)
@@ -551,18 +532,17 @@ def test_the_mde_is_that_of_the_launches_that_went_on_alone() -> None:
 
 def test_of_a_budget_nothing_waits_for_what_no_launches_decide() -> None:
     """c scatters by half, and seems slower by about the resolution: two hundred launches would not show which it is."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in "bc"]
     times = {"b": [0.1, 0.103, 0.097, 0.101, 0.099, 0.102], "c": [0.1, 0.2, 0.05, 0.18, 0.06, 0.16]}
     here = [replace(in_turns(times[name]), name=name) for name in "bc"]
     there = [replace(in_turns([0.1] * 6), name=name) for name in "bc"]
-    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
+    one = of_several("bc", LONG)
     assert one((*here, *there), of_budget(31.0)) == Action("more", 1)
     assert [result.verdict for result in one.results] == [Verdict.OK, Verdict.INCONCLUSIVE]
 
 
 def test_of_a_budget_nothing_waits_for_what_looked_worse_too_late() -> None:
     """b could not see in the screening, and is slower by 15 % after it: it is not red, and a goes on, too."""
-    one = of_two()
+    one = of_several("ab", LONG)
     noisy = [0.1, 0.2, 0.05, 0.18]
     assert one(waiting(NOISY_B, noisy), of_budget(31.0)).kind == "more"
     assert one.results[1].verdict is Verdict.INCONCLUSIVE
@@ -576,11 +556,10 @@ def test_of_a_budget_nothing_waits_for_what_looked_worse_too_late() -> None:
 @pytest.mark.parametrize(("shared", "going_on"), [(False, "bc"), (True, "c")])
 def test_of_a_budget_what_could_not_see_comes_before_proofs(going_on: str, *, shared: bool) -> None:
     """Side by side a is unchanged, b is ok, and c could be slower by more than the resolution."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in "abc"]
     times = {"a": STEADY, "b": [0.1, 0.103, 0.097, 0.101, 0.099, 0.102], "c": [0.1, 0.14, 0.07, 0.11, 0.09, 0.12]}
     here = [replace(in_turns(times[name]), name=name) for name in "abc"]
     there = [replace(in_turns([0.1] * len(times[name])), name=name) for name in "abc"]
-    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
+    one = of_several("abc", LONG)
     keys = frozenset((name, 2) for name in going_on)
     assert one((*here, *there), replace(side_by_side(20.0), shared=shared)) == Action("more", 1, going_on=keys)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.OK, Verdict.INCONCLUSIVE]
@@ -596,12 +575,11 @@ def test_beside_a_stored_baseline_all_are_launched_together() -> None:
 
 def test_an_open_quotient_keeps_nothing_from_green() -> None:
     """Both ways rule a slowdown of 10 % out; where one is longer the other is shorter, so their quotient does not."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in "ab"]
     apart = [0.008, -0.008, 0.007, -0.007, 0.0075, -0.0075]
     here = [replace(in_turns([0.1 + sign * by for by in apart]), name=name) for name, sign in (("a", 1), ("b", -1))]
     there = [replace(in_turns([0.1] * len(apart)), name=name) for name in "ab"]
     derive = partial(with_speedup, over="a", gated=True)
-    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, derive), derive)
+    one = of_several("ab", LONG, derive)
     one((*here, *there), side_by_side(60.0))
     a, b = one.results
     assert (a.verdict, b["step_time"].verdict, b["speedup"].verdict) == (Verdict.OK, Verdict.OK, Verdict.INCONCLUSIVE)
@@ -611,14 +589,13 @@ def test_an_open_quotient_keeps_nothing_from_green() -> None:
 
 def test_what_is_gated_over_another_one_is_launched_on_with_it() -> None:
     """Of three c is open, whose speedup is over a."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in "abc"]
     times = {"a": STEADY, "b": STEADY, "c": [0.05, 0.055, 0.045, 0.0525]}
     here = [replace(in_turns(times[name]), name=name) for name in "abc"]
     there = [replace(in_turns([sum(times[name]) / len(times[name])] * len(times[name])), name=name) for name in "abc"]
     for gated, names in ((True, "ac"), (False, "c")):
         going_on = frozenset((name, 2) for name in names)
         derive = partial(with_speedup, over="a", gated=gated)
-        one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, derive), derive)
+        one = of_several("abc", LONG, derive)
         assert one((*here, *there), side_by_side(20.0)) == Action("more", 1, going_on=going_on)
 
 
@@ -645,9 +622,7 @@ def test_what_ends_with_a_regression_is_proven_by_what_is_left_of_the_errors(slo
 
 def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
     """The CPU time tells first; what the fresh launches say of the step time counts as well."""
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    derived = gated_if_paired(alone)
-    one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
+    one = of_one(derive=gated_if_paired(alone))
     first = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(first, after(4.0)) == Action("confirm", 6, ("cpu_time",))
     six = [1.0, 1.001, 0.999] * 2
@@ -655,40 +630,6 @@ def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
         (working([0.12 * x for x in six], MORE_WORK), working([0.1 * x for x in six], WORK)), after(8.0)
     ) == Action("stop", explain=True, worse=True)
     assert one.results[0]["step_time"].verdict is Verdict.REGRESSED
-
-
-def test_what_cannot_be_told_gets_more_launches_while_there_is_time() -> None:
-    noisy = (taking([0.1, 0.12, 0.09, 0.11]),)
-    assert judge(baseline(STEADY))(noisy, after(4.0)) == Action("more", 1)
-    late = judge(baseline(STEADY))
-    assert late(noisy, after(29.5)) == Action("stop")
-    assert late.results[0].verdict is Verdict.INCONCLUSIVE
-
-
-def test_points_of_a_curve_are_held_against_the_first() -> None:
-    """Weak: T1/Tn = 0.1/0.125; the four ranks on two cores are flagged and do not gate."""
-    base, point = with_efficiency([measured(STEADY, 1, 2), measured([0.125] * 4, 4, 2)], "weak")
-    assert base.series == measured(STEADY, 1, 2).series
-    assert point["scaling_efficiency"].value == pytest.approx(0.8, rel=1e-3)
-    assert point["speedup"].value == pytest.approx(3.2, rel=1e-3)
-    assert not point["scaling_efficiency"].gated
-    assert not point["step_time"].gated
-    assert not point["throughput"].gated
-    assert point["final_loss"].gated
-    assert not point.findings
-
-
-def test_negative_scaling_from_one_size_to_the_next_is_named() -> None:
-    _, two, four = with_efficiency([measured(STEADY, 1), measured([0.11] * 4, 2), measured([0.3] * 4, 4)], "weak")
-    assert not two.findings
-    (finding,) = four.findings
-    assert (finding.code, finding.facts["world_size"], finding.facts["base_size"]) == ("negative_scaling", 4, 2)
-    assert finding.facts["speedup"] == pytest.approx(2 * 0.11 / 0.3, rel=1e-3)
-
-
-def test_negative_scaling_is_named() -> None:
-    _, point = with_efficiency([measured(STEADY, 1), measured([0.5] * 4, 2)], "weak")
-    assert [finding.code for finding in point.findings] == ["negative_scaling"]
 
 
 def test_speedup_is_over_the_partner_of_the_same_round() -> None:
@@ -727,9 +668,7 @@ NOISY_AND_LONGER = [0.20, 0.12, 0.13, 0.16, 0.21, 0.11]
 
 
 def test_more_work_is_found_beside_another_revision() -> None:
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    derived = gated_if_paired(alone)
-    one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
+    one = of_one(derive=gated_if_paired(alone))
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(sides, after(4.0)) == Action("confirm", 6, ("cpu_time",))
     assert one(sides, after(8.0)) == Action("stop", explain=True, worse=True)
@@ -769,15 +708,14 @@ FASTER = [0.089, 0.097, 0.091, 0.095]
 
 
 def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_to_be() -> None:
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
+    one = of_one()
     sides = measured(FASTER), measured([0.1] * 4)
     assert one(sides, after(4.0)) == Action("more", 1)
     assert one(sides, after(60.0)) == Action("stop")
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
     assert words_of_note(one.results[0]["step_time"].note) == "looks better, though not for certain"
     longer = measured(FASTER * 5), measured([0.1] * 20)
-    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
+    one = of_one()
     assert one(longer, AT_THE_END) == Action("stop")
     assert [result.verdict for result in one.results] == [Verdict.IMPROVED]
 
@@ -786,13 +724,11 @@ FADED = [*FASTER, 0.110, 0.108, 0.092, 0.106]
 
 
 def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    beside = paired([variant], alone)
-    fresh = Judge("test_it", Settings(launches=4), beside, alone)
+    fresh = of_one()
     later = measured(FADED), measured([0.1] * 8)
     assert fresh(later, AT_THE_END) == Action("more", 1)
     assert [result.verdict for result in fresh.results] == [Verdict.OK]
-    one = Judge("test_it", Settings(launches=4), beside, alone)
+    one = of_one()
     assert one((measured(FASTER), measured([0.1] * 4)), AT_THE_END) == Action("more", 1)
     proven = one.results[0]["step_time"].bound
     assert one(later, AT_THE_END) == Action("stop")
@@ -809,8 +745,7 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
 
 def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
     """A suspect is judged by fresh launches alone, and so is all else."""
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
+    one = of_one()
     assert one((measured(FASTER), measured([0.1] * 4)), after(4.0)) == Action("more", 1)
     assert one((measured([0.12, 0.121, 0.119] * 2), measured([0.1] * 6)), after(6.0)).kind == "confirm"
     assert one((measured(FADED), measured([0.1] * 8)), after(14.0)) == Action("more", 1)
@@ -819,19 +754,11 @@ def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
 
 def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
     """Shorter by 4.6 +- 2.3 %: at a level of 10 %, but the interval that is printed reaches to +2.8 %."""
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4, tolerance=0.02), paired([variant], alone), alone)
+    one = of_one(Settings(launches=4, tolerance=0.02))
     sides = measured([0.090, 0.100, 0.094, 0.098]), measured([0.1] * 4)
     one(sides, after(60.0))
     assert one.results[0]["step_time"].promising
     assert words_of_note(one.results[0]["step_time"].note) == ""
-
-
-def test_beside_a_baseline_it_is_enough_that_nothing_is_worse() -> None:
-    one = judge(baseline([0.1] * 4))
-    assert one((taking([1.02 * size for size in FASTER]),), after(4.0)) == Action("stop")
-    memory = one.results[0]["peak_allocated"]
-    assert (memory.verdict, memory.note) == (Verdict.UNCHANGED, None)
 
 
 def test_what_the_other_side_cannot_run_is_new() -> None:
@@ -849,8 +776,7 @@ def test_what_the_other_side_cannot_run_is_new() -> None:
 )
 def test_all_launches_show_what_is_slower_where_fresh_ones_look_so_again(fresh: float, verdict: Verdict) -> None:
     """Four launches were 6 % slower, and all eight half as much; fresh ones may be within the tolerance of 1.5 %."""
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
+    one = of_one()
     slower = [1.06 * time for time in STEADY]
     assert one((in_turns(slower), in_turns(STEADY)), after(4.0)).kind == "confirm"
     every = replace(in_turns([*slower, *(fresh * time for time in STEADY)]), fresh_from=4)
@@ -908,8 +834,7 @@ def test_looks_prove_a_little_more_often_where_nearly_all_launches_come_last(
 
 def test_the_interval_that_is_printed_holds_over_all_looks() -> None:
     """After a quarter of the time 1.25 % of the error may be spent: 0.625 % on each side, in place of 2.5 %."""
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
+    one = of_one()
     one((measured([0.101, 0.0995, 0.1005, 0.1]), measured([0.1] * 4)), after(15.0))
     found = one.results[0]["step_time"]
     assert found.change is not None
@@ -919,13 +844,6 @@ def test_the_interval_that_is_printed_holds_over_all_looks() -> None:
     assert half > 0.01
     assert math.log1p(found.change_interval.high) - math.log1p(found.change) == pytest.approx(half)
     assert found.change_interval.confidence == 0.95
-
-
-def test_the_interval_of_a_red_that_ends_the_measuring_early_is_that_of_its_look() -> None:
-    """The proofs of what is not worse spend all that is left then: the interval has a sixth of it."""
-    early = Proofs().at_interim(1.0, last=True, over=1 / 6)
-    assert (early.level, early.interval) == pytest.approx((0.05, 0.05 / 6))
-    assert Proofs().at_interim(1.0, last=True).interval == 0.05
 
 
 def test_a_look_that_leads_to_a_confirmation_spends_nothing() -> None:
@@ -951,13 +869,11 @@ def test_the_step_time_has_most_of_the_level(metric: str, share: float) -> None:
 
 
 def test_more_work_is_red_only_at_a_look_that_could_prove_steps_to_be_no_longer() -> None:
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    derived = gated_if_paired(alone)
-    one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
+    one = of_one(derive=gated_if_paired(alone))
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(sides, after(4.0)).kind == "confirm"
     assert one(sides, after(20.0)) == Action("stop", explain=True, worse=True)
-    other = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
+    other = of_one(derive=gated_if_paired(alone))
     five = working(NOISY[:5], WORK[:5]), working(NOISY[4::-1], WORK[:5])
     assert other(five, after(18.0)).kind == "more"  # which could prove
     assert other(sides, after(20.0)).kind == "confirm"
@@ -992,8 +908,7 @@ def waiting(of_a: Sequence[float], of_b: Sequence[float]) -> tuple[Measurement, 
 
 def test_what_waits_while_another_one_is_confirmed_is_judged_once_more() -> None:
     """The look that led to the confirmation was not told, so it kept no proofs; the next one proves a unchanged."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
-    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
+    one = of_several("ab", LONG)
     slower = [0.12, 0.121, 0.119, 0.12]
     asked = Action("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
     assert one(waiting(STEADY[:4], slower), side_by_side(8.0)) == asked
@@ -1008,9 +923,7 @@ def of_pass(over: float, *, last: bool = False, again: bool = False) -> Interim:
 
 
 def test_what_looks_worse_in_the_first_pass_is_red_when_the_second_one_has_confirmed_it() -> None:
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    beside = paired([variant], alone)
-    first, second = (Judge("test_it", Settings(launches=4), beside, alone) for _ in range(2))
+    first, second = of_one(), of_one()
     slower = [1.2 * time for time in STEADY]
     assert first((in_turns(slower), in_turns(STEADY)), of_pass(0.3)) == Action("confirm", 4, ("step_time",))
     (result,) = first.results
@@ -1024,9 +937,7 @@ def test_what_looks_worse_in_the_first_pass_is_red_when_the_second_one_has_confi
 
 
 def test_what_could_not_see_in_the_first_pass_may_look_worse_in_the_second() -> None:
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    beside = paired([variant], alone)
-    first, second = (Judge("test_it", Settings(launches=4), beside, alone) for _ in range(2))
+    first, second = of_one(), of_one()
     unsure = [0.098, 0.102, 0.098, 0.104], [0.1, 0.099, 0.1, 0.098]
     assert first(tuple(map(in_turns, unsure)), of_pass(0.65, last=True)) == Action("stop")
     second.resume(first)
@@ -1037,7 +948,7 @@ def test_what_could_not_see_in_the_first_pass_may_look_worse_in_the_second() -> 
 def test_a_second_pass_spends_no_proof_twice() -> None:
     """Its look at the launches of the first pass repeats the last one; the next proof is as if there had been none."""
     sides, more = waiting(NOISY_A[:6], NOISY_B), waiting(NOISY_A[:9], [*NOISY_B, 0.1, 0.103, 0.098])
-    first, second, single = of_two(), of_two(), of_two()
+    first, second, single = of_several("ab", LONG), of_several("ab", LONG), of_several("ab", LONG)
     for one in (first, single):
         one(sides, of_pass(0.3))
         one(waiting(NOISY_A[:7], [*NOISY_B, 0.1]), of_pass(0.65, last=True))
@@ -1076,8 +987,7 @@ def test_beside_a_stored_baseline_half_of_the_launches_would_show_a_suspect_to_b
 
 def test_the_interval_of_a_red_that_ends_early_has_the_part_of_the_errors_until_then() -> None:
     """The proofs of what is not worse spend all that is left; the interval of what is worse is no narrower for it."""
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
+    one = of_one()
     slower = in_turns([1.2 * time for time in STEADY])
     assert one((slower, in_turns(STEADY)), after(4.0)).kind == "confirm"
     red = replace(in_turns([1.2 * time for time in STEADY * 2]), fresh_from=4), in_turns(STEADY * 2)

@@ -68,11 +68,11 @@ def measured(launches: list[Launch], fresh_from: int) -> Measurement:
     return replace(one, series=series_of(one))
 
 
-RUNS = 8
+RUNS = 6
 
 
-@pytest.mark.parametrize("steps", [16, 25, 80])
-@pytest.mark.parametrize("more", [0.1, 0.3, 7.0])
+@pytest.mark.parametrize("steps", [16, 80])
+@pytest.mark.parametrize("more", [0.1, 7.0])
 def test_a_pause_in_each_tenth_step_is_red(steps: int, more: float) -> None:
     """It adds so much to the mean; launches of 16 steps hold one or two of them."""
     rng = np.random.default_rng(steps)
@@ -80,7 +80,7 @@ def test_a_pause_in_each_tenth_step_is_red(steps: int, more: float) -> None:
     assert verdicts == {Verdict.REGRESSED}
 
 
-@pytest.mark.parametrize("steps", [16, 25, 80])
+@pytest.mark.parametrize("steps", [16, 80])
 def test_a_pause_that_makes_up_for_faster_steps_is_not_good(steps: int) -> None:
     """Steps take a tenth less, and pauses add 30 %: 20 % more in all."""
     rng = np.random.default_rng(steps)
@@ -89,7 +89,7 @@ def test_a_pause_that_makes_up_for_faster_steps_is_not_good(steps: int) -> None:
     assert [result.verdict for result in found].count(Verdict.REGRESSED) >= RUNS - 1
 
 
-@pytest.mark.parametrize(("period", "more"), [(40, 0.5), (40, 7.0), (80, 0.5)])
+@pytest.mark.parametrize(("period", "more"), [(40, 7.0), (80, 0.5)])
 def test_pauses_that_most_launches_do_not_hold_are_never_good(period: int, more: float) -> None:
     """Launches have 16 steps: the estimate hardly counts those with a pause, and would call each eightieth step ok."""
     rng = np.random.default_rng(16)
@@ -97,7 +97,7 @@ def test_pauses_that_most_launches_do_not_hold_are_never_good(period: int, more:
     assert not verdicts & GREEN
 
 
-@pytest.mark.parametrize(("steps", "pause"), [(16, 0.0), (16, 0.1), (80, 0.1), (80, 3.0)])
+@pytest.mark.parametrize(("steps", "pause"), [(16, 0.1), (80, 3.0)])
 def test_the_same_pauses_on_both_sides_are_no_alarm(steps: int, pause: float) -> None:
     rng = np.random.default_rng(steps)
     verdicts = {judged(rng, steps, pause, same=True).verdict for _ in range(RUNS)}

@@ -57,17 +57,15 @@ def fails(launcher: Launcher, function: Any, *args: object, world_size: int = 2)
     return caught.value
 
 
-@pytest.mark.parametrize("world_size", [1, 4])
-def test_a_rank_that_raises_is_told_while_the_others_still_wait_for_it(launcher: Launcher, world_size: int) -> None:
+def test_a_rank_that_raises_is_told_while_the_others_still_wait_for_it(launcher: Launcher) -> None:
     def raises(ctx: RankContext) -> None:
         if ctx.rank == ctx.world_size - 1:
             raise ValueError("boom")
         all_reduce()
 
-    error = fails(launcher, raises, world_size=world_size)
-    guilty = world_size - 1
-    assert error.rank == guilty
-    assert str(error).startswith(f"rank {guilty} of {world_size} raised ValueError: boom\n")
+    error = fails(launcher, raises, world_size=4)
+    assert error.rank == 3
+    assert str(error).startswith("rank 3 of 4 raised ValueError: boom\n")
     assert "in raises" in str(error)
     assert "pytest_ddpperf/launch" not in str(error)
 
@@ -155,28 +153,12 @@ def test_who_returns_early_is_named_at_the_deadline(launcher: Launcher) -> None:
             all_reduce()
 
     with pytest.raises(RanksTimedOut) as caught:
-        run(launcher, returns_early, world_size=4, timeout=2)
+        run(launcher, returns_early, world_size=4, timeout=1)
     assert caught.value.rank == 1
     first = str(caught.value).partition("\n")[0]
-    assert re.match(r"ranks 0, 2, 3 of 4 blocked after 2 s in all_reduce( #1)? \(", first)  # torch 2.9 has no numbers
+    assert re.match(r"ranks 0, 2, 3 of 4 blocked after 1 s in all_reduce( #1)? \(", first)  # torch 2.9 has no numbers
     assert first.endswith(" in all_reduce); rank 1 had finished")
     assert "in returns_early" in str(caught.value)
-
-
-def test_who_stands_elsewhere_is_named_at_the_deadline(launcher: Launcher) -> None:
-    def build(ctx: RankContext) -> None:
-        print("rank", ctx.rank, "is here")
-        if ctx.rank == 0:
-            for _ in range(100):  # of which faulthandler lists all, and then no main thread
-                threading.Thread(target=threading.Event().wait, daemon=True).start()
-            os.read(os.pipe()[0], 1)  # signal.pause would end with the signal that asks for stacks
-        all_reduce()
-
-    with pytest.raises(RanksTimedOut) as caught:
-        run(launcher, build, timeout=2)
-    assert caught.value.rank == 0
-    assert str(caught.value).partition("\n")[0].endswith(" in build")
-    assert ("rank 1 stdout", "rank 1 is here\n") in caught.value.sections
 
 
 def test_a_rank_that_cannot_answer_does_not_hold_up_the_report(launcher: Launcher) -> None:
@@ -239,6 +221,7 @@ def shared_memory_of(pids: Iterable[int]) -> list[str]:
     return [path.name for pid in pids for path in SHARED_MEMORY.glob(f"torch_{pid}_*")]
 
 
+@pytest.mark.slow  # torch's manager of shared memory waits for two seconds
 def test_no_shared_memory_is_left(launcher: Launcher, tmp_path: Path) -> None:
     """Neither torch's, where data workers share files, nor that of Python, which a resource tracker unlinks."""
 
@@ -345,7 +328,7 @@ class Reduced:
 
 def test_a_result_that_cannot_be_loaded_in_time_does_not_hang_the_session(launcher: Launcher) -> None:
     with pytest.raises(PayloadError, match=r"^what rank 0 returned was not read by the test session before "):
-        run(launcher, lambda _ctx: Reduced(time.sleep, 600), world_size=1, timeout=2)
+        run(launcher, lambda _ctx: Reduced(time.sleep, 600), world_size=1, timeout=1)
 
 
 def test_a_result_that_exits_when_it_is_loaded_ends_no_session(launcher: Launcher) -> None:
@@ -366,20 +349,6 @@ def test_a_zygote_that_was_stopped_is_told_and_replaced(shared_launcher: Launche
             run(launcher, stops, timeout=1)
         assert time.monotonic() - start < AT_ONCE
         assert run(launcher, lambda ctx: ctx.rank).values == (0, 1)
-
-
-class Speechless(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
-def raise_speechless() -> None:
-    raise Speechless
-
-
-def test_a_result_that_raises_without_words_when_it_is_loaded_names_its_rank(launcher: Launcher) -> None:
-    with pytest.raises(PayloadError, match=r"^what rank 0 returned cannot be read by the test session: Speechless: "):
-        run(launcher, lambda _ctx: Reduced(raise_speechless), world_size=1)
 
 
 def test_a_folder_that_is_gone_is_told(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ def blocked_controller(folder: Path, *how: str) -> tuple[subprocess.Popen[str], 
     return controller, sorted(pids)
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_controller(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
     controller, pids = blocked_controller(tmp_path)
     with controller:

@@ -54,15 +54,6 @@ def test_definitions_worked_by_hand(
     assert efficiency(0.16, 0.05, mode, world_size=4, base_size=base_size) == pytest.approx(expected_efficiency)
 
 
-@pytest.mark.parametrize(
-    ("gain", "ranks", "expected"),
-    [(3.49, 4, 0.8725), (0.46, 4, 0.115), (2.8, 4, 0.7), (3.2, 4, 0.8), (1.8, 2, 0.9), (1.9, 2, 0.95)],
-)
-def test_the_origins_speedups_as_efficiencies(gain: float, ranks: int, expected: float) -> None:
-    """It prints 87.3 and 11.5 %, wants 2.8 to 3.2 times, and has 1.8 to 1.9 times of 2 GPUs."""
-    assert efficiency(gain, 1.0, "strong", world_size=ranks) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(("mode", "time"), [("strong", 0.25), ("weak", 1.0)])
 def test_ideal_scaling_is_an_efficiency_of_one_and_a_speedup_of_n(mode: Mode, time: float) -> None:
     assert efficiency(1.0, time, mode, world_size=4) == 1

@@ -62,13 +62,6 @@ def test_rates_count_the_whole_group() -> None:
     assert {series[name].better for name in ("throughput", "token_throughput", "throughput_per_rank")} == {"higher"}
 
 
-def test_the_origins_example_of_throughput() -> None:
-    """32 samples on each of 4 ranks in 45.2 ms. The origin prints 22.12, which are steps per second."""
-    series = named(series_of(measurement([rank(i, [0.0452], samples=32) for i in range(4)])))
-    assert series["throughput"].value == pytest.approx(2831.9, abs=0.05)
-    assert series["throughput"].value / (4 * 32) == pytest.approx(22.12, abs=0.005)
-
-
 def test_the_value_over_launches_is_the_mean_of_times_and_the_harmonic_mean_of_rates() -> None:
     """Steps of 1 and 4 s, on average 2.5 s: 6 samples in each are 2.4 in a second, and the mean of 6 and 1.5 is 3.75.
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -12,7 +11,6 @@ import pytest
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.document import Document, about, read_as
-from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.quality import QualityRules, held, trained
 from pytest_ddpperf.metrics.table import counted_series
@@ -29,7 +27,6 @@ from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.results import ResultsData, VerdictWord
 from pytest_ddpperf.reports.documents.schema import schema_of
-from pytest_ddpperf.reports.files import write
 from tests.factories import PROFILE, make_results_document
 
 Make = Callable[..., Result]
@@ -343,23 +340,6 @@ def test_what_is_not_finite_becomes_null(
     metric = document["results"][0]["metrics"]["step_time"]
     assert (metric.get("mde"), metric["interval"]["low"], metric["interval"]["high"]) == (None, None, None)
     validate(document)
-
-
-def test_the_document_is_written_whole(tmp_path: Path, results: list[Result]) -> None:
-    path = tmp_path / "out" / "results.json"
-    document = make_results_document(results, CODE)
-    write(path, document, "--ddpperf-report=json:x")
-    assert json.loads(path.read_text(encoding="utf-8")) == document
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_an_impossible_place_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "results.json"
-    with pytest.raises(
-        SettingError, match=rf"--ddpperf-report=json:x: {path} cannot be written: .*; name another file"
-    ):
-        write(path, make_results_document([], None), "--ddpperf-report=json:x")
 
 
 def test_the_other_side_is_told_with_what_was_imported(results: list[Result]) -> None:

@@ -27,7 +27,6 @@ BOUND = (
     "in every 60th step"
 )
 MEMORY = "peak resident memory above the level before the model was built, program files left out"
-SAVE = "--ddpperf-save stores one that is"
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
 
@@ -255,11 +254,6 @@ def test_of_many_metrics_with_one_remark_three_are_named(make_result: Make, make
     assert remarks_on(make_result(comparisons=lacking, verdict=Verdict.NEW)) == (
         "test_step[bucketed]: a, b, c and 2 more: not in the baseline",
     )
-
-
-def test_no_results_make_an_empty_table() -> None:
-    table = summary_table([])
-    assert (table.rows, table.notes, table.title) == ((), (), "")
 
 
 def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, make_comparison: Compare) -> None:

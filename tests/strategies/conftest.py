@@ -61,13 +61,6 @@ def placement(request: pytest.FixtureRequest) -> Placement:
     return found
 
 
-@pytest.fixture(params=ON_GPU)
-def gpu_placement(request: pytest.FixtureRequest) -> Placement:
-    """Those that there can be on a GPU, for what takes one."""
-    found: Placement = request.param
-    return found
-
-
 @pytest.fixture
 def cpu() -> Placement:
     """Two ranks on the CPU, wherever the tests run."""

@@ -77,6 +77,7 @@ def build_partly_frozen(ctx: RankContext, strategy: str) -> None:
     parallelise(strategy, module, ctx)
 
 
+@pytest.mark.parametrize("strategy", ["naive", "overlap"])
 def test_ranks_with_different_models_are_refused(launcher: Launcher, strategy: str) -> None:
     message = (
         r"model of rank 1 is built unlike that of rank 0: here \[weight: shape \(4, 4\), torch.float32, trained\], "

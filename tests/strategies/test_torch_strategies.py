@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.replicas import gradients_of, parameters_of
+from pytest_ddpperf.strategies.replicas import gradients_of
 from pytest_ddpperf.strategies.table import parallelise
-from tests.factories import TORCH, runnable
+from tests.factories import TORCH
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 Alone = Callable[..., Any]
 RunOn = Callable[..., tuple[Any, ...]]
-Check = Callable[..., "tuple[list[Trained], ...]"]
 
 STEPS = 3
 
@@ -52,69 +50,18 @@ class Net(nn.Module):
         return outputs
 
 
-class Tied(Net):
-    """Reads and writes by one matrix, outside of the blocks, and has a frozen bias and a frozen block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.back = nn.Linear(5, 7, bias=False)
-        self.back.weight = self.first.weight
-        self.blocks[1].requires_grad_(requires_grad=False)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.back(super().forward(inputs))  # type: ignore[no-any-return]  # torch's modules return Any
-
-
-class Half(Net):
-    """Has a block that is half frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks[0][0].requires_grad_(requires_grad=False)  # type: ignore[index]  # a Sequential
-
-
-class Module(nn.Module):
-    """Its only child has the name that DistributedDataParallel gives to what it wraps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.module = Net()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.module(inputs)
-        return outputs
-
-
 @dataclass(frozen=True)
 class Case:
     """One training.
 
     Attributes:
         quiet: whether micro-batches but the last are within ``no_sync``.
-        by_block: whether the strategy is given the blocks.
     """
 
     strategy: str
     micro_batches: int = 1
     quiet: bool = True
-    optimizer: str = "sgd"
-    max_norm: float | None = None
     model: type[nn.Module] = Net
-    by_block: bool = True
-
-
-State = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What came of it: the parameters at the start and the end, the first step's gradients and norms."""
-
-    start: State
-    gradients: dict[str, Tensor | None]
-    norms: list[float]
-    end: State
-    precision: str = "fp32"
 
 
 def share_of(rank: int, step: int, micro_batch: int) -> Tensor:
@@ -122,29 +69,16 @@ def share_of(rank: int, step: int, micro_batch: int) -> Tensor:
     return torch.randn(4, 5, generator=torch.Generator().manual_seed(10_000 * step + 100 * micro_batch + rank))
 
 
-def optimizer_of(name: str, parameters: Any) -> torch.optim.Optimizer:
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-    if name == "adamw":
-        return torch.optim.AdamW(parameters, lr=0.01)
-    given = list(parameters)
-    groups = [{"params": given[::2], "weight_decay": 0.5}, {"params": given[1::2], "lr": 0.02}]
-    return torch.optim.AdamW(groups, lr=0.01, foreach=False)
-
-
-def blocks_of(module: nn.Module) -> list[nn.Module]:
-    net = module.module if isinstance(module, Module) else module
-    return list(net.blocks)  # type: ignore[arg-type]  # torch types attributes of modules as Tensor | Module
-
-
-def prepared(ctx: RankContext, case: Case, seed: int | None = None) -> tuple[Parallel, torch.optim.Optimizer]:
-    torch.manual_seed(ctx.rank if seed is None else seed)
+def prepared(ctx: RankContext, case: Case) -> tuple[Parallel, torch.optim.Optimizer]:
+    torch.manual_seed(ctx.rank)
     module = case.model().to(ctx.device)
-    parallel = parallelise(case.strategy, module, ctx, blocks_of(module) if case.by_block else ())
+    parallel = parallelise(case.strategy, module, ctx, list(module.blocks))  # type: ignore[arg-type]  # a ModuleList
+
+    def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
     make = parallel.make_optimizer
-    if make is not None:
-        return parallel, make(lambda parameters: optimizer_of(case.optimizer, parameters))
-    return parallel, optimizer_of(case.optimizer, parallel.module.parameters())
+    return parallel, optimizer_of(parallel.module.parameters()) if make is None else make(optimizer_of)
 
 
 def backward(ctx: RankContext, case: Case, parallel: Parallel, step: int) -> None:
@@ -154,89 +88,6 @@ def backward(ctx: RankContext, case: Case, parallel: Parallel, step: int) -> Non
             outputs = parallel.module(share_of(ctx.rank, step, micro_batch).to(ctx.device))
             (outputs.float().square().mean() / case.micro_batches).backward()
     parallel.synchronise()
-
-
-def train_on_rank(ctx: RankContext, cases: tuple[Case, ...]) -> list[Trained]:
-    """Each rank begins with parameters of its own, and takes any warning for an error."""
-    warnings.simplefilter("error")
-    trained = []
-    for case in cases:
-        parallel, optimizer = prepared(ctx, case)
-        assert parallel.parameters is not None
-        assert parallel.gradients is not None
-        start = parallel.parameters()
-        gradients: dict[str, Tensor | None] = {}
-        norms = []
-        for step in range(STEPS):
-            optimizer.zero_grad(set_to_none=True)
-            backward(ctx, case, parallel, step)
-            gradients = gradients or parallel.gradients()
-            if case.max_norm is not None:
-                norms.append(clip(parallel, case.max_norm))
-            optimizer.step()
-        trained.append(Trained(start, gradients, norms, parallel.parameters(), parallel.precision))
-    return trained
-
-
-def clip(parallel: Parallel, max_norm: float) -> float:
-    if parallel.clip_grad_norm is None:
-        return torch.nn.utils.clip_grad_norm_(parallel.module.parameters(), max_norm).item()
-    norm = parallel.clip_grad_norm(max_norm)
-    assert not isinstance(norm, DTensor)
-    return norm.item()
-
-
-def train_alone(device: torch.device, cases: tuple[Case, ...], ranks: int) -> list[Trained]:
-    """The references: one process whose loss is the mean over all shares, from rank 0's parameters."""
-    return [train_case_alone(device, case, ranks) for case in cases]
-
-
-def train_case_alone(device: torch.device, case: Case, ranks: int) -> Trained:
-    torch.manual_seed(0)
-    module = case.model().to(device)
-    optimizer = optimizer_of(case.optimizer, module.parameters())
-    start = parameters_of(module)
-    gradients: dict[str, Tensor | None] = {}
-    norms = []
-    for step in range(STEPS):
-        optimizer.zero_grad(set_to_none=True)
-        for rank, micro_batch in itertools.product(range(ranks), range(case.micro_batches)):
-            outputs = module(share_of(rank, step, micro_batch).to(device))
-            (outputs.square().mean() / (ranks * case.micro_batches)).backward()
-        gradients = gradients or gradients_of(module)
-        if case.max_norm is not None:
-            norms.append(torch.nn.utils.clip_grad_norm_(module.parameters(), case.max_norm).item())
-        optimizer.step()
-    return Trained(start, gradients, norms, parameters_of(module))
-
-
-@pytest.fixture(scope="module")
-def check(run_on: RunOn, alone: Alone) -> Check:
-    """Trains on ranks and in one process, and compares: what the ranks came to."""
-
-    def trained(cases: Iterable[Case], placement: Placement, tolerance: float | None = None) -> tuple[Any, ...]:
-        chosen = tuple(cases)
-        found_on = run_on(placement, train_on_rank, chosen)
-        references = alone(placement, train_alone, chosen, placement.ranks)
-        for rank, results in enumerate(found_on):
-            for case, found, expected in zip(chosen, results, references, strict=True):
-                where = f"{case} on rank {rank} of {placement}"
-                compare(found, expected, placement.tolerance if tolerance is None else tolerance, where)
-        return found_on
-
-    return trained
-
-
-def compare(trained: Trained, alone: Trained, tolerance: float, where: str) -> None:
-    """A start with rank 0's parameters; gradients that are alike to ``tolerance`` of the largest of their tensor."""
-    for name, parameter in alone.start.items():
-        assert torch.equal(trained.start[name], parameter), f"{where}: start of {name}"
-    compare_gradients(trained.gradients, alone.gradients, tolerance, where)
-    assert trained.end.keys() == alone.end.keys(), where
-    for name, parameter in alone.end.items():
-        distance = off(trained.end[name], parameter)
-        assert distance <= 10 * tolerance, f"{where}: {name} off by {distance} at the end"
-    assert trained.norms == pytest.approx(alone.norms, rel=10 * tolerance), where
 
 
 def compare_gradients(
@@ -257,82 +108,7 @@ def off(found: Tensor, expected: Tensor) -> float:
     return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
-EXACT = runnable(
-    (
-        "ddp",
-        "ddp[bucket_cap_mb=0.0005]",
-        "ddp[static_graph=true]",
-        "ddp[gradient_as_bucket_view=true]",
-        "ddp[broadcast_buffers=false]",
-        "ddp[broadcast_buffers=true]",
-        "zero1",
-        "zero1[parameters_as_bucket_view=true]",
-        "zero1[bucket_cap_mb=0.0005,gradient_as_bucket_view=true]",
-        "fsdp1",
-        "fsdp1[use_orig_params=false]",
-        "fsdp1[sharding=SHARD_GRAD_OP]",
-        "fsdp1[sharding=SHARD_GRAD_OP,use_orig_params=false]",
-        "fsdp1[sharding=NO_SHARD]",
-        "fsdp1[sharding=NO_SHARD,use_orig_params=false]",
-        "fsdp1[param_dtype=fp32,reduce_dtype=fp32]",
-        "fsdp2",
-        "fsdp2[reshard_after_forward=true]",
-        "fsdp2[reshard_after_forward=false]",
-        "fsdp2[param_dtype=fp32,reduce_dtype=fp32]",
-    )
-)
-HYBRID = {  # and how many ranks it takes
-    "fsdp1[sharding=HYBRID_SHARD,replicas=2]": 4,
-    "fsdp2[replicas=2]": 2,
-    "fsdp2[replicas=4]": 4,
-    "fsdp2[replicas=1]": 1,
-}
 OFFLOADING = ("fsdp1[cpu_offload=true]", "fsdp2[cpu_offload=true]")
-
-
-FAMILIES = runnable(("ddp", "zero1", "fsdp1", "fsdp2"))
-
-
-def in_groups(strategies: Iterable[str], **settings: Any) -> list[Case]:
-    """AdamW with groups of parameters; without them for flat parameters, which are in one group as a whole."""
-    chosen = {strategy: "adamw" if "use_orig_params=false" in strategy else "groups" for strategy in strategies}
-    return [Case(strategy, optimizer=name, **settings) for strategy, name in chosen.items()]
-
-
-def test_ranks_train_what_one_process_would_train_on_all_the_data(check: Check, placement: Placement) -> None:
-    """The norms are about 0.7, so that 0.3 scales the gradients."""
-    check([Case(strategy) for strategy in EXACT] + in_groups(EXACT, max_norm=0.3), placement)
-
-
-def test_micro_batches_add_up_within_no_sync_and_without(check: Check, placement: Placement) -> None:
-    check([Case(strategy, 4) for strategy in EXACT] + [Case(name, 2, quiet=False) for name in EXACT], placement)
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_the_number_of_ranks_need_not_divide_anything(check: Check, cpu: Placement, ranks: int) -> None:
-    check(in_groups(EXACT, micro_batches=2, max_norm=0.3), cpu.of(ranks))
-
-
-def test_copies_of_a_sharded_model_train_as_one(check: Check, placement: Placement) -> None:
-    """At last a limit of the norm that leaves the gradients as they are."""
-    several = placement.of(4)
-    hybrid = [name for name, ranks in HYBRID.items() if ranks <= several.ranks]
-    cases = [*in_groups(hybrid, micro_batches=4, max_norm=0.3), *[Case(name, 2, quiet=False) for name in hybrid]]
-    check([*cases, *in_groups((*hybrid, *FAMILIES), max_norm=100.0)], several)
-
-
-def test_shards_may_wait_in_the_memory_of_the_cpu(check: Check, gpu_placement: Placement) -> None:
-    check([*in_groups(OFFLOADING, max_norm=0.3), *[Case(name, 4) for name in OFFLOADING]], gpu_placement)
-
-
-def test_tied_frozen_and_oddly_named_parameters_keep_their_names_and_worth(check: Check, placement: Placement) -> None:
-    check([Case(strategy, model=Tied) for strategy in (*FAMILIES, "fsdp1[sharding=NO_SHARD]")], placement)
-    check([Case(strategy, model=Module) for strategy in FAMILIES], placement)
-    check([Case(strategy, model=Half) for strategy in ("ddp", "zero1", "fsdp2")], placement)
-
-
-def test_without_blocks_the_module_is_one_unit(check: Check, placement: Placement) -> None:
-    check([Case(strategy, by_block=False) for strategy in ("fsdp1", "fsdp2")], placement)
 
 
 class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
@@ -414,17 +190,28 @@ ROUNDED = {
 TOLERANCE = {"fp16": 1e-2, "bf16": 1e-1}  # of the largest; one rounding is 2**-11 and 2**-8, and there are many
 
 
-def test_narrow_types_are_said_and_cost_what_they_must(check: Check, alone: Alone, placement: Placement) -> None:
+def first_gradients(ctx: RankContext, cases: tuple[Case, ...]) -> list[tuple[str, dict[str, Tensor | None]]]:
+    """The precision that each strategy says it has, and the gradients of the first step."""
+    found: list[tuple[str, dict[str, Tensor | None]]] = []
+    for case in cases:
+        parallel, _ = prepared(ctx, case)
+        assert parallel.gradients is not None
+        backward(ctx, case, parallel, 0)
+        found.append((parallel.precision, parallel.gradients()))
+    return found
+
+
+def test_narrow_types_are_said_and_cost_what_they_must(run_on: RunOn, alone: Alone, placement: Placement) -> None:
     several = placement.of(3)
-    for precision, tolerance in TOLERANCE.items():
-        cases = tuple(Case(strategy) for strategy, said in ROUNDED.items() if said == precision)
-        (exact, *_) = alone(several, train_alone, cases, several.ranks)
-        for trained in check(cases, several, tolerance)[0]:
-            assert trained.precision == precision
-            found = trained.gradients["first.weight"]
-            assert found is not None
-            assert found.dtype == torch.float32
-            assert off(found, exact.gradients["first.weight"]) > 1e-5  # so it really was narrow
+    exact = alone(several, first_gradients_alone, several.ranks, 1)[0]
+    cases = tuple(Case(strategy) for strategy in ROUNDED)
+    for case, (precision, gradients) in zip(cases, run_on(several, first_gradients, cases)[0], strict=True):
+        assert precision == ROUNDED[case.strategy]
+        compare_gradients(gradients, exact, TOLERANCE[precision], f"{case} on {several}")
+        found = gradients["first.weight"]
+        assert found is not None
+        assert found.dtype == torch.float32
+        assert off(found, exact["first.weight"]) > 1e-5  # so it really was narrow
 
 
 def calls_of_a_step(ctx: RankContext, cases: list[Case]) -> list[tuple[Counter[str], Counter[str]]]:

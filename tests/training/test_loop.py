@@ -473,7 +473,7 @@ def test_compiling_inside_the_timed_steps_is_refused(make_ctx: Any) -> None:
 def headroom_of_rank(ctx: RankContext) -> MemoryHeadroom:
     """Rank 0 needs 30 bytes and reads that 100 are available, rank 1 needs 31 and reads 104."""
     with patch("pytest_ddpperf.instruments.host.available_memory", lambda: 100 + 4 * ctx.rank):
-        return headroom_for(30 + ctx.rank, ctx.device)
+        return headroom_for(30 + ctx.rank, ctx)
 
 
 def test_the_ranks_share_the_memory_of_the_machine_and_know_the_same(launcher: Launcher) -> None:
@@ -488,4 +488,4 @@ def test_the_ranks_share_the_memory_of_the_machine_and_know_the_same(launcher: L
 
 def test_where_nothing_is_told_there_is_room(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddpperf.instruments.host.available_memory", lambda: None)
-    assert headroom_for(2**50, make_ctx().device).enough
+    assert headroom_for(2**50, make_ctx()).enough

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -65,14 +65,14 @@ def read_back() -> dict[str, object]:
     }
 
 
-def trained_beside(ctx: RankContext, precision: str, by_user: Callable[[], None]) -> dict[str, object]:
-    """What holds for steps of a workload whose optimizer comes with settings of its own, as on a GPU."""
+def trained_beside(ctx: RankContext, precision: str, by_user: Sequence[Callable[[], None]]) -> dict[str, object]:
+    """What holds for steps of a workload whose optimizer comes with this rank's settings, as alone on a GPU."""
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
-        by_user()
+        by_user[ctx.rank]()
         return torch.optim.SGD(parameters, lr=0.1)
 
-    on_gpu = replace(ctx, device=torch.device("cuda", 0))
+    on_gpu = replace(ctx, device=torch.device("cuda", 0), rank=0, world_size=1)
     with (
         patch.object(nn.Module, "to", lambda module, _device: module),
         patch.object(torch.cuda, "get_device_capability", lambda _device: (9, 0)),
@@ -100,12 +100,16 @@ if HAS_NEW_SWITCHES:
     }
 
 
-@pytest.mark.parametrize("by_user", SETTINGS)
-def test_fp32_rules_out_tf32_whatever_the_workload_has_set(launcher: Launcher, by_user: str) -> None:
-    given = SETTINGS[by_user]
-    for precision, new, old in (("fp32", "ieee", (False, False, "highest")), ("tf32", "tf32", (True, True, "high"))):
-        rank = launcher.run(trained_beside, precision, given, world_size=1, backend="gloo", device="cpu").rank(0)
-        assert rank == {"new": [new] * 3 if HAS_NEW_SWITCHES else [], "old": old}
+@pytest.mark.parametrize(
+    ("precision", "new", "old"), [("fp32", "ieee", (False, False, "highest")), ("tf32", "tf32", (True, True, "high"))]
+)
+def test_fp32_rules_out_tf32_whatever_the_workload_has_set(
+    launcher: Launcher, precision: str, new: str, old: tuple[bool, bool, str]
+) -> None:
+    given, how = list(SETTINGS.values()), {"world_size": len(SETTINGS), "backend": "gloo", "device": "cpu"}
+    ranks = launcher.run(trained_beside, precision, given, **how).values  # type: ignore[arg-type]
+    for by_user, rank in zip(SETTINGS, ranks, strict=True):
+        assert rank == {"new": [new] * 3 if HAS_NEW_SWITCHES else [], "old": old}, by_user
 
 
 def test_only_fp16_is_scaled_and_by_the_strategys_own_scaler_if_it_has_one() -> None:

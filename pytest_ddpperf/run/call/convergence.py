@@ -3,107 +3,75 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
-from typing import Any, Literal, cast
+from typing import Any
 
 from pytest_ddpperf.errors import QualityLost, SettingError, WorkloadError
 from pytest_ddpperf.judge.quality import QualityRules, held, lost, trained
-from pytest_ddpperf.parsers import fraction, positive_int, three_or_more
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve
+from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.call.benchmark import BenchmarkRun
 from pytest_ddpperf.run.call.variant import Variant
-from pytest_ddpperf.run.call.ways import GivenStrategies, GivenStrategy, several
+from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
 from pytest_ddpperf.training.workload import Workload, located, require_same_names
 
-MIN_WAYS = 2
 POINTS = 10  # of a curve, where the call does not say how many steps lie between them
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingPlan:
-    """How long trainings are, how often they are made, and what they are held to."""
-
-    steps: int
-    every: int
-    launches: int
-    metric: str | None  # None for the first that is evaluated, or the loss
-    better: Literal["higher", "lower"]
-    tolerance: float
-
-
-def ways_of(
-    subject: object, strategies: GivenStrategies, more: Mapping[str, Callable[..., Any]]
-) -> Mapping[str, GivenStrategy]:
-    """The strategies that are trained by, by name."""
-    listed = isinstance(strategies, Iterable) and not isinstance(strategies, (str, Strategy))
-    given: Any = strategies if isinstance(strategies, Mapping) else list(cast("Iterable[Any]", strategies or ()))
-    if not isinstance(subject, Workload) or not listed or len(given) < MIN_WAYS:
+def job_of(
+    workload: Workload,
+    strategies: Sequence[Strategy],
+    settings: Settings,
+    *,
+    every: int | None,
+    launches: int,
+    metric: str | None,
+    better: str,
+) -> ConvergeJob:
+    """Returns what the first launch of a call does; SettingError for an argument that does not fit."""
+    steps = settings.steps or 1
+    every = max(1, steps // POINTS) if every is None else every
+    for word, value, least in (("every", every, 1), ("launches", launches, 3)):
+        if not isinstance(value, int) or value < least:
+            raise SettingError(f"ddpperf.converge({word}={value!r}): expected a whole number of at least {least}")
+    if better not in {"higher", "lower"}:
+        raise SettingError(f"ddpperf.converge(better={better!r}): expected one of higher, lower")
+    if metric not in {None, LOSS} and workload.evaluate is None:
         raise SettingError(
-            "ddpperf.converge: expected a Workload and a list of two strategies or more, such as ['ddp', 'fsdp2']"
-        )
-    return {
-        name: way.strategy for name, way in several(subject, given, None, more=more, verb="converge").by_name.items()
-    }
-
-
-def plan_of(workload: Workload, **given: Any) -> TrainingPlan:
-    """Returns what the arguments of a call ask for; SettingError for one that does not fit."""
-    if given["every"] is None:
-        given["every"] = max(1, (given["steps"] if isinstance(given["steps"], int) else 1) // POINTS)
-    parsers = {"steps": positive_int, "every": positive_int, "launches": three_or_more, "tolerance": fraction}
-    given |= {word: _parsed(word, given[word], parse) for word, parse in parsers.items()}
-    if given["better"] not in {"higher", "lower"}:
-        raise SettingError(f"ddpperf.converge(better={given['better']!r}): expected one of higher, lower")
-    if given["metric"] not in {None, LOSS} and workload.evaluate is None:
-        raise SettingError(
-            f"ddpperf.converge(metric={given['metric']!r}): this Workload evaluates nothing; give it "
+            f"ddpperf.converge(metric={metric!r}): this Workload evaluates nothing; give it "
             "evaluate=lambda model, device: ..., which returns a number"
         )
-    return TrainingPlan(**given)
-
-
-def _parsed(word: str, value: object, parse: Callable[[object], Any]) -> Any:
-    try:
-        return parse(value)
-    except ValueError as error:
-        raise SettingError(f"ddpperf.converge({word}={value!r}): expected {error}") from None
-
-
-def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mapping[str, Variant]) -> Convergence:
-    """Trains by all strategies in each launch, and says how they stand to the first."""
-    __tracebackhide__ = True
-    if run.settings.compile == "step":
+    if settings.compile == "step":
         raise SettingError("compile=step: ddpperf.converge compiles no whole step; use compile=model, or compile=no")
-    names = tuple(variants)
-    first = variants[names[0]]
-    strategies = tuple(variant.resolved for variant in variants.values() if variant.resolved is not None)
+    return ConvergeJob(
+        subject=workload, strategies=tuple(strategies), settings=settings, steps=steps, every=every, metric=metric
+    )
+
+
+def converged(  # noqa: PLR0917 - what a call asks for
+    run: BenchmarkRun, test: str, variants: Mapping[str, Variant], job: ConvergeJob, better: Better, number: int
+) -> Convergence:
+    """Trains by all strategies in each of so many launches, and says how they stand to the first."""
+    __tracebackhide__ = True
+    names, first = tuple(variants), next(iter(variants.values()))
     launches = list[Sequence[tuple[RankTraining, ...]]]()
-    for number in range(plan.launches):
-        job = ConvergeJob(
-            subject=first.subject,
-            strategies=strategies,
-            settings=run.settings,
-            steps=plan.steps,
-            every=plan.every,
-            launch=number,
-            metric=plan.metric,
-        )
-        launches.append(run.trained(first, job, f"launch {number + 1} of {plan.launches}"))
+    for launch in range(number):
+        launches.append(run.trained(first, replace(job, launch=launch), f"launch {launch + 1} of {number}"))
         _require_same_start(job.subject, (*names, f"{names[0]} from weights moved by rounding"), launches[-1])
-        quantities = _quantities(job.subject, plan, launches)
+        quantities = _quantities(job, launches)
     of_way = [[[rank[way] for rank in ranks] for ranks in launches] for way in range(len(names) + 1)]
     points = launches[0][0][0].steps
     *found, moved = (
         trained(name, [_curve(ranks, points, quantities) for ranks in own], lost=_lost(own))
         for name, own in zip((*names, "moved"), of_way, strict=True)
     )
-    metric = plan.metric or quantities[min(1, len(quantities) - 1)]
-    rules = QualityRules(metric=metric, better=plan.better, tolerance=plan.tolerance)
+    metric = job.metric or quantities[min(1, len(quantities) - 1)]
+    rules = QualityRules(metric=metric, better=better, tolerance=run.settings.tolerance or 0.0)
     exact = {name for way, name in enumerate(names) if launches[0][0][0].exact and launches[0][0][way].exact}
     same_buffers = all(
         len({rank[way].buffers for rank in ranks}) == 1 for ranks in launches for way in range(len(names))
@@ -117,17 +85,15 @@ def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mappin
     )
 
 
-def _quantities(
-    workload: Any, plan: TrainingPlan, launches: Sequence[Sequence[tuple[RankTraining, ...]]]
-) -> tuple[str, ...]:
+def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining, ...]]]) -> tuple[str, ...]:
     """Returns what all trainings evaluate, the loss first; refuses a metric that is not among them."""
     names = tuple(launches[0][0][0].values)
     for rank, trainings in enumerate(launches[-1]):
         for training in (one for one in trainings if one.values):
-            require_same_names(workload, training.values, names, f"on rank {rank} in launch {len(launches)}")
-    if plan.metric is not None and plan.metric not in names:
+            require_same_names(job.subject, training.values, names, f"on rank {rank} in launch {len(launches)}")
+    if job.metric is not None and job.metric not in names:
         raise WorkloadError(
-            f"ddpperf.converge(metric={plan.metric!r}): evaluate(model, device) gave {', '.join(names[1:])}; name "
+            f"ddpperf.converge(metric={job.metric!r}): evaluate(model, device) gave {', '.join(names[1:])}; name "
             "one of these"
         )
     return names

@@ -64,10 +64,13 @@ def several(  # noqa: PLR0917 - the arguments of compare
         }
         given = f"{list(named)}"
     elif not isinstance(subject, Workload) or isinstance(strategies, (str, Strategy)) or strategies is None:
-        raise SettingError(
-            "ddpperf.compare: expected a Workload and a list of strategies, such as ['naive', 'ddp'], "
-            "what is to be compared by name, such as {'old': build, 'new': other_build}, "
+        others = (
+            ", what is to be compared by name, such as {'old': build, 'new': other_build}, "
             "or settings by name, such as ways={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
+        )
+        raise SettingError(
+            f"ddpperf.{verb}: expected a Workload and a list of strategies, such as ['naive', 'ddp']"
+            f"{others * (verb == 'compare')}"
         )
     elif isinstance(strategies, Mapping):
         named = {str(name): Contender(subject=subject, strategy=each) for name, each in strategies.items()}

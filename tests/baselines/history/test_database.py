@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
+import os
 import signal
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.against.git import Checkout
+from pytest_ddpperf.baselines.history import database
 from pytest_ddpperf.baselines.history.database import (
     HistoryRun,
     ensure_recordable,
@@ -132,30 +134,44 @@ def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
     assert entries(file, "lost") == ()
 
 
-WRITER = """
-import sys
-sys.path[:0] = {path!r}
-from pathlib import Path
-from pytest_ddpperf.baselines.history import database as history
-from tests.factories import make_new_result, make_series
+def write(file: Path, who: str, times: int, last: Callable[[], None] | None = None) -> None:
+    """Records 20 results as often; with ``last`` once more, and calls that after the last one of these."""
+    run = HistoryRun(date="2026-01-12T10:00:00+00:00", commit=who * 40, branch="main")
+    results = [make_new_result(f"t.py::test_{i}", make_series("step_time", 0.04)) for i in range(20)]
+    for _ in range(times):
+        record(file, run, results)
+    if last is None:
+        return
+    insert = database._insert_result
 
-file, who = Path(sys.argv[1]), sys.argv[2]
-run = history.HistoryRun(date="2026-01-12T10:00:00+00:00", commit=who * 40, branch="main")
-results = [make_new_result(f"t.py::test_{{i}}", make_series("step_time", 0.04)) for i in range(20)]
-"""
+    def inserted(connection: Any, number: Any, result: Any) -> None:
+        connection.execute("PRAGMA cache_size = 1")  # so that pages reach the file before the end
+        insert(connection, number, result)
+        if result is results[-1]:
+            last()
+
+    vars(database)["_insert_result"] = inserted
+    record(file, run, results)
 
 
-def start(script: str, *arguments: object) -> subprocess.Popen[str]:
-    code = WRITER.format(path=sys.path) + script
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], text=True, stdout=subprocess.PIPE)
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ends(*calls: tuple[Any, ...]) -> list[int | None]:
+    """How processes end that write at the same time."""
+    processes = [multiprocessing.get_context("fork").Process(target=write, args=call) for call in calls]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
 
 
 def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     """They also race to make the file. Every run is there, whole."""
     file = tmp_path / "history.sqlite"
-    script = "for _ in range(10): history.record(file, run, results)"
-    with_names = [start(script, file, who) for who in "abcd"]
-    assert [process.communicate()[0] or process.returncode for process in with_names] == [0] * 4
+    assert ends(*((file, who, 10) for who in "abcd")) == [0] * 4
     found = entries(file, "step_time")
     assert len(found) == 4 * 10 * 20
     assert {who: sum(entry.run.commit == who * 40 for entry in found) for who in "abcd"} == dict.fromkeys("abcd", 200)
@@ -168,24 +184,7 @@ def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> Non
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_process_that_dies_while_it_writes_leaves_nothing(tmp_path: Path, before: int) -> None:
     file = tmp_path / "history.sqlite"
-    script = """
-for _ in range(int(sys.argv[3])):
-    history.record(file, run, results)
-insert = history._insert_result
-
-def die(connection, number, result):
-    connection.execute("PRAGMA cache_size = 1")  # so that pages reach the file before the end
-    insert(connection, number, result)
-    if result is results[-1]:
-        import os, signal
-        os.kill(os.getpid(), signal.SIGKILL)
-
-history._insert_result = die
-history.record(file, run, results)
-"""
-    process = start(script, file, "a", before)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    assert ends((file, "a", before, killed)) == [-signal.SIGKILL]
     assert (tmp_path / "history.sqlite-journal").stat().st_size > 0
     ensure_recordable(file)
     assert len(entries(file, "step_time")) == 20 * before

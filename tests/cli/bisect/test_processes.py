@@ -146,12 +146,23 @@ def test_what_pytest_will_not_run_is_told_in_its_words(
     assert "\n" not in str(caught.value)
 
 
+ADDED = """
+from pytest_ddpperf import Metric
+
+
+def pytest_ddpperf_metrics():
+    return [Metric(name="work", unit="1", better="lower", family="absolute", scale="ratio", samples=len)]
+"""
+
+
 def test_a_probe_of_one_test_leaves_out_the_others_that_the_arguments_name(project: Callable[..., Path]) -> None:
+    """It may follow a metric that a hook adds."""
     root = project([STEP.format(calls=0, work=0)] * 2)
     between = commits_between("v0", "v1", root)
     (root / "test_more.py").write_text("def test_skips():\n    assert False\n")
     named = ("-k", "skips", "test_demo.py", "test_more.py")
-    outcome = run_probe(Probe(between.bad, test="test_demo.py::test_skips"), between.good, named)
+    (root / "conftest.py").write_text(ADDED)
+    outcome = run_probe(Probe(between.bad, test="test_demo.py::test_skips", metric="work"), between.good, named)
     assert outcome.failures == {"test_demo.py::test_skips": "Skipped: not today"}
 
 
@@ -163,15 +174,6 @@ def test_a_probe_tells_why_a_file_cannot_be_collected(project: Callable[..., Pat
     assert outcome.failures == {"test_more.py": "ValueError: half done"}
 
 
-ADDED = """
-from pytest_ddpperf import Metric
-
-
-def pytest_ddpperf_metrics():
-    return [Metric(name="work", unit="1", better="lower", family="absolute", scale="ratio", samples=len)]
-"""
-
-
 def test_a_metric_that_neither_we_nor_a_hook_has_is_refused_before_anything_is_measured(
     project: Callable[..., Path],
 ) -> None:
@@ -179,9 +181,6 @@ def test_a_metric_that_neither_we_nor_a_hook_has_is_refused_before_anything_is_m
     between = commits_between("v0", "v1", root)
     with pytest.raises(SettingError, match=r"^pytest: --metric work: there is no such metric; there are step_time, "):
         run_probe(Probe(between.bad, metric="work"), between.good, ())
-    (root / "conftest.py").write_text(ADDED)
-    found = run_probe(Probe(between.bad, metric="work"), between.good, ("-k", "skips"))
-    assert found.failures == {"test_demo.py::test_skips": "Skipped: not today"}
 
 
 CODE = """

@@ -340,11 +340,8 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
         assert capsys.readouterr().err == f"ddpperf: error: {name} is no file of Python: name a script that trains\n"
 
 
-@pytest.mark.parametrize(
-    "train",
-    [TRAIN, pytest.param(PLAIN, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.slow)],
-    ids=["ddp", "plain", "nothing"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("train", [PLAIN, None], ids=["plain", "nothing"])
 def test_what_is_written_runs_green_at_once(inner: pytest.Pytester, here: Path, train: str | None) -> None:
     if train is not None:
         (here / "train.py").write_text(train)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import threading
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,11 @@ def test_the_stacks_of_every_rank_are_taken_twice(launcher: Launcher) -> None:
         import torch.distributed as dist
 
         def read_batch() -> None:
-            time.sleep(60.0)
+            for _ in range(100):  # of which faulthandler lists all, and then no main thread
+                threading.Thread(target=threading.Event().wait, daemon=True).start()
+            os.read(os.pipe()[0], 1)  # signal.pause would end with the signal that asks for stacks
 
+        print("rank", ctx.rank, "is here")
         if ctx.rank == 1 and moving:
             exec(compile("import time\n" + 6000 * "time.sleep(0.01)\n", "/x/data.py", "exec"))  # noqa: S102
         if ctx.rank == 1:
@@ -69,16 +72,17 @@ def test_the_stacks_of_every_rank_are_taken_twice(launcher: Launcher) -> None:
 
     def late(moving: bool) -> RanksTimedOut:  # noqa: FBT001
         with pytest.raises(RanksTimedOut) as caught:
-            launcher.run(holds_up, moving, world_size=3, device="cpu", backend="gloo", timeout=2.0)
+            launcher.run(holds_up, moving, world_size=3, device="cpu", backend="gloo", timeout=1.0)
         return caught.value
 
     hangs, slow = late(moving=False), late(moving=True)
     assert hangs.rank == slow.rank == 1
-    assert hangs.headline.startswith("ranks 0, 2 of 3 blocked after 2 s in all_reduce")
+    assert hangs.headline.startswith("ranks 0, 2 of 3 blocked after 1 s in all_reduce")
     assert "; rank 1 standing at " in hangs.headline
     assert hangs.headline.endswith(" in read_batch")
     assert "no rank moved within 0.5 s, so the launch hangs" in str(hangs)
     assert str(hangs).count("in read_batch") == 2  # the heading and one listing
+    assert ("rank 1 stdout", "rank 1 is here\n") in hangs.sections
     assert "; rank 1 moving at " in slow.headline
     assert "rank 1 moved on at the deadline, so the launch may only be slow" in str(slow)
 

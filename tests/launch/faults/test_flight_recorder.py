@@ -386,13 +386,13 @@ def test_at_the_deadline_the_collective_of_gloo_and_its_number_are_told(launcher
 
     def late(function: Any, world_size: int) -> RanksTimedOut:
         with pytest.raises(RanksTimedOut) as caught:
-            launcher.run(function, world_size=world_size, backend="gloo", device="cpu", timeout=2)
+            launcher.run(function, world_size=world_size, backend="gloo", device="cpu", timeout=1)
         return caught.value
 
     waits = late(train, 4)
     assert waits.rank == 1
     assert re.fullmatch(
-        r"ranks 2, 3 of 4 blocked after 2 s in all_reduce #3 \(\S+:\d+ in train\); "
+        r"ranks 2, 3 of 4 blocked after 1 s in all_reduce #3 \(\S+:\d+ in train\); "
         r"rank 0 in all_reduce #3 \(\S+:\d+ in train\); rank 1 standing at \S+:\d+ in read_batch",
         waits.headline,
     )

@@ -182,7 +182,7 @@ def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two:
         total(ctx)
 
     with pytest.raises(RanksTimedOut) as caught:
-        run(two[1], waits_for_nothing, timeout=2.0)
+        run(two[1], waits_for_nothing, timeout=1.0)
     assert caught.value.rank == 1
     assert "in waits_for_nothing" in str(caught.value)
     assert run(two[1], total).values == (3.0, 3.0)

@@ -173,10 +173,8 @@ def read_after_an_earlier_run(_: RankContext) -> tuple[bool, bool]:
     return found == new, tried == [True]
 
 
-@pytest.mark.slow
-def test_a_card_of_an_earlier_run_in_the_same_store_is_passed_over() -> None:
-    with Launcher() as launcher:
-        result = launcher.run(read_after_an_earlier_run, world_size=1, device="cpu", backend="gloo", timeout=30)
+def test_a_card_of_an_earlier_run_in_the_same_store_is_passed_over(launcher: Launcher) -> None:
+    result = launcher.run(read_after_an_earlier_run, world_size=1, device="cpu", backend="gloo", timeout=30)
     assert result.values == ((True, True),)
 
 
@@ -201,9 +199,7 @@ def left_in_the_store(_: RankContext, readers: tuple[int, ...]) -> list[bool]:
     return left
 
 
-def test_the_last_node_deletes_the_card_that_whoever_reaches_the_store_can_read() -> None:
+def test_the_last_node_deletes_the_card_that_whoever_reaches_the_store_can_read(launcher: Launcher) -> None:
     """The first run has ended before all nodes have come."""
-    with Launcher() as launcher:
-        alone = {"world_size": 1, "device": "cpu", "backend": "gloo"}
-        result = launcher.run(left_in_the_store, (1, 2, 2), timeout=60, **alone)  # type: ignore[arg-type]
+    result = launcher.run(left_in_the_store, (1, 2, 2), world_size=1, device="cpu", backend="gloo", timeout=60)
     assert result.values == ([True, True, False, True, False],)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -15,43 +14,42 @@ from torch import ones
 pytestmark = pytest.mark.ddpperf(world_size=2, device="cpu", backend="gloo", counts="only", timeout=60)
 
 
-{mark}
-def test_it(ddpperf):
-    def build(ctx):
-        return lambda: [dist.all_reduce(ones(2)) for _ in range({calls})] and None
+def build_of(calls):
+    return lambda ctx: lambda: [dist.all_reduce(ones(2)) for _ in range(calls)] and None
 
-    ddpperf.check(build, name="mine")
+
+def test_it(ddpperf):
+    ddpperf.check(build_of(CALLS), name="mine")
+
+
+@pytest.mark.ddpperf(MARK)
+def test_marked(ddpperf):
+    ddpperf.check(build_of(CALLS + (CALLS > 1)), name="mine")
 """
 
 
-def run(inner: pytest.Pytester, calls: int, *options: str, mark: str = "") -> tuple[pytest.RunResult, dict[str, Any]]:
-    inner.makepyfile(test_suite=SUITE.format(calls=calls, mark=mark))
-    done = inner.runpytest("--ddpperf-report=json:run.json", *options)
-    (found,) = json.loads((inner.path / "run.json").read_text())["results"]
-    return done, found
+def suite_of(calls: int, mark: str) -> str:
+    return SUITE.replace("CALLS", str(calls)).replace("MARK", mark)
 
 
 def test_what_a_run_or_a_test_accepts_fails_nothing_up_to_its_limit(inner: pytest.Pytester) -> None:
-    run(inner, 1, "--ddpperf-save")
     names = ("collective_calls", "collective_bytes", "operators", "peak_tensor_bytes")
-    options = [f"--ddpperf-allow=test_suite.py::test_it {name}" for name in names]
-    allowed, result = run(inner, 3, *options, "--ddpperf-allow=test_site.py::test_it operators")
-    allowed.assert_outcomes(passed=1)
-    allowed.stdout.fnmatch_lines(["*-allow='test_site.py::test_it operators': no benchmark that ran belongs to*"])
-    allowed.stdout.no_fnmatch_line("*test_suite.py::test_it operators': no benchmark*")
-    assert result["verdict"] == "unchanged"
-    assert "accepted: collective_calls 1 -> 3 (--ddpperf-allow)" in result["findings"]
-    assert (result["metrics"]["collective_calls"]["verdict"], result["failure"]) == ("regressed", "")
-
     limits = {"collective_calls": "+2", **dict.fromkeys(names[1:], "+900%")}
-    mark = f"@pytest.mark.ddpperf(accept={limits}, reason='more buckets')"
-    accepted, result = run(inner, 3, mark=mark)
-    accepted.assert_outcomes(passed=1)
-    assert "accepted: collective_calls 1 -> 3 (more buckets)" in result["findings"]
-
-    beyond, result = run(inner, 4, mark=mark)
-    beyond.assert_outcomes(failed=1)
-    assert "worse than what is accepted: collective_calls 1 -> 4 (more buckets)" in result["findings"]
+    mark = f"accept={limits}, reason='more buckets'"
+    inner.makepyfile(test_suite=suite_of(1, mark))
+    inner.runpytest("--ddpperf-save").assert_outcomes(passed=2)
+    inner.makepyfile(test_suite=suite_of(3, mark))
+    options = [f"--ddpperf-allow=test_suite.py::test_it {name}" for name in names]
+    options += ["--ddpperf-allow=test_site.py::test_it operators", "--ddpperf-report=json:run.json"]
+    run = inner.runpytest(*options)
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.fnmatch_lines(["*-allow='test_site.py::test_it operators': no benchmark that ran belongs to*"])
+    run.stdout.no_fnmatch_line("*test_suite.py::test_it operators': no benchmark*")
+    allowed, beyond = json.loads((inner.path / "run.json").read_text())["results"]
+    assert allowed["verdict"] == "unchanged"
+    assert "accepted: collective_calls 1 -> 3 (--ddpperf-allow)" in allowed["findings"]
+    assert (allowed["metrics"]["collective_calls"]["verdict"], allowed["failure"]) == ("regressed", "")
+    assert "worse than what is accepted: collective_calls 1 -> 4 (more buckets)" in beyond["findings"]
 
 
 @pytest.mark.parametrize(
@@ -62,15 +60,15 @@ def test_what_a_run_or_a_test_accepts_fails_nothing_up_to_its_limit(inner: pytes
     ],
 )
 def test_an_acceptance_without_a_reason_or_a_limit_is_refused(inner: pytest.Pytester, mark: str, problem: str) -> None:
-    inner.makepyfile(test_suite=SUITE.format(calls=1, mark=f"@pytest.mark.ddpperf({mark})"))
+    inner.makepyfile(test_suite=suite_of(1, mark))
     done = inner.runpytest("-q")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([f"ERROR: {problem}"])
 
 
 def test_an_accepted_metric_that_nobody_knows_is_refused_before_anything_is_measured(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_suite=SUITE.format(calls=1, mark=""))
+    inner.makepyfile(test_suite=suite_of(1, ""))
     done = inner.runpytest("-q", "--ddpperf-allow=test_suite.py step_tim")
-    done.assert_outcomes(failed=1)
+    done.assert_outcomes(failed=2)
     done.stdout.fnmatch_lines(["*accepted: there is no metric 'step_tim'; did you mean step_time?*"])
     done.stdout.no_fnmatch_line("*ddpperf time*")  # of what was launched

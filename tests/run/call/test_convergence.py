@@ -11,6 +11,7 @@ from tests.factories import NEEDS_FSDP2
 SUITE = """
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,11 +65,28 @@ def run(inner: pytest.Pytester, body: str, *options: str) -> pytest.RunResult:
 
 @NEEDS_FSDP2
 def test_strategies_that_average_train_alike(inner: pytest.Pytester) -> None:
-    """A mean over ranks of 12 steps in points of 5, from other weights and batches in each launch."""
+    """A mean over ranks of 12 steps in points of 5, from other weights and batches in each launch.
+
+    A test that a budget lets run twice, for a benchmark that is open, makes its trainings once.
+    """
     result = run(
         inner,
         """
-def test_it(ddpperf):
+from pytest_ddpperf.run.budget import allocation
+from pytest_ddpperf.run.call import convergence
+
+made, begun = [], []
+real = convergence.converged
+
+
+def test_it(ddpperf, monkeypatch, request):
+    monkeypatch.setattr(convergence, "converged", lambda *given: made.append(1) or real(*given))
+    asked = allocation.TimeRequest(priority=allocation.Priority.SEE, wanted=3.0)
+    patched = pytest.MonkeyPatch()
+    request.session.config.add_cleanup(patched.undo)
+    patched.setattr(allocation, "request_of", lambda results, look: asked)
+    begun.append(1)
+    test_other(ddpperf)
     ways = {"ddp": "ddp", "own": averaging, "fsdp2": "fsdp2"}
     found = ddpperf.converge(workload, strategies=ways, every=5, **train)
     assert found.metric == "accuracy"
@@ -82,10 +100,17 @@ def test_it(ddpperf):
     assert found.final("own", "loss").samples == pytest.approx((first, second, third), rel=1e-4)
     assert [row.agreement for row in found.kept] == ["equal"] * 4
     assert all(row.allowed < 0.02 for row in found.kept)
+    assert made == [1]
+    Path("begun").write_text(str(len(begun)))
+
+
+def test_other(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, launches=2, steps=5, warmup=1, counts="off", world_size=1)
 """,
-        "--ddpperf-report=json:found.json",
+        *("--ddpperf-report=json:found.json", "--ddpperf-budget=20s"),
     )
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=2)
+    assert (inner.path / "begun").read_text() == "2"
     result.stdout.fnmatch_lines(["*ddpperf convergence*", "*test_it ddp *first*", "*test_it own *equal*"])
     (found,) = json.loads((inner.path / "found.json").read_text())["convergences"]
     assert [len(one["curves"]) for one in found["strategies"]] == [3, 3, 3]
@@ -111,27 +136,6 @@ def test_accepted(ddpperf):
     result.stdout.fnmatch_lines(["*wrong ends with loss *, ddp with *", "*ddpperf.check(workload, strategy=*"])
     result.stdout.fnmatch_lines(["test_accepted wrong *differs*"])
     result.stdout.no_fnmatch_line("*run/call/convergence.py*")
-
-
-def test_within_a_budget_trainings_are_made_once(inner: pytest.Pytester) -> None:
-    result = run(
-        inner,
-        """
-from pytest_ddpperf.run.call import convergence
-
-made = []
-real = convergence.converged
-convergence.converged = lambda *given: made.append(1) or real(*given)
-
-
-def test_it(ddpperf):
-    ddpperf.converge(workload, strategies=["ddp", "flat"], **train)
-    assert made == [1]
-""",
-        "--ddpperf-budget=20s",
-    )
-    result.assert_outcomes(passed=1)
-    assert [line for line in result.outlines if line.startswith("test_it flat ")] != []
 
 
 def test_a_training_that_is_lost_is_a_verdict_on_its_strategy_alone(inner: pytest.Pytester) -> None:
@@ -179,9 +183,9 @@ def test_it(ddpperf, at, every, said):
 
 BOTH = "strategies=['ddp', 'flat']"
 WRONG = {
-    "workload, strategies=['ddp']": "expected a Workload and a list of two strategies or more",
-    f"averaging, {BOTH}": "expected a Workload and a list of two strategies or more",
-    "workload, strategies='ddp'": "expected a Workload and a list of two strategies or more",
+    "workload, strategies=['ddp']": "ddpperf.converge(strategies=['ddp']): expected two or more strategies",
+    f"averaging, {BOTH}": "ddpperf.converge: expected a Workload and a list of strategies, such as ['naive', 'ddp']",
+    "workload, strategies='ddp'": "ddpperf.converge: expected a Workload and a list of strategies, such as",
     f"workload, {BOTH}, every=0": "ddpperf.converge(every=0): expected a whole number of at least 1",
     f"workload, {BOTH}, **train | {{'launches': 2}}": "(launches=2): expected a whole number of at least 3",
     f"workload, {BOTH}, compile='step'": "compile=step: ddpperf.converge compiles no whole step; use compile=model",
@@ -196,7 +200,7 @@ WRONG = {
     f"workload, {BOTH}, metric='f1'": "evaluate(model, device) gave accuracy; name one of these",
     f"replace(workload, evaluate=lambda m, d: 'good'), {BOTH}": "gave metric='good': evaluate(model, device) must",
     f"replace(workload, evaluate=lambda m, d: {{'loss': 1}}), {BOTH}": "gave a metric named loss, which is that of",
-    f"replace(workload, batch=alike), {BOTH}": "alike (test_converge.py:47) gave ranks 0 and 1 the same first batch",
+    f"replace(workload, batch=alike), {BOTH}": "alike (test_converge.py:48) gave ranks 0 and 1 the same first batch",
     f"replace(workload, batch=going_on), {BOTH}": "gave flat another batch than ddp at step 1 on rank 0",
     f"replace(workload, model=growing), {BOTH}": "gave flat other weights than ddp on rank 0: it must give every str",
 }

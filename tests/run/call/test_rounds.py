@@ -276,13 +276,6 @@ def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
     assert judge.diagnosed == [(found,)]  # what is reported has the remark
 
 
-def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
-    (measured,), _, _, _ = run_script([variant()], given(4, 0, 2, 60), [Action("stop")])
-    assert measured.launches[0].step_times == (STEP,) * 4
-    assert measured["step_time"].value == pytest.approx(STEP)
-    assert measured["throughput"].value == pytest.approx(8 / STEP)  # two ranks with four samples each
-
-
 @pytest.mark.parametrize(
     ("what", "plan"),
     [
@@ -413,16 +406,6 @@ def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
     first, second = (fresh(interim[0]) for interim in judge.looks)
     assert (len(first), len(second)) == (2, 2)
     assert measured.launches == (*first, *second)
-
-
-def test_a_confirmation_has_no_fewer_launches_than_made_it_necessary() -> None:
-    """The pilot and seven launches of 0.5 s take 4 s of 4.5 s, and the seven that have to confirm all of 3.5 s."""
-    answers = [Action("more", 1)] * 3 + [Action("confirm", 7), Action("more", 1)]
-    (measured,), machine, judge, _ = run_script([variant()], given(5, 0, 4, 4.5), answers)
-    assert [len(fresh(one)) for (one,) in judge.looks] == [4, 5, 6, 7, 7]
-    assert machine.told[:-1] == [Purpose.TIMES] * 15
-    assert [finding.code for finding in measured.findings] == ["suspected", "no_time_to_diagnose"]
-    assert measured.findings[0].facts == {"metrics": (), "launches": 7}
 
 
 def test_screening_leaves_the_other_half_to_the_confirmation() -> None:

@@ -62,8 +62,11 @@ def suite(inner: pytest.Pytester) -> pytest.Pytester:
     return inner
 
 
-def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester) -> None:
-    """The ini file names all of them."""
+def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ini file names all of them; a job of GitHub has the page in its summary, behind what is there."""
+    summary = suite.path / "summary.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     lines = "".join(f"\n    {kind}:out/{kind}" for kind in ("json", *KINDS))
     suite.makeini(f"[pytest]\nddpperf_report ={lines.replace('out/json', 'run.json')}\n")
     suite.runpytest().assert_outcomes(passed=1)
@@ -71,6 +74,11 @@ def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester) ->
     assert document.results[0].metrics["collective_calls"].value == 1
     for kind in KINDS.values():
         assert (suite.path / "out" / kind.name).read_text() == kind.render(document)
+    head, mark, page = summary.read_text().partition(MARK)
+    assert (head, mark) == ("before\n", MARK)
+    assert MARK not in page
+    assert "## ddpperf: 1 new" in page
+    assert (suite.path / "out" / "markdown").read_text().endswith(page)
 
 
 def test_pictures_and_junit_have_the_figures_of_the_runs_json_file(inner: pytest.Pytester) -> None:
@@ -92,14 +100,6 @@ def test_pictures_and_junit_have_the_figures_of_the_runs_json_file(inner: pytest
     assert "ddpperf custom w2 step_time change" not in found["test_step"]
 
 
-def test_a_place_for_pictures_that_cannot_be_is_refused_before_the_first_test(suite: pytest.Pytester) -> None:
-    run = suite.runpytest("--ddpperf-report=plots:test_suite.py")
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(
-        ["ERROR: --ddpperf-report=plots:*test_suite.py: pictures cannot be written there: it is a file; *"]
-    )
-
-
 def test_a_fault_of_one_file_costs_no_other(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(_: object) -> str:
         raise ZeroDivisionError("by a fault of ours")
@@ -118,19 +118,6 @@ def test_a_fault_of_one_file_costs_no_other(suite: pytest.Pytester, monkeypatch:
         ]
     )
     assert (suite.path / "a.txt").is_file()
-
-
-def test_a_job_of_github_has_the_page_in_its_summary(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind what is there."""
-    summary = suite.path / "summary.md"
-    summary.write_text("before\n")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    suite.runpytest("--ddpperf-report=markdown:comment.md", "--ddpperf-report=csv:out.csv").assert_outcomes(passed=1)
-    head, mark, page = summary.read_text().partition(MARK)
-    assert (head, mark) == ("before\n", MARK)
-    assert MARK not in page
-    assert "## ddpperf: 1 new" in page
-    assert (suite.path / "comment.md").read_text().endswith(page)
 
 
 @pytest.mark.parametrize(

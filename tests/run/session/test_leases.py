@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import multiprocessing
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import pytest
@@ -19,37 +21,34 @@ from pytest_ddpperf.run.session.leases import CPU, Holder, Leases, Locks, holder
 
 ONE, TWO, THREE = "0000:1b:00.0", "0000:5d:00.0", "0000:9a:00.0"
 GPUS = Gpus(names=("H100",) * 3, pci=(ONE, TWO, THREE))
-HOLD = """
-import sys
-from pathlib import Path
-from pytest_ddpperf.run.session.leases import Locks
-locks = Locks(Path(sys.argv[1]))
-assert locks.take(sys.argv[3:], shared=sys.argv[2] == "shared") is None
-print("held", flush=True)
-sys.stdin.read()
-"""
-Hold = Callable[..., "subprocess.Popen[str]"]
+FORK = multiprocessing.get_context("fork")
+Hold = Callable[..., ForkProcess]
+
+
+def holds(folder: Path, names: Sequence[str], how: str, told: Connection) -> None:
+    os.chdir(folder)
+    locks = Locks(folder)
+    told.send(locks.take(names, shared=how == "shared"))
+    signal.pause()
 
 
 @pytest.fixture
 def hold(tmp_path: Path) -> Iterator[Hold]:
-    """Has another process hold locks until its input ends."""
-    started: list[subprocess.Popen[str]] = []
+    """Has another process hold locks until it is killed."""
+    started: list[ForkProcess] = []
 
-    def begin(*names: str, how: str = "alone") -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", HOLD, str(tmp_path), how, *names]
-        process = subprocess.Popen(
-            command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
-        )
+    def begin(*names: str, how: str = "alone") -> ForkProcess:
+        ours, theirs = FORK.Pipe()
+        process = FORK.Process(target=holds, args=(tmp_path, names, how, theirs))
+        process.start()
         started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+        assert ours.recv() is None
         return process
 
     yield begin
     for process in started:
         process.kill()
-        process.communicate()
+        process.join()
 
 
 def leases(folder: Path, seconds: float | None = 0.0, told: list[str] | None = None) -> Leases:
@@ -59,11 +58,11 @@ def leases(folder: Path, seconds: float | None = 0.0, told: list[str] | None = N
 
 def test_a_lock_is_held_by_one_process_and_freed_by_its_end(tmp_path: Path, hold: Hold) -> None:
     process, locks = hold(ONE), Locks(tmp_path)
-    assert locks.take([TWO, ONE]) == Holder(process.pid, str(tmp_path))
+    assert locks.take([TWO, ONE]) == Holder(process.pid or 0, str(tmp_path))
     assert not locks.holds(TWO)  # all or none
     assert locks.free([ONE, TWO]) == [TWO]
     process.kill()
-    process.wait()
+    process.join()
     assert locks.take([TWO, ONE]) is None
     assert locks.holds(ONE)
 
@@ -284,7 +283,7 @@ def test_two_runs_that_measure_on_one_machine_are_told(
     run.stdout.fnmatch_lines([f"*process {process.pid} in {tmp_path} measures on this machine too: *"])
     run.stdout.fnmatch_lines(["*another run of pytest measured on this machine (process *"])
     process.kill()
-    process.wait()
+    process.join()
     alone = inner.runpytest_inprocess("--ddpperf-max-time=1", "--ddpperf-report=json:results.json")
     alone.stdout.no_fnmatch_line("*measure* on this machine*")
     assert '"measured_beside"' not in (inner.path / "results.json").read_text()

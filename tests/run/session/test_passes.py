@@ -58,13 +58,20 @@ def pytest_ddpperf_verdict(result):
     with open("notes", "a") as file:
         print("verdict", result.test.partition("::")[2], result.verdict.value, file=file)
 """
+HEARD = """
+def pytest_ddpperf_measured(test, attempt):
+    with open("notes", "a") as file:
+        print("measured", test.partition("::")[2], attempt, file=file)
+"""
 
 
 def test_an_open_test_runs_twice_is_reported_once_and_its_launches_count_in_both_runs(inner: pytest.Pytester) -> None:
-    inner.makepyfile(SUITE)
-    inner.makeconftest(OPEN.replace("WANTED", "6.0"))
+    """Hooks hear of each of its calls once, also of that which is decided before another one leaves the test open."""
+    inner.makepyfile(SUITE.replace("    note(", '    ddpperf.check(build, name="decided")\n    note(', 1))
+    opened = OPEN.replace("in results[0].test", 'in results[0].test or results[0].name == "decided"')
+    inner.makeconftest(opened.replace("WANTED", "6.0") + HEARD)
     run = inner.runpytest(
-        "--ddpperf-budget=20s",
+        "--ddpperf-budget=30s",
         "-v",
         "--junitxml=junit.xml",
         "-ojunit_family=xunit1",
@@ -72,17 +79,19 @@ def test_an_open_test_runs_twice_is_reported_once_and_its_launches_count_in_both
     )
     run.assert_outcomes(passed=3, failed=1)
     notes = (inner.path / "notes").read_text().splitlines()
-    assert [line for line in notes if not line.startswith(("verdict", "launches"))] == [
-        *("first", "plain", "second", "fails", "first")
-    ]
+    heard = [line for line in notes if line.startswith(("measured", "verdict"))]
+    of_first = ["measured test_first 1", "verdict test_first new"] * 2
+    assert heard == ["measured test_second 1", "verdict test_second new", "verdict test_fails broken", *of_first]
     first, again = (int(line.split()[1]) for line in notes if line.startswith("launches"))
     assert 2 <= first <= again
-    verdicts = [line for line in notes if line.startswith("verdict")]
-    assert verdicts == ["verdict test_second new", "verdict test_fails broken", "verdict test_first new"]
+    ran = [line for line in notes if line not in heard and not line.startswith("launches")]
+    assert ran == ["first", "plain", "second", "fails", "first"]
     run.stdout.re_match_lines([r".*test_plain PASSED", r".*test_fails FAILED", r".*test_first PASSED"])
     assert (inner.path / "junit.xml").read_text().count('name="number"') == 1
     results = json.loads((inner.path / "results.json").read_text())["results"]
-    assert sorted(each["test"].partition("::")[2] for each in results) == ["test_fails", "test_first", "test_second"]
+    assert sorted(each["test"].partition("::")[2] for each in results) == [
+        *("test_fails", "test_first", "test_first", "test_second")
+    ]
     run.stdout.no_fnmatch_line("WARNING --ddpperf*")
 
 
@@ -117,27 +126,6 @@ def test_a_test_with_subtests_runs_once(inner: pytest.Pytester) -> None:
     inner.makeconftest(OPEN.replace("WANTED", "6.0") + "\n\n@pytest.fixture\ndef subtests(): pass\n")
     inner.runpytest("--ddpperf-budget=20s").assert_outcomes(passed=3, failed=1)
     assert (inner.path / "notes").read_text().splitlines().count("first") == 1
-
-
-HEARD = """
-
-def pytest_ddpperf_measured(test, attempt):
-    with open("notes", "a") as file:
-        print("measured", test.partition("::")[2], attempt, file=file)
-"""
-
-
-def test_hooks_hear_of_each_call_of_an_open_test_once(inner: pytest.Pytester) -> None:
-    """Also of the call that is decided before another one of its test leaves it open."""
-    inner.makepyfile(SUITE.replace("    note(", '    ddpperf.check(build, name="decided")\n    note(', 1))
-    inner.makeconftest(OPEN.replace("in results[0].test", 'in results[0].test or results[0].name == "decided"') + HEARD)
-    inner.makeconftest((inner.path / "conftest.py").read_text().replace("WANTED", "6.0"))
-    inner.runpytest("--ddpperf-budget=30s").assert_outcomes(passed=3, failed=1)
-    notes = (inner.path / "notes").read_text().splitlines()
-    assert notes.count("first") == 2
-    heard = [line for line in notes if line.startswith(("measured", "verdict"))]
-    of_first = ["measured test_first 1", "verdict test_first new"] * 2
-    assert heard == ["measured test_second 1", "verdict test_second new", "verdict test_fails broken", *of_first]
 
 
 def test_a_target_that_an_open_test_misses_fails_it_though_it_gets_no_more_time(

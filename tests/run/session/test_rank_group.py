@@ -150,7 +150,7 @@ def test_other(ddpperf_group):
 def test_words(ddpperf_group):
     ddpperf_group.raises_all(Odd, refuse, match="rank 0")
 
-@pytest.mark.ddpperf(timeout=3)
+@pytest.mark.ddpperf(timeout=1)
 def test_hangs(ddpperf_group):
     ddpperf_group.raises_all(Odd, lambda ctx: refuse(ctx) if ctx.rank else dist.barrier())
 

@@ -114,6 +114,7 @@ def launch(tmp_path: Path) -> Launch:
     return launched
 
 
+@pytest.mark.slow  # test_cluster.py has two nodes in one process, every day
 def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_word(
     tmp_path: Path, launch: Launch
 ) -> None:
@@ -127,16 +128,6 @@ def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_wor
     report = (tmp_path / "report.xml").read_text()
     assert 'tests="3"' in report
     assert 'failures="1"' in report
-
-
-@pytest.mark.slow  # test_tasks.py reads who is a task
-def test_a_suite_of_somebody_else_is_run_by_each_process(tmp_path: Path, launch: Launch) -> None:
-    (tmp_path / "test_it.py").write_text(PLAIN)
-    for ended in launch():
-        assert ended.status == 0
-        assert "test session starts" in ended.out
-        assert "1 passed" in ended.out
-        assert "ddpperf:" not in ended.out
 
 
 @pytest.mark.slow

@@ -163,37 +163,52 @@ def turned(module: nn.Module, ctx: RankContext, *, how: str) -> Parallel:
     return Parallel(Turned(module), treating(module, ctx, part="", how=how).synchronise)
 
 
+TREATED = ("dropped", "summed", "copied")
+AVERAGING = ("naive", "ddp", "ddp[comm_hook=bf16]")
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_parts_with_small_gradients_are_watched_as_well(launcher: Launcher, precision: str) -> None:
     """Those of the branches are a millionth of the others, but AdamW makes as much of them."""
     settings = Settings(precision=precision)
-    jobs = [job(Strategy(treating, part="branches", how=how), settings) for how in ("dropped", "summed", "copied")]
-    for found in verify(launcher, *jobs):
-        assert found.discrepancy is not None
-        assert found.discrepancy.quantity == "gradients"
-        assert found.discrepancy.error > 0.1
-        assert found.discrepancy.name.startswith("branches.")
-        assert found.discrepancy.extent is not None
-        assert found.discrepancy.extent.differing == 10  # 5 in each branch
+    jobs = [job(Strategy(treating, part="branches", how=how), settings) for how in TREATED]
+    found = verify(launcher, *jobs, *(job(strategy, settings) for strategy in AVERAGING))
+    for wrong in found[: len(jobs)]:
+        assert wrong.discrepancy is not None
+        assert wrong.discrepancy.quantity == "gradients"
+        assert wrong.discrepancy.error > 0.1
+        assert wrong.discrepancy.name.startswith("branches.")
+        assert wrong.discrepancy.extent is not None
+        assert wrong.discrepancy.extent.differing == 10  # 5 in each branch
+    for right in found[len(jobs) :]:
+        assert right.discrepancy is None
+        assert right.agreements["gradients"].error < right.agreements["gradients"].tolerance / 4
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_parts_with_small_gradients_pass(launcher: Launcher, precision: str) -> None:
-    strategies = ("naive", "ddp", "ddp[comm_hook=bf16]")
-    for found in verify(launcher, *(job(strategy, Settings(precision=precision)) for strategy in strategies)):
-        assert found.discrepancy is None
-        assert found.agreements["gradients"].error < found.agreements["gradients"].tolerance / 4
+JOBS = {
+    "faint": job("ddp[comm_hook=fp16]", model=Faint),
+    **{f"turned, {how}": job(Strategy(turned, how=how), model=Normed) for how in ("averaged", "copied")},
+    "still": job(Strategy(treating, part="", how="averaged", exact=0), optimizer=partial(torch.optim.SGD, lr=1e-7)),
+    **{f"at first, {how}": job(Strategy(treating, part="branches", how=how, exact=2)) for how in TREATED},
+    "exact": job("ddp"),
+    "rounded": job("ddp[comm_hook=bf16]"),
+}
 
 
-def test_gradients_that_fp16_cannot_hold_are_lost_indeed(launcher: Launcher) -> None:
-    (found,) = verify(launcher, job("ddp[comm_hook=fp16]", model=Faint))
-    assert found.discrepancy is not None
-    assert found.discrepancy.cause.startswith("it vanished: its largest number is ")
+@pytest.fixture(scope="module")
+def found(launcher: Launcher) -> dict[str, Verification]:
+    """What each of the jobs comes to, in one launch."""
+    return dict(zip(JOBS, verify(launcher, *JOBS.values()), strict=True))
 
 
-def test_a_gradient_that_is_nothing_but_rounding_may_be_another(launcher: Launcher) -> None:
-    jobs = [job(Strategy(turned, how=how), model=Normed) for how in ("averaged", "copied")]
-    right, wrong = verify(launcher, *jobs)
+def test_gradients_that_fp16_cannot_hold_are_lost_indeed(found: dict[str, Verification]) -> None:
+    faint = found["faint"].discrepancy
+    assert faint is not None
+    assert faint.cause.startswith("it vanished: its largest number is ")
+
+
+def test_a_gradient_that_is_nothing_but_rounding_may_be_another(found: dict[str, Verification]) -> None:
+    right, wrong = found["turned, averaged"], found["turned, copied"]
     assert right.discrepancy is None
     assert right.agreements["gradients"].name == "inside.bias"
     assert right.agreements["gradients"].error > 0
@@ -201,21 +216,23 @@ def test_a_gradient_that_is_nothing_but_rounding_may_be_another(launcher: Launch
     assert wrong.discrepancy.name != "inside.bias"
 
 
-def test_a_lossy_strategy_needs_a_loss_that_falls(launcher: Launcher) -> None:
-    still = partial(torch.optim.SGD, lr=1e-7)
-    (found,) = verify(launcher, job(Strategy(treating, part="", how="averaged", exact=0), optimizer=still))
-    assert found.discrepancy is None
-    assert found.unverified.startswith("the loss of a single process hardly falls in 20 steps")
-    assert found.leniency == Leniency(precision=None)
+def test_a_lossy_strategy_needs_a_loss_that_falls(found: dict[str, Verification]) -> None:
+    still = found["still"]
+    assert still.discrepancy is None
+    assert still.unverified.startswith("the loss of a single process hardly falls in 20 steps")
+    assert still.leniency == Leniency(precision=None)
 
 
-def test_first_steps_that_a_lossy_strategy_takes_exactly_are_compared(launcher: Launcher) -> None:
-    ways = ("dropped", "summed", "copied")
-    jobs = [job(Strategy(treating, part="branches", how=how, exact=2)) for how in ways]
-    for found in verify(launcher, *jobs):
-        assert found.discrepancy is not None
-        assert found.discrepancy.quantity == "gradients"
-        assert found.discrepancy.step == 1
+def test_first_steps_that_a_lossy_strategy_takes_exactly_are_compared(found: dict[str, Verification]) -> None:
+    for how in TREATED:
+        discrepancy = found[f"at first, {how}"].discrepancy
+        assert discrepancy is not None
+        assert (discrepancy.quantity, discrepancy.step) == ("gradients", 1)
+
+
+def test_a_looser_tolerance_is_told(found: dict[str, Verification]) -> None:
+    assert found["exact"].leniency is None
+    assert found["rounded"].leniency == Leniency(precision="bf16")
 
 
 HOOKS = {
@@ -241,12 +258,6 @@ def test_hooks_that_begin_exactly_pass(launcher: Launcher, hook: str) -> None:
     assert found.leniency is not None
     assert found.leniency.precision is None
     assert found.leniency.exact_steps > 0
-
-
-def test_a_looser_tolerance_is_told(launcher: Launcher) -> None:
-    exact, loose = verify(launcher, job("ddp"), job("ddp[comm_hook=bf16]"))
-    assert exact.leniency is None
-    assert loose.leniency == Leniency(precision="bf16")
 
 
 def full_at_second(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -152,6 +152,59 @@ def test_strategies_of_the_table_pass(launcher: Launcher, strategy: str, placeme
             assert agreement.error < agreement.tolerance / margin
 
 
+class Deep(nn.Module):
+    """Blocks whose sizes no number of ranks divides, in a child with the name that DDP gives to what it wraps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = (nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 7)) for _ in range(3))
+        self.module = nn.Sequential(nn.Linear(8, 7), *blocks, nn.Linear(7, 3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.module(inputs)
+        return outputs
+
+
+OPTIONS = runnable(
+    (
+        "ddp[bucket_cap_mb=0.0005]",
+        "ddp[static_graph=true]",
+        "ddp[gradient_as_bucket_view=true]",
+        "ddp[broadcast_buffers=false]",
+        "zero1[parameters_as_bucket_view=true]",
+        "zero1[bucket_cap_mb=0.0005,gradient_as_bucket_view=true]",
+        "fsdp1[use_orig_params=false]",
+        "fsdp1[sharding=SHARD_GRAD_OP]",
+        "fsdp1[sharding=SHARD_GRAD_OP,use_orig_params=false]",
+        "fsdp1[sharding=NO_SHARD]",
+        "fsdp1[sharding=NO_SHARD,use_orig_params=false]",
+        "fsdp1[param_dtype=fp32,reduce_dtype=fp32]",
+        "fsdp2[reshard_after_forward=false]",
+        "fsdp2[param_dtype=fp32,reduce_dtype=fp32]",
+    )
+)
+COPIES = runnable(("fsdp1[sharding=HYBRID_SHARD,replicas=2]", "fsdp2[replicas=2]", "fsdp2[replicas=4]"))
+OFFLOADING = ("fsdp1[cpu_offload=true]", "fsdp2[cpu_offload=true]")
+
+
+@pytest.mark.parametrize(
+    ("strategies", "placement"),
+    [
+        pytest.param(OPTIONS, replace(CPU, ranks=3), id="uneven"),
+        pytest.param(COPIES, replace(CPU, ranks=4), id="copies"),
+        pytest.param((*OPTIONS, *OFFLOADING), *ALONE_ON_GPU.values, marks=GPU, id="alone on a GPU"),
+        pytest.param((*OPTIONS, *OFFLOADING, *COPIES[1:2]), *ON_GPU.values, marks=GPU, id="on a GPU"),
+    ],
+)
+@pytest.mark.parametrize("way", ["fp32, in 4", "synchronised each time", "all there is"])
+def test_options_pass(launcher: Launcher, strategies: list[str], placement: Placement, way: str) -> None:
+    settings, optimizer = PASSES[way]
+    jobs = [job(strategy, settings, optimizer=optimizer, model=Deep) for strategy in strategies]
+    for strategy, found in zip(strategies, verify(launcher, *jobs, on=placement), strict=True):
+        assert (found.unverified, found.discrepancy) == ("", None), strategy
+        assert all(agreement.error < agreement.tolerance for agreement in found.agreements.values())
+
+
 @pytest.mark.parametrize("placement", [pytest.param(replace(CPU, ranks=1), id="cpu"), ALONE_ON_GPU])
 def test_one_rank_passes_however_it_is_compiled(launcher: Launcher, placement: Placement) -> None:
     jobs = [
