@@ -102,7 +102,7 @@ class OperatorCounter(TorchDispatchMode):
         self._counts = {metric: defaultdict(float) for metric in METRICS}
         self._sites = {metric: defaultdict(float) for metric in SITED}
         self._attribution.forget()
-        self._nodes = torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - no public number
+        self._nodes = {threading.get_ident(): torch._C._autograd._get_sequence_nr()}  # noqa: SLF001 - no public number
         self._on_host: dict[int, ReferenceType[torch.Tensor]] = {}  # copies, and numbers made of what is there
         self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
@@ -133,10 +133,11 @@ class OperatorCounter(TorchDispatchMode):
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        recorded = func.namespace != "prim" and self._is_recorded()  # of what subclasses of tensors are asked before
+        apart = any(has_a_say(kind) for kind in types)
+        recorded = not apart and func.namespace != "prim" and self._is_recorded()  # else its parts follow, or it does
         if self.is_paused or (not self._fake and any(issubclass(kind, FakeTensor) for kind in types)):
             return func(*args, **kwargs)  # only asked for shapes
-        if any(has_a_say(kind) for kind in types):
+        if apart:
             return NotImplemented  # it calls its parts, which come here again
         if torch.is_inference_mode_enabled() and isinstance(func, OpOverload):
             with self:  # in inference mode composite operators arrive undecomposed
@@ -156,8 +157,9 @@ class OperatorCounter(TorchDispatchMode):
         """Returns whether autograd has made a node since this was asked last: that of the operator that runs now."""
         if not torch.is_grad_enabled():
             return False
-        before, self._nodes = self._nodes, torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - no public number
-        return before != self._nodes
+        thread = threading.get_ident()  # each has its own numbers; the first node of another one is in a recomputation
+        before, self._nodes[thread] = self._nodes.get(thread), torch._C._autograd._get_sequence_nr()  # noqa: SLF001
+        return before != self._nodes[thread]
 
     def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
         tensors = list(tensors_in((args, tuple(kwargs.values()))))

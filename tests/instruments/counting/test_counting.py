@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
@@ -20,6 +23,8 @@ from pytest_ddpperf.instruments.counting import counting, device_work, watching
 from pytest_ddpperf.instruments.counting.copies import CopyWatch
 from pytest_ddpperf.instruments.counting.counting import Countable, count_warm_step
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
+from pytest_ddpperf.instruments.counting.module_tracker import OUTSIDE, Running
+from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts
@@ -460,6 +465,43 @@ def test_operators_that_autograd_records_show_a_lost_no_grad(every: int) -> None
     assert now.totals["operators"] == then.totals["operators"]
     assert now.totals["recorded_operators"] - then.totals["recorded_operators"] == pytest.approx(3 / every)
     assert decide_count("recorded_operators", then, now) is Verdict.REGRESSED
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_operators_of_sharded_tensors_are_recorded_as_others_are(grad: bool) -> None:  # noqa: FBT001 - of a test
+    """A DTensor takes each operator apart after autograd has recorded it."""
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]  # torch
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        weight = nn.Parameter(DTensor.from_local(torch.ones(4, 4), mesh, [Shard(0)]))
+
+        def step() -> None:
+            with torch.set_grad_enabled(grad):
+                (weight.tanh() * 2).exp()
+
+        assert count(step).totals["recorded_operators"] == 3 * grad
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_operators_that_another_thread_of_autograd_records_leave_those_of_this_one_as_they_are() -> None:
+    """As in backward on a GPU: each thread has its own numbers of nodes."""
+    weight = nn.Parameter(torch.ones(3))
+    counter = OperatorCounter(TensorTracker("cpu"), "cpu", lambda: Running(OUTSIDE))
+
+    def recompute() -> None:
+        with counter:
+            weight.tanh().exp()
+
+    with counter:
+        counter.begin_step()
+        weight.exp()
+        thread = threading.Thread(target=recompute)
+        thread.start()
+        thread.join()
+        torch.ones(3).exp()
+    assert counter.details()["recorded_operators"] == {"operators recorded for backward": 3}
 
 
 def test_calls_that_wait_free_memory_or_collect_garbage_are_counted_on_a_cpu_too() -> None:
