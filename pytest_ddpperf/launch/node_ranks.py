@@ -76,8 +76,9 @@ class NodeRanks:
         self._launch = self._link.ask(self._begun_by, here, echo=self._echo is not None)
 
     def register(self, selector: BaseSelector) -> None:
-        """Register the link."""
+        """Register the link, and take what came together with an answer."""
         selector.register(self._link, EVENT_READ, self._collect)
+        self._collect()
 
     def ask(
         self, method: Callable[Concatenate[RankProcesses, P], T], *arguments: P.args, **named: P.kwargs

@@ -118,7 +118,11 @@ def captured_lines() -> frozenset[tuple[str, int]]:
 
 @cache
 def _is_captured(code: CodeType, captured: frozenset[tuple[str, int]]) -> bool:
-    return not captured or any((code.co_filename, line) in captured for *_, line in code.co_lines())
+    lines = (
+        code.co_firstlineno,
+        *(line for *_, line in code.co_lines()),
+    )  # the first one is not of these in Python 3.10
+    return not captured or any((code.co_filename, line) in captured for line in lines)
 
 
 def break_sites() -> dict[tuple[str, Place], float]:

@@ -205,6 +205,7 @@ class NodeLauncher(threading.Thread):
         with selectors.DefaultSelector() as selector:
             selector.register(self._link, selectors.EVENT_READ, hear)
             ranks.register(selector)
+            hear()  # what came together with the request for the launch
             while not closed:
                 for key, _ in selector.select(_TEND_SECONDS):
                     key.data()

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from pytest_ddpperf.instruments.counting.counting import Countable
-from pytest_ddpperf.instruments.counting.sites import Place, Stack, call_sites, digest
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, _is_captured, call_sites, digest
 from pytest_ddpperf.strategies import naive
 from pytest_ddpperf.training import timing
 from tests.counted import count_step
@@ -141,3 +142,17 @@ def test_a_file_outside_of_the_project_has_its_name_alone_and_a_line_its_digest(
     (site,) = call_sites([step], ("/project",))["collective_calls"]
     assert (site.file, site.source) == ("mod.py", "")
     assert len({digest("a = 1"), digest("a = 2"), digest("")}) == 3
+
+
+@pytest.mark.parametrize(("line", "captured"), [(2, True), (4, True), (3, False)])
+def test_a_compiled_function_is_known_by_its_first_line_or_by_that_of_its_rest(line: int, *, captured: bool) -> None:
+    class Code:
+        """The code of a function in Python 3.10, which has no instruction in its first line."""
+
+        co_filename, co_firstlineno = "train.py", 2
+
+        def co_lines(self) -> list[tuple[int, int, int]]:
+            return [(0, 4, 4), (4, 8, 5)]
+
+    found: Any = Code()
+    assert _is_captured(found, frozenset({("train.py", line)})) is captured
