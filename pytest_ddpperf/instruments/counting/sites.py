@@ -118,10 +118,7 @@ def captured_lines() -> frozenset[tuple[str, int]]:
 
 @cache
 def _is_captured(code: CodeType, captured: frozenset[tuple[str, int]]) -> bool:
-    lines = (
-        code.co_firstlineno,
-        *(line for *_, line in code.co_lines()),
-    )  # the first one is not of these in Python 3.10
+    lines = {code.co_firstlineno, *(line for *_, line in code.co_lines())}  # in Python 3.10 these are without the first
     return not captured or any((code.co_filename, line) in captured for line in lines)
 
 
