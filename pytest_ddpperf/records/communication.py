@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-LearningRates: TypeAlias = "tuple[tuple[int, tuple[float, ...]], ...]"
+LearningRates: TypeAlias = tuple[tuple[int, tuple[float, ...]], ...]
 """When an optimizer began its steps, in nanoseconds of the system's clock, and the rates of its groups then."""
 
 

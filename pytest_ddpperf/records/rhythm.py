@@ -12,7 +12,7 @@ from pytest_ddpperf.units import format_number
 _SURE = 2.58  # standard errors of a share of independent steps, 99 %
 
 
-Components: TypeAlias = "tuple[tuple[float, ...], ...]"
+Components: TypeAlias = tuple[tuple[float, ...], ...]
 """What a count is the sum of, if it is not the same in each step: values of consecutive steps, each with a rhythm."""
 
 

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 import pytest
 
-from pytest_ddpperf.baselines.document import Document, Positive, about, read_as
+from pytest_ddpperf.baselines.codec import StoredFile
+from pytest_ddpperf.baselines.document import _OF_RECORDS, Document, Positive, about, read_as
 from pytest_ddpperf.baselines.jsonfile import problem_text, uncollected
 
 
@@ -97,3 +99,15 @@ def test_garbage_is_collected_again_afterwards(*, collects: bool) -> None:
         assert gc.isenabled() is collects
     finally:
         (gc.enable if before else gc.disable)()
+
+
+def test_types_of_records_are_no_texts_inside_of_others_which_python_3_10_cannot_read() -> None:
+    def texts(hint: Any) -> list[str]:
+        inner = () if get_origin(hint) is Literal else get_args(hint)
+        return [hint] if isinstance(hint, str) else [text for each in inner for text in texts(each)]
+
+    records = {base for record, _ in _OF_RECORDS for base in record.__mro__ if is_dataclass(base)}
+    assert StoredFile.whole in records
+    fields = [(record, *item) for record in records for item in vars(record).get("__annotations__", {}).items()]
+    evaluated = {f"{record}.{name}": eval(hint, vars(sys.modules[record.__module__])) for record, name, hint in fields}  # noqa: S307
+    assert {name: quoted for name, hint in evaluated.items() if (quoted := texts(hint))} == {}
