@@ -503,14 +503,14 @@ class Ddpperf:
     def _meet(self, wanted: Sequence[MetricTarget]) -> None:
         """Lists what became of targets; fails the test where one was missed, or is open and the settings say so."""
         __tracebackhide__ = True
-        from pytest_ddpperf.reports.findings import finding_text
-
         for target in wanted:
             unmet = self._session.archive.never_met(self._test, target.measurement, target.series, target.wanted)
             self._session.outputs.remark(self._test, target.measurement.key, target.finding, *unmet)
         open_fails = Verdict.INCONCLUSIVE in self._settings.fail_on
         failed = [each for each in wanted if each.outcome == "missed" or (open_fails and each.outcome == "open")]
         if failed:
+            from pytest_ddpperf.reports.findings import finding_text
+
             raise TargetMissed("\n".join(finding_text(each.finding) for each in failed))
 
     @real_clocks()

@@ -107,6 +107,8 @@ def compare_metric(
         base_samples=base.samples,
         margin=context.margin * tolerance,
         bound=None if judged is None else _bound(judged, series, context, decision),
+        interval_alpha=None if change is None else context.proofs.interval,
+        bound_alpha=None if judged is None or _proven_earlier(decision) else context.proofs.level,
         worse_in=worse_in(series, base, paired=paired) if judged else None,
         paired=paired,
     )
@@ -200,10 +202,14 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> float | None:
     """The worsening that is ruled out, in the tolerance's terms: by the look that proved what is told."""
-    if decision.note is not None and decision.note.code == "proven_earlier":
+    if _proven_earlier(decision):
         return context.proven[series.metric][1]
     most = highest(change, series.better, context.proofs.level)
     return intervals.from_log(most) if most is not None and change.logarithmic else most
+
+
+def _proven_earlier(decision: Decision) -> bool:
+    return decision.note is not None and decision.note.code == "proven_earlier"
 
 
 def _obstacle(series: Series, base: Series | None, measurement: Measurement, reference: Reference) -> Finding | None:

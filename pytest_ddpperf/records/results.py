@@ -163,6 +163,8 @@ class Comparison:
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, if
             it had looked suspicious and was measured for as long as the time allows.
         bound: the worsening that the run rules out, one-sided with 95 % confidence; None without a known scatter.
+        interval_alpha: two-sided error of the interval, of this look alone.
+        bound_alpha: one-sided error of the bound, of this look alone; None if an earlier look proved the bound.
         verdict: verdict on this metric alone.
         note: why it has this verdict, if the numbers do not show it; else None.
         difference: the change of a count whose note says why it is not comparable; else None.
@@ -196,6 +198,8 @@ class Comparison:
     base_samples: tuple[float, ...] = ()
     margin: float | None = None
     bound: float | None = None
+    interval_alpha: float | None = None
+    bound_alpha: float | None = None
     worse_in: int | None = None
     paired: bool = False
 

@@ -329,6 +329,24 @@ def test_what_is_no_worse_than_the_resolution_is_ok(resolution: float, expected:
     assert (step.note is None) is (expected is Verdict.OK)
 
 
+@pytest.mark.parametrize(("over", "alpha"), [(0.5, 0.025), (1.0, 0.05)])
+def test_a_comparison_has_all_that_its_bound_and_interval_are_recomputed_from(over: float, alpha: float) -> None:
+    """The first look that proves may spend 5 % times the share of the time that is over."""
+    one = of_one(Settings(launches=4, max_time=60.0))
+    here = in_turns([0.1 * math.exp(0.03 * sign) for sign in (1, -1, 1, -0.5)])
+    one((here, in_turns([0.1] * 4)), replace(AT_THE_END, over=over))
+    step = one.results[0]["step_time"]
+    assert step.bound_alpha == pytest.approx(alpha)
+    assert step.interval_alpha == pytest.approx(alpha)
+    assert step.change is not None
+    assert step.bound is not None
+    assert step.standard_error is not None
+    assert step.change_interval is not None
+    shift, reach = math.log1p(step.change), [t_quantile(1 - each, step.df) for each in (alpha, alpha / 2)]
+    assert math.log1p(step.bound) == pytest.approx(shift + reach[0] * step.standard_error)
+    assert math.log1p(step.change_interval.high) == pytest.approx(shift + reach[1] * step.standard_error)
+
+
 def test_a_probe_asks_on_which_side_of_the_tolerance_it_is() -> None:
     """The bound is 2.44 %."""
     variant = make_variant("ddp", environment=measured(STEADY).environment)

@@ -123,9 +123,10 @@ def _comparison(name: str, result: ResultData) -> Comparison:
         interval=metric.interval,
         rules=rules_of(name),
     )
-    same = ("gated", "baseline", "change", "standard_error", "margin", "mde", "bound", "worse_in", "paired")
+    same = ("gated", "baseline", "change", "standard_error", "margin", "mde", "worse_in", "paired")
+    of_look = ("bound", "interval_alpha", "bound_alpha")
     return Comparison(
-        **{each: getattr(metric, each) for each in same},
+        **{each: getattr(metric, each) for each in (*same, *of_look)},
         series=series,
         change_interval=metric.change_interval,
         df=math.inf if metric.df is None else metric.df,

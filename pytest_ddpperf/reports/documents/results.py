@@ -115,6 +115,8 @@ class MetricData(Document, inside="series", of=[Comparison, Series], sparse=True
     margin: NotNegative | None
     mde: NotNegative | None
     bound: float | None
+    interval_alpha: NotNegative | None
+    bound_alpha: NotNegative | None
     verdict: VerdictWord
     note: str = about(
         "Why the verdict is what it is, where the numbers do not say it; may be empty.",

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import NOT_MEASURED, HistoryError, SettingError, in_a_line
-from pytest_ddpperf.records.acceptance import belongs
 from pytest_ddpperf.run.session.configuration import FILES
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
@@ -62,13 +61,15 @@ def _write(session: pytest.Session, ours: Session, write: Callable[[], object]) 
 def finish(ours: Session) -> None:
     """Adds what the session, its launchers and its files say at the end to what the run has to tell."""
     made, reference = ours.outputs, ours.sides.reference
-    tests = [result.test for result in made.results]
-    made.complaints += [
-        f"{KNOBS['allow'].option}='{node} {name}': no benchmark that ran belongs to {node}; remove it, or give the "
-        "node ID that pytest prints"
-        for node, name in ours.settings.allow or ()
-        if tests and not any(belongs(test, node) for test in tests)
-    ]
+    if made.results and ours.settings.allow:
+        from pytest_ddpperf.records.acceptance import belongs
+
+        made.complaints += [
+            f"{KNOBS['allow'].option}='{node} {name}': no benchmark that ran belongs to {node}; remove it, or give the "
+            "node ID that pytest prints"
+            for node, name in ours.settings.allow
+            if not any(belongs(result.test, node) for result in made.results)
+        ]
     made.complaints += [*ours.sides.remarks, *ours.archive.complaints, *filter(None, [ours.budget.complaint])]
     code = None if reference is None else ours.archive.code
     if reference is not None and code is not None:

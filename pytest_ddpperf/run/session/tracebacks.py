@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, RankFailed, RankSkipped, extended
-from pytest_ddpperf.reports.failure import WIDTH, error_text
 
 _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 _STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
@@ -69,6 +68,8 @@ def text_alone(error: DdpperfError, file: str, test: str, width: int, *, verbose
         shown.reprcrash.message = getattr(error, "summary", error.headline)
     text = str(error)
     if isinstance(error, (RankFailed, IncorrectTraining)):
+        from pytest_ddpperf.reports.failure import error_text
+
         text = error_text(error, width, verbose=verbose)
     for entry in shown.reprtraceback.reprentries:
         entry.lines = [*text.split("\n"), place(error, file, test)]
@@ -79,6 +80,8 @@ def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> 
     """Gives a report an error of ours as its text alone, and what the ranks printed; others are left as they are."""
     if not isinstance(error, DdpperfError):
         return
+    from pytest_ddpperf.reports.failure import WIDTH
+
     shown = item.config.pluginmanager.has_plugin("terminalreporter")
     width = item.config.get_terminal_writer().fullwidth if shown else WIDTH
     verbose = item.config.get_verbosity() > 0
