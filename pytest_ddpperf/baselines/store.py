@@ -243,7 +243,7 @@ def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
 def warned(result: Result) -> Result:
     """A stored result, with findings that warn of a weak baseline."""
     measured = result.measurement
-    warnings = thin_baseline(measured, result.seconds), busy_baseline(measured)
+    warnings = thin_baseline(measured), busy_baseline(measured)
     return replace(result, findings=(*result.findings, *filter(None, warnings)))
 
 

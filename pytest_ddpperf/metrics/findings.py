@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from pytest_ddpperf.metrics.communication import no_memory_headroom, synchronisation_kept
 from pytest_ddpperf.metrics.figures import gpu_utilisation
 from pytest_ddpperf.metrics.health import health_findings
@@ -47,12 +45,10 @@ def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
     return (*(finding for finding in found if finding is not None), *health_findings(measurement))
 
 
-def thin_baseline(measurement: Measurement, seconds: float) -> Finding | None:
-    """A stored baseline has so few launches, made in so many seconds, that it hardly knows its own scatter."""
+def thin_baseline(measurement: Measurement) -> Finding | None:
+    """A stored baseline has so few launches that it hardly knows its own scatter."""
     launches = len(measurement.launches)
-    if not 0 < launches < MIN_STORED:
-        return None
-    return Finding("thin_baseline", {"launches": launches, "enough": math.ceil(seconds / launches * MIN_STORED)})
+    return Finding("thin_baseline", {"launches": launches}) if 0 < launches < MIN_STORED else None
 
 
 def busy_baseline(measurement: Measurement) -> Finding | None:

@@ -20,8 +20,7 @@ class CountRow:
     gated: bool = True  # whether it is judged; counts that add up to another one are only shown
     made_up: bool = False  # whether it matters what it is made of; details of others are modules, which may be renamed
     by_kernel: bool = False  # whether it depends on the kernels that torch picks: on the GPU's model and on CUDA
-    # The count that it moves with, but not with that alone: what ranks send depends on the size of their group too.
-    follows: str = ""
+    follows: str = ""  # the count that it moves with, though not with that alone
     symptom: bool = False  # whether it only shows what other counts name
     profiled: bool = False  # whether the profiler counts it on the device, where that is possible
     floor: float = 0.0  # of changes, in its unit: what changes by no more than that is unchanged
@@ -236,7 +235,9 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
     pairs = certain(metric, "", then, now, pairs)
     if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in WORK):
         return pairs
-    return [pair for pair in pairs if abs(pair[1] - pair[0]) > max(row.floor, row.floor_share * pair[0])]
+    switched = row.follows and now.totals.get(row.follows, 0.0) <= then.totals.get(row.follows, 0.0)  # a lost no_grad
+    floors = [0.0 if switched and new > old else max(row.floor, row.floor_share * old) for old, new in pairs]
+    return [pair for pair, floor in zip(pairs, floors, strict=True) if abs(pair[1] - pair[0]) > floor]
 
 
 def certain(
@@ -267,9 +268,8 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
     parts |= {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
     for part in dict.fromkeys((*then.varying.get(metric, {}), *now.varying.get(metric, {}))):
         old, new = parts[part]
-        differ = _shift(metric, part, then, now, (old, new)) != 0  # not only in the number of steps
-        changed = differ and abs(new - old) > max(row.floor, row.floor_share * old)
-        if changed and not certain(metric, part, then, now, [(old, new)]):
+        floor = max(row.floor, row.floor_share * old) if _shift(metric, part, then, now, (old, new)) != 0 else math.inf
+        if abs(new - old) > floor and not certain(metric, part, then, now, [(old, new)]):
             doubt = _doubt(metric, part, then, now)[new < old]
             needed = max(needed, min(then.steps, now.steps) * doubt / abs(new - old))
     return math.ceil(needed - _ROUNDED)

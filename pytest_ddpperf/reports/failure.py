@@ -171,10 +171,15 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
     """Returns how to accept what is intended; nothing is stored beside another revision."""
     if result.paired is not None:
         red = [worse.series.metric for worse in phrases.decisive(result, {Verdict.REGRESSED})]
-        texts = [f"--ddpperf-allow={shlex.quote(f'{result.test} {metric}')} for this run" for metric in red[:1]]
-        texts += [f"the same for {words_of(red[1:])}"] if red[1:] else []
+        if not red:
+            return []
+        texts = ["for this run", *([f"the same for {words_of(red[1:])}"] if red[1:] else [])]
         texts += [f"or accept={{{metric!r}: LIMIT}} for the test" for metric in red if not count_row(metric).of_work]
-        return labelled("Intended?", ", ".join(texts[: 2 + bool(red[1:])]), width) if red else []
+        option = f"--ddpperf-allow={shlex.quote(f'{result.test} {red[0]}')}"
+        more, line = ", ".join(texts[: 2 + bool(red[1:])]), command("Intended?", option, width)
+        # An option in a line of its own can be copied.
+        fits = max(map(len, line)) <= width
+        return [*line, *labelled("", more, width)] if fits else labelled("Intended?", f"{option} {more}", width)
     if result.measurement.unfit:
         return command("Intended?", f"{accept} --ddpperf-force-save", width)
     return command(_CURES[verdict], accept, width) if verdict in _CURES else []

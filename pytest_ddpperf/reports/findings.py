@@ -401,8 +401,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         f"{f' in {folder}' * bool(folder)}{')' * bool(pid)}: times of both are longer for it"
     ),
     # The baseline that the result becomes.
-    "thin_baseline": "the stored baseline rests on {launches:launch} only, too few to know its scatter: comparisons "
-    "with it will often be inconclusive; raise max_time to {enough:g} s and save again",
+    "thin_baseline": "the stored baseline has {launches:launch} only: its memory and losses may be inconclusive later, "
+    "and so may times without its commit; save again with a larger max_time",
     "busy_baseline": lambda lost: (
         "the machine was busy while the baseline was saved"
         f"{f' (others took {format_percent(lost)} of the cores)' if lost else ''}: its times alone decide nothing; "

@@ -138,6 +138,24 @@ def test_counts_without_a_baseline_are_new() -> None:
     assert counted(counts(flops=11.0), None).verdict is Verdict.NEW
 
 
+@pytest.mark.parametrize(
+    ("operators", "recorded", "verdict"),
+    [
+        (264.0, 64.5, Verdict.REGRESSED),
+        (263.0, 64.5, Verdict.REGRESSED),
+        (264.5, 64.5, Verdict.UNCHANGED),
+        (264.0, 63.5, Verdict.UNCHANGED),
+    ],
+)
+def test_newly_recorded_operators_have_no_floor_if_no_operators_came_in(
+    operators: float, recorded: float, verdict: Verdict
+) -> None:
+    """A lost no_grad of an evaluation in each tenth step: 0.5 of 64 recorded operators are less than 1 %."""
+    then = counts(operators=264.0, recorded_operators=64.0)
+    now = counts(operators=operators, recorded_operators=recorded)
+    assert decide_count("recorded_operators", then, now) is verdict
+
+
 RESTLESS = {"operators": "part 9 in one step, 10 in the next"}
 
 

@@ -137,9 +137,9 @@ def test_the_data_loading_that_was_picked_is_named() -> None:
 
 
 def test_a_baseline_of_two_launches_is_warned_of_and_one_of_counts_alone_is_not() -> None:
-    assert thin_baseline(measurement(SETTLED, SETTLED), 23.0) == Finding("thin_baseline", {"launches": 2, "enough": 35})
-    assert thin_baseline(measurement(SETTLED, SETTLED, SETTLED), 23.0) is None
-    assert thin_baseline(replace(measurement(SETTLED), launches=()), 23.0) is None
+    assert thin_baseline(measurement(SETTLED, SETTLED)) == Finding("thin_baseline", {"launches": 2})
+    assert thin_baseline(measurement(SETTLED, SETTLED, SETTLED)) is None
+    assert thin_baseline(replace(measurement(SETTLED), launches=())) is None
 
 
 @pytest.mark.parametrize(("others", "told"), [(0.10, False), (0.11, True)])

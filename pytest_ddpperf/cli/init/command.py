@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     lines += [
         "",
         f"pytest {named} --ddpperf-quick     a first look, in seconds",
-        f"pytest {named} --ddpperf-save      store a baseline; commit it",
+        f"pytest {named} --ddpperf-save      commit first; then store a baseline, and commit it",
         f"pytest {named}                     compare with it",
     ]
     print("\n".join(map(printable, lines)))

@@ -225,6 +225,13 @@ class SessionBudget:
         if self.defers:
             self._progress[call].request = request
 
+    def leave_untimed(self, call: CallId) -> None:
+        """Note that a call was only counted: what the other tests leave in the second pass is for it."""
+        from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
+
+        if self.defers:
+            self._progress[call].request = TimeRequest(priority=Priority.SEE)
+
     def second_pass(self) -> list[str]:
         """Begin the second pass, or go on with it; the tests that still get time in it, the most urgent first.
 

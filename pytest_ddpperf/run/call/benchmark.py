@@ -15,6 +15,7 @@ from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches, TimedLaunches
 from pytest_ddpperf.run.call.planning import warmup_of
@@ -124,6 +125,8 @@ class BenchmarkRun:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
                 judge(measurements, Interim(0.0, 0.0, last=True))
+                if {result.verdict for result in judge.results} == {Verdict.INCONCLUSIVE}:
+                    self._session.budget.leave_untimed(self.call)
         else:
             self._measurings += 1
             with self._shown():

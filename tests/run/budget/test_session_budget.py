@@ -113,6 +113,18 @@ def test_nothing_is_timed_if_counting_needs_all_that_is_left() -> None:
     assert budget.is_over
 
 
+def test_a_test_that_was_only_counted_runs_again_if_time_is_left() -> None:
+    budget, clock = started(60.0, 2, two_passes=True)
+    budget.begin_test("a")
+    call, _ = budget.next_call("a")
+    budget.leave_untimed(call)
+    assert budget.holds("a")
+    clock.spend(50.0)
+    assert budget.second_pass() == ["a"]
+    clock.spend(10.0)
+    assert budget.second_pass() == []
+
+
 def test_a_test_that_was_skipped_leaves_its_share_to_the_others() -> None:
     budget, _ = started(100.0, 4)
     budget.ended("skipped")
