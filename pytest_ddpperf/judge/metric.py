@@ -89,6 +89,7 @@ def compare_metric(
     worse = suspicious or decision.verdict is Verdict.REGRESSED
     best = None if judged is None else with_launches(judged, context.affordable or judged.launches)
     proven = None if worse or decision.verdict is Verdict.OK else context.resolution_of(series)
+    bound, bound_alpha = (None, None) if judged is None else _bound(judged, series, context, decision)
     return Comparison(
         series=series,
         baseline=base.value,
@@ -106,9 +107,9 @@ def compare_metric(
         df=math.inf if change is None else change.df,
         base_samples=base.samples,
         margin=context.margin * tolerance,
-        bound=None if judged is None else _bound(judged, series, context, decision),
+        bound=bound,
         interval_alpha=None if change is None else context.proofs.interval,
-        bound_alpha=None if judged is None or _proven_earlier(decision) else context.proofs.level,
+        bound_alpha=bound_alpha,
         worse_in=worse_in(series, base, paired=paired) if judged else None,
         paired=paired,
     )
@@ -200,16 +201,12 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
     return Finding("slower_than_stored", {"change": told.change.estimate, "differ": stored.recorded_differ})
 
 
-def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> float | None:
-    """The worsening that is ruled out, in the tolerance's terms: by the look that proved what is told."""
-    if _proven_earlier(decision):
-        return context.proven[series.metric][1]
+def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
+    """The worsening that is ruled out, in the tolerance's terms, and its error at this look; None if proven before."""
+    if decision.note is not None and decision.note.code == "proven_earlier":
+        return context.proven[series.metric][1], None
     most = highest(change, series.better, context.proofs.level)
-    return intervals.from_log(most) if most is not None and change.logarithmic else most
-
-
-def _proven_earlier(decision: Decision) -> bool:
-    return decision.note is not None and decision.note.code == "proven_earlier"
+    return intervals.from_log(most) if most is not None and change.logarithmic else most, context.proofs.level
 
 
 def _obstacle(series: Series, base: Series | None, measurement: Measurement, reference: Reference) -> Finding | None:

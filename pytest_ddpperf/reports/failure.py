@@ -173,13 +173,14 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
         red = [worse.series.metric for worse in phrases.decisive(result, {Verdict.REGRESSED})]
         if not red:
             return []
-        texts = ["for this run", *([f"the same for {words_of(red[1:])}"] if red[1:] else [])]
-        texts += [f"or accept={{{metric!r}: LIMIT}} for the test" for metric in red if not count_row(metric).of_work]
         option = f"--ddpperf-allow={shlex.quote(f'{result.test} {red[0]}')}"
-        more, line = ", ".join(texts[: 2 + bool(red[1:])]), command("Intended?", option, width)
-        # An option in a line of its own can be copied.
-        fits = max(map(len, line)) <= width
-        return [*line, *labelled("", more, width)] if fits else labelled("Intended?", f"{option} {more}", width)
+        run = ", ".join(["for this run", *([f"the same for {words_of(red[1:])}"] if red[1:] else [])])
+        test = [f"accept={{{metric!r}: LIMIT}} for the test" for metric in red if not count_row(metric).of_work][:1]
+        behind = command("Intended?", option, width)
+        if max(map(len, behind)) <= width:  # in one line, so that it can be copied
+            return [*behind, *labelled("", ", or ".join([run, *test]), width)]
+        below = [*labelled("Intended?", ", or ".join([*test, run]), width), f"  {option}"]
+        return below if len(below[-1]) <= width else labelled("Intended?", f"{option} {run}", width)
     if result.measurement.unfit:
         return command("Intended?", f"{accept} --ddpperf-force-save", width)
     return command(_CURES[verdict], accept, width) if verdict in _CURES else []
