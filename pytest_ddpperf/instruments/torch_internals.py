@@ -246,10 +246,12 @@ def meet(group: Any) -> None:
     group.barrier(options).wait()
 
 
-def tcp_store(address: str, port: int, ranks: int, timeout: timedelta, listening: int | None = None) -> Any:
+def tcp_store(
+    address: str, port: int, ranks: int, timeout: timedelta, listening: int | None = None, *, waits: bool = False
+) -> Any:
     """The store at an address and port; with ``listening``, an open socket's descriptor, this process serves it.
 
-    The server that torch prefers takes one since 2.8; before, the older server does.
+    The server that torch prefers takes one since 2.8. It ``waits`` for all ranks: none can join when it has ended.
     """
     import torch
     import torch.distributed as dist
@@ -257,7 +259,7 @@ def tcp_store(address: str, port: int, ranks: int, timeout: timedelta, listening
     kind: Any = dist.TCPStore  # type: ignore[attr-defined]  # torch's stubs lack it in some versions
     serving = {} if listening is None else {"master_listen_fd": listening, "use_libuv": torch.__version__ >= "2.8"}
     return kind(
-        address, port, ranks, is_master=listening is not None, timeout=timeout, wait_for_workers=False, **serving
+        address, port, ranks, is_master=listening is not None, timeout=timeout, wait_for_workers=waits, **serving
     )
 
 

@@ -205,7 +205,7 @@ def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, 
     import torch.distributed as dist
 
     timeout = timedelta(seconds=job.timeout + _GROUP_MARGIN)
-    store = tcp_store("127.0.0.1", job.listening, job.world_size, timeout, listening)
+    store = tcp_store("127.0.0.1", job.listening, job.world_size, timeout, listening, waits=job.own_group)
     if not job.own_group:
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=job.world_size, timeout=timeout, device_id=device

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import socket
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -75,6 +76,16 @@ def test_a_store_is_served_on_an_open_socket_by_a_server_that_takes_it(
         assert asked == [newer]
         tcp_store("127.0.0.1", port, 2, patience).set("key", "value")
         assert served.get("key") == b"value"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_server_that_waits_does_not_end_before_all_ranks_have_joined(*, waits: bool) -> None:
+    """One of two ranks never joins: without waiting the server could end, and a late rank would try for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port, patience = server.getsockname()[1], timedelta(seconds=1)
+        found = contextlib.nullcontext() if not waits else pytest.raises(dist.DistStoreError)
+        with found:
+            tcp_store("127.0.0.1", port, 2, patience, server.detach(), waits=waits)
 
 
 def ddp_timings(ctx: RankContext) -> tuple[list[int], list[str], bool]:
