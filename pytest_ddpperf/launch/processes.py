@@ -100,7 +100,10 @@ def finished(
                     process.wait(patience)
             with contextlib.suppress(ProcessLookupError, PermissionError):  # all are gone, or one is another user's now
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            if process.returncode is None:  # an interrupted wait of Popen may hold its lock for ever: this takes none
+                process.returncode = -signal.SIGKILL
+                with contextlib.suppress(ChildProcessError):
+                    process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
             if isinstance(error, subprocess.TimeoutExpired):
                 error.timeout = seconds  # not what was left of it
             raise

@@ -171,3 +171,18 @@ def test_a_command_that_takes_too_long_is_killed_or_first_asked_to_end(
         in_its_session(code, cwd=tmp_path, patience=patience)
     assert (tmp_path / "cleaned").exists() is cleans_up
     assert given[0].returncode == (7 if cleans_up else -signal.SIGKILL)
+
+
+def test_an_interrupt_that_leaves_the_lock_of_popen_taken_hangs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython's timed wait takes the lock just before the block that gives it back: an interrupt may come between."""
+    given: list[subprocess.Popen[str]] = []
+
+    def interrupted(process: subprocess.Popen[str], *_: object, **__: object) -> None:
+        given.append(process)
+        vars(process)["_waitpid_lock"].acquire()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        in_its_session("read nothing; kill -STOP $$")
+    assert given[0].returncode == -signal.SIGKILL

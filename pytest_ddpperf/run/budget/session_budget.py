@@ -129,14 +129,8 @@ class SessionBudget:
         """Give a call that began then its time: ``max_time`` of its settings, or less if the session has less for it.
 
         In the first pass each benchmark has an equal share, and a test that has not begun counts as one. What those
-        tests are expected to take before they measure is set aside.
-
-        Args:
-            call: which one.
-            settings: of the call.
-            begun: when its ranks could be launched.
-            compared: whether what looks worse has to be confirmed. Half of the time is kept for that.
-            benchmarks: how many the call measures side by side.
+        tests are expected to take before they measure is set aside. ``compared``: whether what looks worse has to be
+        confirmed, for which half of the time is kept. The call measures so many ``benchmarks`` side by side.
 
         Returns:
             Whether the session limits it, and not the setting of the call.
