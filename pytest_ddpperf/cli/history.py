@@ -13,7 +13,7 @@ from pytest_ddpperf.cli.trend import history_file, tests_named
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.parsers import argument, positive_int
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.reading import RESULTS, read_results, results_of
+from pytest_ddpperf.reports.documents.run_file import RESULTS, read_run
 from pytest_ddpperf.reports.files import write_text
 from pytest_ddpperf.reports.formats.flat import no_formula
 from pytest_ddpperf.reports.lines import printable
@@ -76,11 +76,11 @@ def _add(options: argparse.Namespace) -> None:
 
 
 def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
-    document = read_results(file)
+    document = read_run(file)
     if document.date is None:
         raise RESULTS.error(file, "field date: is null, and a history needs it")
     of_code = {name: getattr(document, name) for name in ("commit", "commit_date", "branch", "dirty")}
-    return HistoryRun(date=document.date, **of_code), results_of(document)
+    return HistoryRun(date=document.date, **of_code), document.results
 
 
 def _print_csv(options: argparse.Namespace) -> None:

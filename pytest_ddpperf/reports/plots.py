@@ -1,4 +1,4 @@
-"""Pictures of the results: matplotlib draws the charts of a document into PNG files."""
+"""Pictures of the results: matplotlib draws the charts of a run into PNG files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, in_units, remark_of, view_of
 from pytest_ddpperf.reports.charts.table import charts_of
 from pytest_ddpperf.reports.files import ensure_folder, writing_into
-from pytest_ddpperf.reports.lines import wrapped
-from pytest_ddpperf.reports.names import file_stem
+from pytest_ddpperf.reports.lines import file_stem, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pytest_ddpperf.reports.documents.results import ResultsData
+    from pytest_ddpperf.reports.documents.entries import Run
 
 _WHAT = "pictures"
 _WIDTH, _HEIGHT, _DPI = 9.0, 4.0, 110  # inches of a chart, and dots of an inch
@@ -42,11 +41,11 @@ def require_plots(folder: Path, option: str) -> None:
     ensure_folder(folder, option, _WHAT)
 
 
-def write_plots(document: ResultsData, folder: Path, option: str) -> list[Path]:
-    """Draws all charts of a document, those of one benchmark in one file.
+def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
+    """Draws all charts of a run, those of one benchmark in one file.
 
     Returns:
-        The files, in the order drawn; those of the same name were replaced. None if the document has no charts.
+        The files, in the order drawn; those of the same name were replaced. None if the run has no charts.
 
     Raises:
         SettingError: matplotlib is missing, or the folder cannot be written.
@@ -57,7 +56,7 @@ def write_plots(document: ResultsData, folder: Path, option: str) -> list[Path]:
     drawn: list[Path] = []
     with warnings.catch_warnings(), style.context(["default", _STYLE, _TEXT]):  # not as the user has set it
         warnings.simplefilter("ignore")  # of letters that the font lacks
-        for name, charts in _files(charts_of(document)).items():
+        for name, charts in _files(charts_of(run)).items():
             picture = BytesIO()
             figure_of(charts).savefig(picture, format="png")
             with writing_into(folder, option, _WHAT):

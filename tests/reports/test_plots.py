@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports import plots
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.plots import figure_of, write_plots
 from tests.reports.charts.test_charts import document
 from tests.reports.formats.samples import HOSTILE
@@ -151,7 +151,7 @@ def test_a_run_without_charts_draws_nothing(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_drawn_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: ResultsData = document(*RUNS[7].results)
+    made: Run = document(*RUNS[7].results)
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match=r"--plots=.*file: pictures cannot be written there: it is a file; make it"):
         write_plots(made, tmp_path / "file", "--plots")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.baselines.jsonfile import render
@@ -18,23 +17,23 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, thinned, view_of
 from pytest_ddpperf.reports.charts.table import CHARTS, charts_of
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.page.trends import trend_chart
-from tests.factories import make_results_document
+from tests.factories import make_results_document, read_again
 from tests.reports.golden_runs import RUNS, metric, result, strategy
 from tests.reports.test_trend import BENCHMARK
 
 SCALED = "perf/test_scaling.py::test_weak"
 
 
-def document(*results: Result, change: Callable[[Any], None] = lambda _: None, **more: Any) -> ResultsData:
+def document(*results: Result, change: Callable[[Any], None] = lambda _: None, **more: Any) -> Run:
     """The results as their file has them, with a change."""
     data = json.loads(render(make_results_document(results, None, **more)))
     change(data)
-    return read_as(ResultsData, data)
+    return read_again(data)
 
 
-def charts(kind: str, made: ResultsData) -> list[Chart]:
+def charts(kind: str, made: Run) -> list[Chart]:
     return [chart for chart in charts_of(made) if chart.kind == kind]
 
 
