@@ -94,19 +94,17 @@ def _draw(chart: Chart, axes: Axes) -> None:
     axes.set_xlabel(_axis_name(chart.x))
     axes.set_ylabel(_axis_name(chart.y))
     axes.grid(axis="y", alpha=0.3)
-    (_stack if chart.style == "stacked" else _plot)(chart, axes)
+    _plot(chart, axes)
     _ticks(chart, axes)
-    lines = [] if chart.style == "stacked" else axes.containers
-    colors = {str(each.get_label()): each[0].get_color() for each in lines}
+    colors = {str(each.get_label()): each[0].get_color() for each in axes.containers}
     for series in chart.references:
         _refer(series, axes, colors.get(series.of, "0.5"))
-    if len(chart.series) + len(chart.references) > 1 or chart.style == "stacked":
+    if len(chart.series) + len(chart.references) > 1:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize="small")
     said = wrapped([remark] if (remark := remark_of(chart)) else [], _LETTERS)
-    if chart.style != "stacked":
-        view = view_of(chart)
-        axes.set_ylim(view.low, view.high)
-        said += [CUT] * view.cut
+    view = view_of(chart)
+    axes.set_ylim(view.low, view.high)
+    said += [CUT] * view.cut
     axes.set_title("\n".join((chart.title, chart.subject, *said)), loc="left", fontsize="medium")
 
 
@@ -160,27 +158,6 @@ def _reach(points: Sequence[ChartPoint]) -> Any:
     below = [max(0.0, point.y - (point.y if point.low is None else point.low)) for point in points]
     above = [max(0.0, (point.y if point.high is None else point.high) - point.y) for point in points]
     return [below, above]
-
-
-def _stack(chart: Chart, axes: Axes) -> None:
-    """Draws amounts upon each other, those below 0 downwards."""
-    tops: dict[tuple[float, bool], float] = {}
-    for series, hatch in zip(chart.series, cycle(("", "//", "..", "xx", "\\\\")), strict=False):
-        heights = [point.y for point in series.points]
-        bottoms = [tops.get((point.x, point.y < 0), 0.0) for point in series.points]
-        axes.bar(
-            [point.x for point in series.points],
-            heights,
-            bottom=bottoms,
-            yerr=_reach(series.points),
-            label=series.name,
-            width=0.6,
-            hatch=hatch,
-            edgecolor="white",
-            error_kw={"capsize": 2, "elinewidth": 0.8, "ecolor": "0.3"},
-        )
-        for point, bottom, height in zip(series.points, bottoms, heights, strict=True):
-            tops[point.x, point.y < 0] = bottom + height
 
 
 def _refer(series: ChartSeries, axes: Axes, color: Any) -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, across, numbered, point
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, across, numbered, point
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.units import format_count
 
 BEFORE_NOTE = "the interval of what it is compared with is over its launches alone"
 THIS_RUN = "this run"
-_OF_PHASES = "a few steps of one launch, taken apart: shares can be compared; step times are of other launches"
 _TWO = 2  # a distribution has as many samples
 _BYTES = "peak_"  # begins the kinds of memory that are in bytes
 _MEMORY = {"allocated": "live tensors on a GPU", "heap": "memory of malloc"}
@@ -86,46 +85,6 @@ def launches(result: Result) -> Iterator[Chart]:
             confidence=confidence_of(judged),
             note=BEFORE_NOTE if theirs.points else "",
         )
-
-
-def phase_change(result: Result) -> Iterator[Chart]:
-    """The phases of a step upon each other, before and now; where the baseline has them."""
-    known = phases_of(result)
-    before = {phase: before_of(judged, 0) for phase, judged in known.items()}
-    if known and None not in before.values():
-        now = {phase: now_of(judged, 0) for phase, judged in known.items()}
-        bars = {reference_of(result): before, THIS_RUN: now}
-        yield stacked_phases("phases of a step, before and now", bars, tuple(known.values()))
-
-
-def phases_of(result: Result) -> dict[str, Comparison]:
-    """The metric of each phase that is known, in the order of a step."""
-    return {phase: judged for phase in PHASES if (judged := find(result, f"phase_{phase}")) is not None}
-
-
-def stacked_phases(
-    title: str, bars: Mapping[str, Mapping[str, ChartPoint | None]], metrics: Sequence[Comparison]
-) -> Chart:
-    """Phases upon each other: a bar for each label, the points of which are by phase."""
-    return Chart(
-        title=title,
-        style="stacked",
-        x=Axis(name="", labels=tuple(bars)),
-        y=Axis(name="time of a step of the average rank", unit="s"),
-        series=tuple(
-            ChartSeries(
-                phase.replace("_", " "),
-                tuple(
-                    ChartPoint(x, found.y, found.low, found.high)
-                    for x, points in enumerate(bars.values())
-                    if (found := points.get(phase)) is not None
-                ),
-            )
-            for phase in PHASES
-        ),
-        confidence=confidence_of(*metrics),
-        note=_OF_PHASES,
-    )
 
 
 def memory(result: Result) -> Iterator[Chart]:

@@ -142,18 +142,6 @@ def epoch_time(run: Run) -> Iterator[Chart]:
         yield from _side_by_side("time of an epoch, before and now", test, points, "epoch_time")
 
 
-def phases(run: Run) -> Iterator[Chart]:
-    """The phases of a step upon each other, a bar for each benchmark of a test."""
-    for test, points in _groups(run, lambda one: _function(one) if of_benchmark.phases_of(one) else None).items():
-        for part, some in _parts(test, points):
-            known = [of_benchmark.phases_of(result) for _, result in some]
-            now = [{phase: of_benchmark.now_of(one, 0) for phase, one in judged.items()} for judged in known]
-            metrics = [one for judged in known for one in judged.values()]
-            bars = dict(zip(_labels(some), now, strict=True))
-            chart = of_benchmark.stacked_phases("phases of a step", bars, metrics)
-            yield replace(chart, subject=part, benchmarks=tuple(i for i, _ in some))
-
-
 def _side_by_side(title: str, subject: str, points: Sequence[Placed], metric: str) -> Iterator[Chart]:
     """A metric of some benchmarks, each with what it is compared with."""
     for part, some in _parts(subject, points):

@@ -34,8 +34,6 @@ CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
     "launches": _of_each(of_benchmark.launches),
     "memory": _of_each(of_benchmark.memory),
     "memory_phases": _of_each(of_benchmark.memory_phases),
-    "phases": of_run.phases,
-    "phase_change": _of_each(of_benchmark.phase_change),
     "bucket_sizes": of_run.bucket_sizes,
     "convergence": of_run.convergence,
     "epoch_time": of_run.epoch_time,

@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.breakdown import phase_table
 from pytest_ddpperf.reports.calls import call_tables
 from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.charts.table import charts_of
@@ -28,7 +29,6 @@ _CURVES: Mapping[str, Sequence[str]] = {
     "Sizes of buckets": ("bucket_sizes",),
     "Convergence": ("convergence",),
     "Epochs": ("epoch_time",),
-    "Phases": ("phases",),
 }
 """The kinds of charts of several benchmarks, by the part that has them."""
 
@@ -104,7 +104,7 @@ def _shared(run: Run, charts: Sequence[Chart], conclusions: tuple[str, ...]) -> 
     parts: dict[str, list[Block]] = {
         title: [chart for kind in kinds for chart in charts if chart.kind == kind] for title, kinds in _CURVES.items()
     }
-    parts["Conclusions"] = [conclusions]
+    parts |= {"Phases": [phase_table(run.results)], "Conclusions": [conclusions]}
     parts["Notes"] = [tuple(all_findings(run.results))]
     for title, tables in call_tables(run.batch_sizes, run.convergences, run.predictions, run.advice).items():
         parts.setdefault(title.capitalize(), []).extend(tables)

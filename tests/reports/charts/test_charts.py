@@ -132,34 +132,10 @@ def test_a_single_launch_is_no_distribution() -> None:
     assert charts("launches", document(slower(samples=(0.2,)))) == []
 
 
-def test_phases_are_stacked_for_the_variants_of_a_test() -> None:
-    variants = [
-        result(f"t.py::test_step[{name}]", Verdict.NEW, step, measured=strategy(name))
-        for name, step in (("ddp", 0.1), ("flat", 0.2))
-    ]
-    (chart,) = charts("phases", document(*variants))
-    assert (chart.style, chart.subject, chart.x.labels) == ("stacked", "t.py::test_step", ("ddp", "flat"))
-    forward, backward = chart.series[1:3]
-    assert (forward.name, points(forward)) == ("forward", [(0, 0.03, 0.0297, 0.0303), (1, 0.06, 0.0594, 0.0606)])
-    assert [point[1] for point in points(backward)] == pytest.approx([0.045, 0.09])
-    assert charts("phase_change", document(*variants)) == []
-
-
-def test_phases_before_and_now_need_those_of_the_baseline() -> None:
-    def change(data: Any) -> None:
-        for name, judged in data["results"][0]["metrics"].items():
-            if name.startswith("phase_"):
-                judged["baseline"] = judged["value"] / 2
-
-    (chart,) = charts("phase_change", document(slower(), change=change))
-    assert chart.x.labels == ("baseline", "this run")
-    assert points(chart.series[1]) == [(0, 0.03), (1, 0.06, 0.0594, 0.0606)]
-
-
 def test_many_variants_are_shown_in_parts() -> None:
     variants = [result(f"t.py::test_step[{i}]", Verdict.NEW, 0.1) for i in range(30)]
-    first, second = charts("phases", document(*variants))
-    assert (first.subject, len(first.x.labels)) == ("t.py::test_step, part 1 of 2", 24)
+    first, second = charts("throughput", document(*variants))
+    assert (first.subject, len(first.x.labels)) == ("t.py::test_step on 2 ranks, part 1 of 2", 24)
     assert (len(second.x.labels), second.benchmarks) == (6, tuple(range(24, 30)))
 
 

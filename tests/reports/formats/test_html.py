@@ -12,6 +12,7 @@ from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalVa
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.breakdown import phase_table
 from pytest_ddpperf.reports.documents.entries import CandidateEntry, PredictionEntry, StrategyAdviceEntry
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of, sort_key
@@ -94,6 +95,15 @@ def test_each_benchmark_has_what_is_known_of_it(make_document: MakeDocument, reg
     assert chart["series"][7] == {"name": "launch 8", "x": 1, "y": [50, 50, 50]}
     assert ["host", "runner-1"] in section(data, 0, "Environment")[0]["facts"]
     assert ["steps of a launch", "60, after 5 of warm-up"] in section(data, 0, "Settings")[0]["facts"]
+
+
+def test_phases_are_in_the_table_of_the_terminal_for_each_and_for_all(make_document: MakeDocument) -> None:
+    results = [result(f"t.py::test_a[{name}]", Verdict.NEW, 0.1) for name in ("x", "y")]
+    data = data_of(html(make_document(*results)))
+    (own,) = section(data, 0, "Phases")
+    (both,) = next(part["blocks"] for part in data["sections"] if part["title"] == "Phases")
+    assert both["table"]["caption"] == phase_table(results).title == own["table"]["caption"]
+    assert [row[1:] for row in both["table"]["rows"]] == own["table"]["rows"] * 2
 
 
 def test_predictions_and_advice_are_with_their_test_and_together(

@@ -14,7 +14,7 @@ from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.breakdown import collective_table, communication_table, time_text
+from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, time_text
 from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
 from pytest_ddpperf.reports.findings import words_of_note
@@ -41,7 +41,7 @@ def sections_of_benchmark(result: Result, charts: Sequence[Chart], more: Sequenc
             _changes([each for each in others if not each.gated], "metrics that decide nothing"),
         ],
         "Distribution over launches": _drawn(charts, ("launches", "steps")),
-        "Phases": [*_drawn(charts, ("phase_change", "phases")), _named_sections(result)],
+        "Phases": [_of_one(phase_table([result])), _named_sections(result)],
         "Memory": _drawn(charts, ("memory", "memory_phases")),
         "Counts": [
             _changes([each for each in exact if each.gated], "counts that decide"),

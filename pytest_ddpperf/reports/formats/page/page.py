@@ -265,11 +265,10 @@ def chart_data(chart: Chart) -> dict[str, Any]:
         "series": [_series(series) for series in chart.series],
         "references": references,
     }
-    if chart.style != "stacked":
-        view = view_of(chart)
-        found["shown"] = [view.low, view.high]
-        if view.cut:
-            found["cut"] = CUT
+    view = view_of(chart)
+    found["shown"] = [view.low, view.high]
+    if view.cut:
+        found["cut"] = CUT
     remark = _LEVEL.sub(lambda level: level[0].replace(" ", JOINED), remark_of(chart))
     return {**found, "note": remark} if remark else found
 
