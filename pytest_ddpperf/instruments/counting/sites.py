@@ -20,6 +20,8 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch.distributed._composable_state import _State
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -140,7 +142,7 @@ def compiled_sites(reasons: Iterable[str]) -> dict[tuple[str, Place], float]:
 
 @contextmanager
 def making_noted() -> Iterator[None]:
-    """Within, loaders, samplers and wrappers of models remember the line that makes them, for ``made_at``."""
+    """Within, loaders, samplers, wrappers and optimizers remember the line that makes them, for ``made_at``."""
     stack = Stack()
 
     def noting(init: Callable[..., None]) -> Callable[..., None]:
@@ -152,9 +154,15 @@ def making_noted() -> Iterator[None]:
         return uncompiled(make)
 
     with ExitStack() as opened:
-        for kind in (DataLoader, DistributedSampler, DistributedDataParallel):
-            opened.enter_context(replaced(kind, "__init__", noting(vars(kind)["__init__"])))
+        for kind in _noted():
+            opened.enter_context(replaced(kind, "__init__", noting(kind.__init__)))
         yield
+
+
+def _noted() -> list[Any]:
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # to import it takes seconds
+    kinds = [DataLoader, DistributedSampler, DistributedDataParallel, CheckpointWrapper, _State, torch.optim.Optimizer]
+    return kinds if fsdp is None else [*kinds, fsdp.FullyShardedDataParallel]
 
 
 def made_at(made: object) -> Place | None:
