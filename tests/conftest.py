@@ -22,6 +22,7 @@ import pytest
 
 import pytest_ddpperf
 from pytest_ddpperf.errors import RankSkipped
+from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run.session import sides
@@ -73,6 +74,12 @@ SLOW_FIXTURES = ({"launcher", "launchers"}, {"pytester", "tmp_path"})
 def pytest_configure(config: pytest.Config) -> None:
     """Have workers take files in the order of the tests; pytest-xdist would put those of few, slow tests last."""
     config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start three workers for two cores with ``-n auto``, because tests of launches wait for a third of their time."""
+    return min(max(2, 3 * usable_cores() // 2), 8)
 
 
 @pytest.hookimpl(trylast=True)
