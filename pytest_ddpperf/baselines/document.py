@@ -206,7 +206,7 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
 
 
 @functools.cache
-def _struct_of(document: type[Document]) -> type[msgspec.Struct]:
+def _struct_of(document: Any) -> type[msgspec.Struct]:
     """Returns msgspec's type for a document that is read."""
     made: list[Any] = []
     for name, (hint, _) in document.fields.items():
