@@ -15,7 +15,7 @@ from pytest_ddpperf.errors import SettingError, in_a_line
 from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
 from pytest_ddpperf.planner.advising import PRECISIONS, STRATEGIES, advised, asked_of
 from pytest_ddpperf.planner.predicting import Predictor
-from pytest_ddpperf.reports.predictions import advice_table, best_line
+from pytest_ddpperf.reports.calls import advice_table, best_line
 from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.run.call.requests import VerbCall

@@ -12,7 +12,7 @@ from pytest_ddpperf.baselines.history.database import HistoryRun, entries, has_r
 from pytest_ddpperf.cli.trend import add_history, add_selection, history_file, tests_named
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.reading import RESULTS, read_results, results_of
+from pytest_ddpperf.reports.documents.run_file import RESULTS, read_run
 from pytest_ddpperf.reports.files import write_text
 from pytest_ddpperf.reports.formats.flat import no_formula
 from pytest_ddpperf.reports.lines import printable
@@ -60,11 +60,11 @@ def _add(options: argparse.Namespace) -> int:
 
 
 def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
-    document = read_results(file)
+    document = read_run(file)
     if document.date is None:
         raise RESULTS.error(file, "field date: is null, and a history needs it")
     of_code = {name: getattr(document, name) for name in ("commit", "commit_date", "branch", "dirty")}
-    return HistoryRun(date=document.date, **of_code), results_of(document)
+    return HistoryRun(date=document.date, **of_code), document.results
 
 
 def _print_csv(options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.run_file import read_run
 from tests.with_plugins.conftest import Run
 from tests.with_plugins.suites import COUNTED
 
@@ -34,6 +34,6 @@ def test_an_order_of_its_own_changes_no_result(inner: pytest.Pytester, run_with:
     shuffled = run_with(MODULE, "--randomly-seed=1", *options)
     for run in (first, shuffled):
         run.assert_outcomes(passed=4)
-    assert {result.verdict for result in read_results(inner.path / "run.json").results} == {"unchanged"}
+    assert {result.verdict for result in read_run(inner.path / "run.json").results} == {"unchanged"}
     assert sorted(order(first)) == sorted(order(shuffled))
     assert order(first) != order(shuffled)

@@ -16,7 +16,7 @@ from pytest_ddpperf.analysis.traces.difference import difference
 from pytest_ddpperf.analysis.traces.reading import RankTrace, rank_in_name, read_trace
 from pytest_ddpperf.errors import TraceError
 from pytest_ddpperf.reports.files import write_text, writing_into
-from pytest_ddpperf.reports.names import file_stem
+from pytest_ddpperf.reports.lines import file_stem
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.traces import alignment_line, difference_table, summary_table
 from pytest_ddpperf.run.call.variant import Variant
