@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def several(shared_launcher: Launcher) -> Launchers:
+def launchers(shared_launcher: Launcher) -> Launchers:
     """Launchers of which the first is a copy too: it differs from one that has imported torch in how it was started."""
     return Launchers(lambda first: Launcher(like=first or shared_launcher))
 
@@ -42,11 +42,11 @@ def test_each_number_is_a_launcher_of_its_own() -> None:
         made.append(Launcher(like=first))
         return made[-1]
 
-    several = Launchers(make)
+    launchers = Launchers(make)
     assert made == []
-    third = several[2]
-    assert [several[i] for i in range(3)] == made == [several[0], several[1], third]
-    assert several.pids == (None,) * 3
+    third = launchers[2]
+    assert [launchers[i] for i in range(3)] == made == [launchers[0], launchers[1], third]
+    assert launchers.pids == (None,) * 3
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_memory_of_those_that_do_not_run_is_told(
     copied: bool,  # noqa: FBT001  a case
     expected: int,
 ) -> None:
-    monkeypatch.setattr("pytest_ddpperf.launch.several.HAS_PIDFD", copied)
+    monkeypatch.setattr("pytest_ddpperf.launch.launchers.HAS_PIDFD", copied)
     monkeypatch.setattr(Launchers, "pids", (*range(17, 17 + running), None))
     assert Launchers(lambda first: Launcher(like=first)).missing_bytes(number) == expected * 2**20
 
@@ -96,11 +96,11 @@ def test_a_copy_lives_where_a_fork_takes_the_wakeup_descriptor_away(
 
 
 def test_they_run_launches_at_the_same_time_and_end_together(
-    several: Launchers, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
+    launchers: Launchers, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
     """Who writes waits for who reads: neither rank ends without the other."""
-    several.wait(2)
-    pids = several.pids
+    launchers.wait(2)
+    pids = launchers.pids
     os.mkfifo(tmp_path / "met")
 
     def run(mode: str) -> int:
@@ -108,28 +108,28 @@ def test_they_run_launches_at_the_same_time_and_end_together(
             with (tmp_path / "met").open(mode):
                 return os.getppid()
 
-        return alone(several["rw".index(mode)], meet).rank(0)
+        return alone(launchers["rw".index(mode)], meet).rank(0)
 
     with ThreadPoolExecutor(2) as pool:
         assert tuple(pool.map(run, "rw")) == pids
-    several.close()
+    launchers.close()
     assert all_gone(known(pids))
 
 
 def test_those_that_are_not_kept_start_again_when_they_are_needed(
-    several: Launchers, all_gone: Callable[[Iterable[int]], bool]
+    launchers: Launchers, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
-    several.start(2)
-    several.wait(2)
-    kept, ended = known(several.pids)
-    several.keep(1)
-    assert several.pids == (kept, None)
+    launchers.start(2)
+    launchers.wait(2)
+    kept, ended = known(launchers.pids)
+    launchers.keep(1)
+    assert launchers.pids == (kept, None)
     assert all_gone([ended])
-    assert alone(several[1], lambda _ctx: os.getppid()).rank(0) == several.pids[1]
-    several.close()
+    assert alone(launchers[1], lambda _ctx: os.getppid()).rank(0) == launchers.pids[1]
+    launchers.close()
 
 
-def test_what_ranks_remark_on_a_gpu_is_told_once(several: Launchers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ranks_remark_on_a_gpu_is_told_once(launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> None:
     remarks = iter(["GPU 0 of rank 0: 41 GiB", "", "GPU 0 of rank 0: 42 GiB", "GPU 1 of rank 1: 1 GiB"])
 
     def conducted(*_: object) -> tuple[list[RankEnd], float]:
@@ -138,12 +138,12 @@ def test_what_ranks_remark_on_a_gpu_is_told_once(several: Launchers, monkeypatch
 
     monkeypatch.setattr("pytest_ddpperf.launch.launcher.run_ranks", conducted)
     for number in (0, 0, 0, 1):
-        alone(several[number], print)
-    assert several.remarks == ("GPU 0 of rank 0: 41 GiB", "GPU 1 of rank 1: 1 GiB")
-    several.close()
+        alone(launchers[number], print)
+    assert launchers.remarks == ("GPU 0 of rank 0: 41 GiB", "GPU 1 of rank 1: 1 GiB")
+    launchers.close()
 
 
-def test_ranks_with_a_gpu_have_longer_to_end(several: Launchers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_with_a_gpu_have_longer_to_end(launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> None:
     swept: list[float] = []
     gpus = Gpus(names=("H200",), pci=(None,))
     machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=gpus, nccl=True, backends=("gloo", "nccl"))
@@ -156,9 +156,9 @@ def test_ranks_with_a_gpu_have_longer_to_end(several: Launchers, monkeypatch: py
     monkeypatch.setattr(Launcher, "_sweep", lambda _launcher, _zygotes, seconds: swept.append(seconds))
     monkeypatch.setattr(Launcher, "machine", lambda _launcher, **_: machine)
     for device in ("cpu", "cuda"):
-        several[0].run(print, world_size=1, device=device, backend="gloo")
+        launchers[0].run(print, world_size=1, device=device, backend="gloo")
     assert swept == [5.0, 17.0]
-    several.close()
+    launchers.close()
 
 
 def alone(launcher: Launcher, function: Callable[[RankContext], T]) -> LaunchResult[T]:
@@ -170,40 +170,40 @@ def known(pids: Iterable[int | None]) -> list[int]:
 
 
 def test_the_others_are_copies_of_the_first_and_outlive_its_launches(
-    several: Launchers, all_gone: Callable[[Iterable[int]], bool]
+    launchers: Launchers, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
-    several.wait(3)
-    first, *copies = known(several.pids)
+    launchers.wait(3)
+    first, *copies = known(launchers.pids)
     assert [parent_of(pid) for pid in copies] == [first, first]
     # What a launch leaves behind is swept; copies are none of it.
-    assert alone(several[0], lambda _ctx: os.getppid()).rank(0) == first
-    assert alone(several[2], lambda _ctx: os.getppid()).rank(0) == copies[1]
-    several.close()
+    assert alone(launchers[0], lambda _ctx: os.getppid()).rank(0) == first
+    assert alone(launchers[2], lambda _ctx: os.getppid()).rank(0) == copies[1]
+    launchers.close()
     assert all_gone([first, *copies])
 
 
-def test_a_killed_copy_is_made_anew(several: Launchers, all_gone: Callable[[Iterable[int]], bool]) -> None:
-    several.wait(2)
-    first, copy = known(several.pids)
+def test_a_killed_copy_is_made_anew(launchers: Launchers, all_gone: Callable[[Iterable[int]], bool]) -> None:
+    launchers.wait(2)
+    first, copy = known(launchers.pids)
     os.kill(copy, signal.SIGKILL)
     assert all_gone([copy])
-    fresh = alone(several[1], lambda _ctx: os.getppid()).rank(0)
+    fresh = alone(launchers[1], lambda _ctx: os.getppid()).rank(0)
     assert fresh != copy
-    assert (first, parent_of(fresh)) == (several.pids[0], first)
-    several.close()
+    assert (first, parent_of(fresh)) == (launchers.pids[0], first)
+    launchers.close()
 
 
 @pytest.mark.slow
 def test_copies_end_with_the_first_and_are_made_of_the_next_one(
-    several: Launchers, all_gone: Callable[[Iterable[int]], bool]
+    launchers: Launchers, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
-    several.wait(2)
-    pids = known(several.pids)
+    launchers.wait(2)
+    pids = known(launchers.pids)
     os.kill(pids[0], signal.SIGKILL)
     assert all_gone(pids)
-    second = alone(several[1], lambda _ctx: os.getppid()).rank(0)
-    assert parent_of(second) == several.pids[0]
-    several.close()
+    second = alone(launchers[1], lambda _ctx: os.getppid()).rank(0)
+    assert parent_of(second) == launchers.pids[0]
+    launchers.close()
 
 
 def test_a_copy_that_has_ended_when_a_launch_begins_is_replaced(
@@ -221,16 +221,16 @@ def test_a_copy_that_has_ended_when_a_launch_begins_is_replaced(
         assert copied.pid != first
 
 
-def test_a_copy_that_ends_in_a_launch_is_told_of(several: Launchers) -> None:
-    several.wait(2)
+def test_a_copy_that_ends_in_a_launch_is_told_of(launchers: Launchers) -> None:
+    launchers.wait(2)
 
     def kill_parent(_ctx: RankContext) -> None:
         os.kill(os.getppid(), signal.SIGKILL)
         signal.pause()
 
     with pytest.raises(LaunchError, match="the process that ranks are forked from has ended; the ranks were stopped"):
-        alone(several[1], kill_parent)
-    several.close()
+        alone(launchers[1], kill_parent)
+    launchers.close()
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ def test_other_threads_per_rank_need_a_zygote_of_their_own() -> None:
 
 
 @contextmanager
-def busy(several: Launchers, folder: Path) -> Iterator[None]:
+def busy(launchers: Launchers, folder: Path) -> Iterator[None]:
     """Within, a rank of the first launcher waits for somebody to write into ``end``."""
     pipes = [folder / "begun", folder / "end"]
     for pipe in pipes:
@@ -257,24 +257,24 @@ def busy(several: Launchers, folder: Path) -> Iterator[None]:
         return pipes[1].read_text()
 
     with ThreadPoolExecutor(1) as pool:
-        staying = pool.submit(alone, several[0], stays)
+        staying = pool.submit(alone, launchers[0], stays)
         assert select.select([begun], [], [], 60)[0]
         yield
         assert staying.result().rank(0) == "now"
     os.close(begun)
-    several.close()
+    launchers.close()
 
 
 @pytest.mark.slow
-def test_nobody_waits_for_a_busy_one_to_copy_it(several: Launchers, tmp_path: Path) -> None:
-    with busy(several, tmp_path):
-        alone(several[1], lambda _ctx: (tmp_path / "end").write_text("now"))
+def test_nobody_waits_for_a_busy_one_to_copy_it(launchers: Launchers, tmp_path: Path) -> None:
+    with busy(launchers, tmp_path):
+        alone(launchers[1], lambda _ctx: (tmp_path / "end").write_text("now"))
 
 
 @pytest.mark.slow
-def test_starting_a_copy_does_not_wait_for_a_busy_one(several: Launchers, tmp_path: Path) -> None:
-    with busy(several, tmp_path):
-        several.start(2)
+def test_starting_a_copy_does_not_wait_for_a_busy_one(launchers: Launchers, tmp_path: Path) -> None:
+    with busy(launchers, tmp_path):
+        launchers.start(2)
         (tmp_path / "end").write_text("now")
 
 
@@ -327,24 +327,24 @@ def seen(_: RankContext, *names: str) -> tuple[str | None, ...]:
 
 
 @pytest.mark.slow
-def test_ranks_with_variables_of_their_own_have_them_and_others_do_not(several: Launchers) -> None:
+def test_ranks_with_variables_of_their_own_have_them_and_others_do_not(launchers: Launchers) -> None:
     """A copy of the zygote does for what a rank reads; what libraries read when they are loaded takes a fresh one."""
     try:
-        named = several.with_variables((("NCCL_ALGO", "Ring"),))
-        threads = several.with_variables((("OMP_NUM_THREADS", "2"),))
-        assert several.with_variables((("NCCL_ALGO", "Ring"),)) is named
-        assert several.with_variables(()) is several
+        named = launchers.with_variables((("NCCL_ALGO", "Ring"),))
+        threads = launchers.with_variables((("OMP_NUM_THREADS", "2"),))
+        assert launchers.with_variables((("NCCL_ALGO", "Ring"),)) is named
+        assert launchers.with_variables(()) is launchers
         answers = [
             each[0].run(seen, "NCCL_ALGO", "OMP_NUM_THREADS", world_size=1, backend="gloo", device="cpu").rank(0)
-            for each in (several, named, threads)
+            for each in (launchers, named, threads)
         ]
         assert [answer[:2] for answer in answers] == [(None, "1"), ("Ring", "1"), (None, "2")]
         parents = {int(answer[2]) for answer in answers if answer[2]}
         assert len(parents) == 3
-        assert parents <= set(several.parents)
+        assert parents <= set(launchers.parents)
         assert named[0].pid is not None
-        several.keep(0)
+        launchers.keep(0)
         assert named[0].pid is None
     finally:
-        several.close()
-    assert set(several.parents) == {None}
+        launchers.close()
+    assert set(launchers.parents) == {None}
