@@ -15,6 +15,8 @@ from pytest_ddpperf.baselines.document import (
     Confidence,
     Date,
     Document,
+    Natural,
+    Positive,
     Share,
     Text,
     about,
@@ -27,7 +29,7 @@ from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
 from pytest_ddpperf.records.copies import Alike
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Interval, Series
+from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite, of_lines
 
@@ -62,6 +64,18 @@ class StoredEnvironment(OfBaseline, record=Environment, sparse=("gpu_setup",)):
     """Where a record was measured."""
 
     device: Literal["cpu", "cuda"]
+    device_count: Natural
+    cores: Natural
+    threads: Natural
+    nodes: Positive
+    world_size: Positive
+
+
+class StoredPlan(OfBaseline, record=Plan):
+    """The steps of a launch."""
+
+    warmup: Natural
+    steps: Natural
 
 
 class StoredSite(OfBaseline, record=CallSite, sparse=("strategy", "through")):

@@ -22,7 +22,9 @@ Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Confidence = Annotated[float, msgspec.Meta(gt=0, lt=1)]
-Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$")]
+_DAYS = r"(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31"
+_LEAP_YEAR = r"(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+Date = Annotated[str, msgspec.Meta(pattern=rf"^(?!0000)(\d{{4}}-({_DAYS})|{_LEAP_YEAR}-02-29)$(?!\n)")]
 MetricName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -71,7 +73,6 @@ class Document:
     inside: ClassVar[tuple[str, ...]] = ()
     words_from: ClassVar[tuple[type, ...]] = ()  # the records that describe its fields
     whole: ClassVar[type | None] = None  # the record that it is read as
-    direct: ClassVar[bool] = False  # whether its JSON has just the fields of the record
     number: ClassVar[Any] = staticmethod(_number)  # writes a float
 
     def __init_subclass__(
@@ -95,8 +96,6 @@ class Document:
         nan = {name for name, hint in known.items() if not _optional(hint)}
         readers = {name: _reader(hint, nan=name in nan) for name, hint in hints.items()}
         cls.readers = {name: read for name, read in readers.items() if read is not None}
-        changed = own or without or sparse or cls.readers or cls.checked is not Document.checked
-        cls.direct = record is not None and not changed
         left_out = hints if sparse is True else sparse or ()
         cls.needed = {
             name
@@ -142,7 +141,6 @@ class Document:
 
 _ITS_OWN = frozenset(Document.__annotations__)
 _OF_RECORDS: dict[tuple[type, Any], type[Document]] = {}
-_STRUCTS: dict[tuple[type[Document], bool], type[msgspec.Struct]] = {}
 _EMPTY: Mapping[Any, Any] = {tuple: tuple, list: list, dict: dict, str: str, bool: bool}
 
 
@@ -234,7 +232,7 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
         return lambda value: math.nan if value is None else value
     if origin is None or origin is Literal:
         is_document = isinstance(hint, type) and issubclass(hint, Document)
-        return hint.read_from if is_document and not hint.direct and (hint.whole or hint.readers) else None
+        return hint.read_from if is_document and (hint.whole or hint.readers) else None
     read = _reader(next(each for each in reversed(arguments) if _is_value(each)), nan=nan)
     if read is None:
         return None
@@ -245,36 +243,28 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
     return lambda value: None if value is None else read(value)
 
 
-def struct_of(document: type[Document], *, read: bool = True) -> type[msgspec.Struct]:
-    """Returns msgspec's type for a document: what is ``read``, or what is written."""
-    if (document, read) not in _STRUCTS:
-        made: list[Any] = []
-        for name, (hint, _) in document.fields.items():
-            kind, nothing = _mapped(hint, lambda each: _msgspec_type(each, read=read)), _nothing(hint)
-            if name in document.needed:
-                made.append((name, kind))
-            elif nothing is None:  # the record has a default of its own
-                made.append((name, kind | msgspec.UnsetType, msgspec.field(default=msgspec.UNSET)))
-            else:
-                made.append((name, kind, msgspec.field(default_factory=nothing)))
-        how: Any = {
-            "kw_only": True,
-            "frozen": True,
-            "forbid_unknown_fields": True,
-            "gc": False,
-        }  # a tree has no circles
-        words: dict[str, Any] = {"__doc__": document.__doc__}
-        if document.checked is not Document.checked:
-            words["__post_init__"] = document.checked
-        _STRUCTS[document, read] = msgspec.defstruct(document.__name__, made, namespace=words, **how)
-    return _STRUCTS[document, read]
+@functools.cache
+def struct_of(document: type[Document]) -> type[msgspec.Struct]:
+    """Returns msgspec's type for a document."""
+    made: list[Any] = []
+    for name, (hint, _) in document.fields.items():
+        kind, nothing = _mapped(hint, _msgspec_type), _nothing(hint)
+        if name in document.needed:
+            made.append((name, kind))
+        elif nothing is None:  # the record has a default of its own
+            made.append((name, kind | msgspec.UnsetType, msgspec.field(default=msgspec.UNSET)))
+        else:
+            made.append((name, kind, msgspec.field(default_factory=nothing)))
+    how: Any = {"kw_only": True, "frozen": True, "forbid_unknown_fields": True, "gc": False}  # a tree has no circles
+    words: dict[str, Any] = {"__doc__": document.__doc__}
+    if document.checked is not Document.checked:
+        words["__post_init__"] = document.checked
+    return msgspec.defstruct(document.__name__, made, namespace=words, **how)
 
 
-def _msgspec_type(hint: Any, *, read: bool) -> Any:
-    """Returns msgspec's type for a document, or if it is ``read`` as it is its record; any other type as it is."""
-    if not (isinstance(hint, type) and issubclass(hint, Document)):
-        return hint
-    return hint.whole if read and hint.direct else struct_of(hint, read=read)
+def _msgspec_type(hint: Any) -> Any:
+    """Returns msgspec's type for a document; any other type as it is."""
+    return struct_of(hint) if isinstance(hint, type) and issubclass(hint, Document) else hint
 
 
 @uncollected

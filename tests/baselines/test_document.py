@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import math
 import sys
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from pytest_ddpperf.baselines.codec import StoredFile
-from pytest_ddpperf.baselines.document import _OF_RECORDS, Document, Positive, about, read_as
+from pytest_ddpperf.baselines.document import _OF_RECORDS, Date, Document, Positive, about, read_as
 from pytest_ddpperf.baselines.jsonfile import problem_text, uncollected
 
 
@@ -70,7 +71,8 @@ def test_what_is_not_finite_is_null_and_read_as_no_number() -> None:
     [
         ({"name": None}, "field name: expected `str`, got `null`"),
         ({"parts": {}}, "field parts: expected `array`, got `object`"),
-        ({"parts": [{"size": 1}, {}]}, "field parts[1].size: is missing"),
+        ({"parts": [{"size": 1, "note": ""}, {}]}, "field parts[1].size: is missing"),
+        ({"parts": [{"size": 1, "note": "", "more": 1}]}, "field parts[0].more: is not known here"),
         ({"parts": [{"size": True}]}, "field parts[0].size: expected `int`, got `bool`"),
         ({"shares": {"x.y": "1"}}, "field shares[...]: expected `float`, got `str`"),
         ({"rest": 0.5}, "field rest: is not known here"),
@@ -82,6 +84,20 @@ def test_what_does_not_fit_is_named_with_its_path(changes: dict[str, Any], probl
     with pytest.raises(msgspec.DecodeError) as caught:
         read_as(OuterData, {**DATA, **changes})
     assert problem_text(caught.value).startswith(problem)
+
+
+@pytest.mark.parametrize("year", [1, 1900, 2000, 2023, 2024, 9999])
+def test_a_date_is_one_that_the_calendar_has(year: int) -> None:
+    def has(date: str) -> bool:
+        try:
+            return msgspec.convert(date, Date) == date
+        except msgspec.ValidationError:
+            return False
+
+    days = {f"{year:04}-{month:02}-{day:02}" for month in range(14) for day in range(33)}
+    known = [dt.date(year, 1, 1) + dt.timedelta(days=number) for number in range(366)]
+    assert {day for day in days if has(day)} == {f"{day}" for day in known if day.year == year}
+    assert not any(map(has, ("2026-02-01\n", "2026-02-01T", "0000-01-01", "26-02-01")))
 
 
 @pytest.mark.parametrize("collects", [True, False])

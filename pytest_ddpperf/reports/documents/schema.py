@@ -13,7 +13,7 @@ from pytest_ddpperf.baselines.document import Document, struct_of
 
 def schema_of(document: type[Document]) -> dict[str, Any]:
     """Returns the JSON schema of a document."""
-    schema = msgspec.json.schema(struct_of(document, read=False))
+    schema = msgspec.json.schema(struct_of(document))
     kinds = [Document]
     for kind in kinds:
         kinds += kind.__subclasses__()
