@@ -260,7 +260,7 @@ def test_wrong_option(ddpperf):
 def test_one_alone(ddpperf):
     ddpperf.compare(workload, strategies=["ddp"])
 """,
-        *("-rs", "--ddpperf-counts=only"),
+        "-rs",
     )
     run.assert_outcomes(failed=4, passed=1, skipped=1)
     run.stdout.fnmatch_lines(
