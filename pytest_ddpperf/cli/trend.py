@@ -32,12 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "test", nargs="?", metavar="TEST", help="a test's node id, or a part of it (default: all tests that changed)"
     )
     parser.add_argument("--metric", default="step_time", metavar="NAME", help="what to look at (default: %(default)s)")
-    parser.add_argument(
-        "--history", type=Path, metavar="FILE", help=f"file of the history (default: {_HISTORY.ini} of the ini file)"
-    )
-    parser.add_argument("--name", metavar="NAME", help="only this variant of a test")
-    parser.add_argument("--world-size", type=argument(positive_int), metavar="N", help="only this number of ranks")
-    parser.add_argument("--branch", metavar="NAME", help="only runs of this branch")
+    add_history(parser)
+    add_selection(parser)
     parser.add_argument(
         "--last",
         type=argument(positive_int),
@@ -55,6 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print as JSON, or write it to a file")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser; - is standard output")
+
+
+def add_history(parser: argparse.ArgumentParser) -> None:
+    """Declares which file the history is."""
+    text = f"file of the history (default: {_HISTORY.ini} of the ini file)"
+    parser.add_argument("--history", type=Path, metavar="FILE", help=text)
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Declares which results of a history are looked at."""
+    parser.add_argument("--name", metavar="NAME", help="only this variant of a test")
+    parser.add_argument("--world-size", type=argument(positive_int), metavar="N", help="only this number of ranks")
+    parser.add_argument("--branch", metavar="NAME", help="only runs of this branch")
 
 
 def run(options: argparse.Namespace) -> int:
