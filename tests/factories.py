@@ -14,6 +14,7 @@ import pytest
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result, StoredBaseline
@@ -99,6 +100,14 @@ def make_rank_launch(rank: int = 0, step_times: tuple[float, ...] = (1.0,), **fi
 def make_limits(steps: int | None, warmup: int, launches: int, screening: float, **more: Any) -> LaunchLimits:
     """Limits of launches, of which those of the first ``screening`` seconds are planned."""
     return LaunchLimits(steps=steps, warmup=warmup, launches=launches, screening=screening, **more)
+
+
+def make_counts(
+    details: Mapping[str, Mapping[str, float]], unstable: Mapping[str, str] | None = None, **totals: float
+) -> Counts:
+    """Totals are the sums of their details, unless given."""
+    sums = {metric: sum(parts.values()) for metric, parts in details.items()}
+    return Counts(totals={**sums, **totals}, details=details, unstable=unstable or {})
 
 
 def make_series(metric: str, value: float, **fields: Any) -> Series:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_ddpperf.records.copies import Alike, RankCopy, alike
 from pytest_ddpperf.records.rhythm import Components, rhythm_of_all, rhythm_text, unusual_of
+from pytest_ddpperf.records.setup import SETTINGS
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.units import exact_texts
 
@@ -179,6 +180,8 @@ def merged(ranks: Sequence[Counts]) -> Counts:
             rank, reason = next(iter(reasons.items()))
             everywhere = len(reasons) == len(ranks) and len(set(reasons.values())) == 1
             unstable[metric] = reason if everywhere else f"rank {rank}: {reason}"
+    set_up = next(filter(None, (counts.sites.get(SETTINGS) for counts in ranks)), ())
+    sites |= {SETTINGS: set_up} if set_up else {}
     parts = {metric: _unequal_parts(metric, ranks) for metric in _TOLD_BY_RANK}
     return Counts(
         totals=totals,

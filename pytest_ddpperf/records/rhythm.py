@@ -87,16 +87,32 @@ def unusual_of(components: Components) -> tuple[list[list[float]], float]:
     return sorted([*filter(None, each)] for each in more), math.fsum(math.fsum(each) / len(each) for each in more)
 
 
+class Levels(NamedTuple):
+    """What most steps have, and what some have: so many of so many steps."""
+
+    usual: float
+    other: float
+    times: int
+    of: int
+
+
+def levels_of(values: Sequence[float], total: float) -> Levels:
+    """Returns the levels of a count with so large a mean, of which these two values are the part that varies."""
+    period, rest = period_of(values), total - rhythm_of(values).mean
+    seen = values[:period] if period else values
+    at = _rarer(seen)
+    usual = next(value for place, value in enumerate(seen) if place not in at)
+    return Levels(rest + usual, rest + seen[at[0]], len(at), len(seen))
+
+
 def rhythm_text(values: Sequence[float]) -> str:
     """Returns how often steps do something else, in words: ``more in 1 of 10 steps``."""
-    period = period_of(values)
-    seen = values[:period] if period else values
     if len(set(values)) > 2:  # noqa: PLR2004
-        if period:
+        if period := period_of(values):
             return f"the same again after {period} steps"
         return f"from {format_number(min(values))} to {format_number(max(values))}"
-    at = _rarer(seen)
-    return f"{'more' if seen[at[0]] == max(seen) else 'less'} in {len(at)} of {len(seen)} steps"
+    usual, other, times, of = levels_of(values, 0.0)
+    return f"{'more' if other > usual else 'less'} in {times} of {of} steps"
 
 
 def _rarer(values: Sequence[float]) -> list[int]:

@@ -7,40 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, certain, count_row, on_ranks, parts_on_ranks, quantity_texts
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.records.rhythm import rhythm_text
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.count_places import changed_at, made_at, reference_text, steps_of, steps_of_part, value_of
-from pytest_ddpperf.units import (
-    exact_texts,
-    format_change,
-    format_count,
-    format_difference,
-    format_number,
-    format_percent,
-)
+from pytest_ddpperf.reports.count_places import changed_at, made_at, reference_text
+from pytest_ddpperf.reports.count_rates import LOADERS, change_text, difference_of, part_text
+from pytest_ddpperf.reports.setup_changes import setup_changes
+from pytest_ddpperf.units import exact_texts, format_change, format_count, format_percent
 
 _SHARE = 0.01  # of the parameters: a change that is told
 _LEAST_SHARE = 0.001  # of a count: a change of less is told in bytes or FLOPs
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
-_NOUNS = {
-    "collective_calls": " calls",
-    "blocking_collectives": " blocking calls",
-    "synchronisations": " waits for the device",
-    "allocator_calls": " calls",
-    "checkpoints_saved": " calls",
-    "slow_modes": " backward passes",
-    "python_objects": " that stay",
-}
-_LOADERS = {
-    "workers_restarted": "DataLoaders that start workers again at each epoch",
-    "loaders_kept": "DataLoaders of earlier epochs that stay in memory",
-    "loaders_without_workers": "DataLoaders without workers",
-    "loaders_unpinned": "DataLoaders without pinned memory",
-}
-_EVERY = {  # what is not counted by the step
-    "peak_tensor_bytes": " at the peak",
-    **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", *_LOADERS), ""),
-}
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
     "collective_bytes": ("collective_calls", "calls"),
@@ -136,7 +111,7 @@ def count_difference(metric: str, before: float, after: float) -> str:
     if not difference:
         return "other"
     telling = unit != "1" and abs(difference) >= _LEAST_SHARE * before > 0
-    return format_change(difference / before) if telling else _difference(unit, difference)
+    return format_change(difference / before) if telling else difference_of(unit, difference)
 
 
 def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
@@ -147,7 +122,8 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     on_each, alone = _rank_lines(metric, {"": on_ranks(metric, then, now)}), _alone(metric, then, now)
     if metric == "ddp_buckets":
-        return (_bucket_text(before, after) + made_at(metric, then, now)) * (before != after) + on_each
+        told = setup_changes(metric, then, now) + _bucket_text(before, after) + made_at(metric, then, now)
+        return told * (before != after) + on_each
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     # What may be luck of which steps were looked at is left out, unless that is all there is.
@@ -155,10 +131,9 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     changed = sure or changed
     made_up, of_modules = count_row(metric).made_up, metric == "flops"
     places = changed_at(metric, None, then, now) if of_modules and len(changed) > 1 else ""
-    every = {name: steps_of_part(metric, name, then, now) for name in changed}
+    one_way = len({changes[name] > 0 for name in changed}) == 1
     lines = [
-        f"{_part(metric, name)} {_change(metric, before.get(name, 0.0), after.get(name, 0.0), every[name])}{alone}"
-        f"{_rhythms(metric, name if made_up else '', then, now) if made_up or len(changed) == 1 else ''}"
+        f"{_part(metric, name)} {part_text(metric, name, then, now, alone=made_up or one_way)}{alone}"
         f"{_sibling(metric, name, then, now)}"
         f"{'' if places else changed_at(metric, None if of_modules else name, then, now)}"
         for name in changed
@@ -168,7 +143,10 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     renamed = of_modules and 2 * len(before.keys() & after.keys()) < min(len(before), len(after))
     lines = ["most modules have other names now"] if renamed and len(changed) > SHOWN else lines
     lines[:0] = [f"{_whole(metric, then, now)}{alone}{places}"] if places else []
-    lines = _explained(metric, then, now) + _shortened(lines, "smaller change") + made_at(metric, then, now)
+    known = setup_changes(metric, then, now)
+    most = 1 if known and count_row(metric).unit == "B" else SHOWN
+    lines = _shortened(lines, "smaller change", most) + made_at(metric, then, now)
+    lines = known + _explained(metric, then, now) + lines
     # The last are of a rank that does as much as before.
     return (lines if lines and alone else lines + on_each) or _rank_lines(metric, parts_on_ranks(metric, then, now))
 
@@ -180,13 +158,13 @@ def _alone(metric: str, then: Counts, now: Counts) -> str:
 
 
 def _whole(metric: str, then: Counts, now: Counts) -> str:
-    return f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}{_rhythms(metric, '', then, now)}"
+    return f"{metric} {part_text(metric, '', then, now, alone=True)}"
 
 
 def _part(metric: str, name: str) -> str:
     """The name of a part of a count: a module may have a number alone."""
-    if metric in _LOADERS:
-        return _LOADERS[metric]
+    if metric in LOADERS:
+        return LOADERS[metric]
     if metric == "full_precision_flops":
         return f"FLOPs in {name}{' without autocast or TF32' * (name == 'float32')}"
     return f"module {name}" if name.isdecimal() else name
@@ -196,7 +174,9 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     """What a change comes from, if other counts show it: activations that are computed again, trained parameters."""
     old, new = (counts.totals.get("flops_recomputed", math.inf) for counts in (then, now))
     if metric == "flops" and old < new < math.inf:
-        return [f"activations are computed again in backward (activation checkpointing): {_change(metric, old, new)}"]
+        return [
+            f"activations are computed again in backward (activation checkpointing): {change_text(metric, old, new)}"
+        ]
     sizes = [counts.details.get("model_state_bytes", {}) for counts in (then, now)]
     if metric != "model_state_bytes" or not all(size.get("parameters") for size in sizes):
         return []
@@ -205,28 +185,6 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
         return []
     grew = "grew" if new > old else "fell"
     return [f"trainable parameters {grew}: {format_percent(new)} of them have gradients, {format_percent(old)} before"]
-
-
-def _change(metric: str, before: float, after: float, steps: int = 0) -> str:
-    """``5 -> 9 calls per step (+4)``, and of what is not in each step ``0 -> 1 calls in 5 steps (+1)``."""
-    unit, steps = count_row(metric).unit, 1 if metric in _EVERY else steps or steps_of(metric, before, after)
-    before, after = (round(value * steps, 6) if steps > 1 else value for value in (before, after))
-    first, second = exact_texts(unit, [before, after])
-    percent = round(100 * (after - before) / before) if before and unit != "1" else 0
-    share = f", {percent:+d} %" if percent else ""
-    every = _EVERY.get(metric, " per step" if steps == 1 else f" in {steps} steps")
-    return f"{first} -> {second}{_NOUNS.get(metric, '')}{every} ({_difference(unit, after - before)}{share})"
-
-
-def _rhythms(metric: str, part: str, then: Counts, now: Counts) -> str:
-    """Says of a part of a count in how many steps there is more of it, on either side, if that differs."""
-    old, new = (dict.fromkeys(map(rhythm_text, counts.varying.get(metric, {}).get(part, ()))) for counts in (then, now))
-    before, after = (value_of(metric, part, counts) for counts in (then, now))
-    steps = steps_of(metric, before, after)
-    said = f"{'more' if after > before else 'less'} in {round(abs(after - before) * steps)} of {steps} steps"
-    new.pop(said, None)
-    sides = {"": [text for text in new if text not in old], "before ": [text for text in old if text not in new]}
-    return "".join(f", {before}{' and '.join(told)}" for before, told in sides.items() if told)
 
 
 def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
@@ -262,7 +220,7 @@ def _layout(buckets: Mapping[str, float]) -> str:
 def _rank_lines(metric: str, parts: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
     """The ranks that changed, by part, from each part's values then and now by rank; the whole is the part ''."""
     lines = [
-        f"rank {rank} {f'{name} ' if name else ''}{_change(metric, before, after)}"
+        f"rank {rank} {f'{name} ' if name else ''}{change_text(metric, before, after)}"
         for name, pairs in parts.items()
         for rank, (before, after) in enumerate(pairs)
         if before != after
@@ -270,13 +228,6 @@ def _rank_lines(metric: str, parts: Mapping[str, Sequence[tuple[float, float]]])
     return _shortened(lines, "more rank")
 
 
-def _shortened(lines: list[str], noun: str) -> list[str]:
-    more = [f"and {format_count(len(lines) - SHOWN, noun)}"] if len(lines) > SHOWN else []
-    return [*lines[:SHOWN], *more]
-
-
-def _difference(unit: str, difference: float) -> str:
-    if unit == "B" and abs(difference) >= 1024:  # noqa: PLR2004 - below, bytes are told to the last digit
-        return format_difference(difference, unit)
-    size = exact_texts(unit, [abs(difference)])[0] if unit == "FLOP" else f"{format_number(abs(difference))} {unit}"
-    return f"{'-' if difference < 0 else '+'}{size.removesuffix(' 1')}"
+def _shortened(lines: list[str], noun: str, most: int = SHOWN) -> list[str]:
+    more = [f"and {format_count(len(lines) - most, noun)}"] if len(lines) > most else []
+    return [*lines[:most], *more]

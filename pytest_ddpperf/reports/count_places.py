@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites, of_lines, same_lines
+from pytest_ddpperf.reports.count_rates import scale_of, value_of
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.units import exact_texts
 
 _SITES = 3  # lines of code that are named, one of an operator; of the others only the number is told
 _MADE = ("ddp_buckets", "python_objects")
-_MOST_STEPS = 20  # in which a count that is a share of steps is told
 
 
 def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
@@ -34,22 +34,25 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
     counted = [value_of(metric, name or "", counts) for counts in (then, now)]
     if any(value and not sites for value, sites in zip(counted, sides, strict=True)):
         return ""  # of a baseline from before sites were kept
-    unit, alone = count_row(metric).unit, max(map(len, sides)) == 1  # no other site has a part of the value
+    alone = max(map(len, sides)) == 1 and metric != "peak_tensor_bytes"  # no other site has a part of the value
+    unit = count_row(metric).unit
     lines = [[site for sites in counts.sites.values() for site in sites] for counts in (then, now)]
-    same, steps = same_lines(*lines), steps_of_part(metric, name or "", then, now)
+    same, scale = same_lines(*lines), scale_of(metric, name or "", then, now)
     changes = changed_sites(sides[0], sides[1], same)
     most = 1 if metric == "operators" else _SITES
-    told = [_change_text(change, unit, steps, same, alone=alone) for change in changes[:most]]
+    told = [_change_text(change, unit, scale, same, alone=alone) for change in changes[:most]]
     more = [f"and {len(changes) - most} more"] if len(changes) > most else []
     return f": {', '.join([*told, *more])}" if told else ""
 
 
-def _change_text(change: SiteChange, unit: str, steps: int, same: Mapping[tuple[str, int], int], *, alone: bool) -> str:
+def _change_text(
+    change: SiteChange, unit: str, scale: float, same: Mapping[tuple[str, int], int], *, alone: bool
+) -> str:
     """A changed site in words: ``the new one at train.py:41 in step, under backward``."""
     (old, new), calls = change, unit == "1"
 
     def size(value: float) -> str:
-        return exact_texts(unit, [round(value * steps, 6)])[0]
+        return exact_texts(unit, [round(value * scale, 6)])[0]
 
     if new is None:
         if old is None:
@@ -60,7 +63,7 @@ def _change_text(change: SiteChange, unit: str, steps: int, same: Mapping[tuple[
     place = place_text(new)
     if old is not None:
         return f"all at {place}" if alone else f"{size(old.value)} -> {size(new.value)} at {place}"
-    if calls and math.isclose(new.value * steps, 1):
+    if calls and math.isclose(new.value * scale, 1):
         return f"the new one at {place}"
     return f"{size(new.value)} new {'ones ' if calls else ''}at {place}"
 
@@ -78,25 +81,3 @@ def made_at(metric: str, then: Counts, now: Counts) -> list[str]:
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
     return [f"made at {words_of(list(map(place_text, sites)))}"] if sites and metric in _MADE else []
-
-
-def value_of(metric: str, part: str, counts: Counts) -> float:
-    """The value of a part of a count; the whole is the part ''."""
-    return counts.details.get(metric, {}).get(part, 0.0) if part else counts.totals[metric]
-
-
-def steps_of_part(metric: str, part: str, then: Counts, now: Counts) -> int:
-    """Returns in how many steps a part of a count is a whole number, and so are its lines, if there are so many."""
-    values = [value_of(metric, part, counts) for counts in (then, now)]
-    lines = [site.value for counts in (then, now) for site in counts.sites.get(metric, ()) if site.part == part]
-    together = steps_of(metric, *values, *lines)
-    return together if together > 1 else steps_of(metric, *values)
-
-
-def steps_of(metric: str, *values: float) -> int:
-    """Returns in how many steps values are whole numbers; 1 if they are in none, or no numbers of things."""
-    if count_row(metric).unit != "1":
-        return 1
-    numbers = range(1, _MOST_STEPS + 1)
-    whole = (each for each in numbers if all(math.isclose(value * each, round(value * each)) for value in values))
-    return next(whole, 1)

@@ -11,8 +11,10 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from pytest_ddpperf.instruments.counting.copies import CopyWatch
-from pytest_ddpperf.instruments.counting.counting import Countable, count_warm_step, not_counted
+from pytest_ddpperf.instruments.counting.counting import Countable, count_warm_step
 from pytest_ddpperf.instruments.counting.loaders import Loaders
 from pytest_ddpperf.instruments.counting.python import ObjectCensus, lines_of_left
 from pytest_ddpperf.instruments.counting.sites import SiteCounts, call_sites
@@ -67,11 +69,14 @@ class Seen:
         if any_rank(many := sum((left or {}).values()) > COUNTS["python_objects"].floor):
             left_at = lines_of_left(step.run, traces=many)
             placed = {**placed, "python_objects": {("memory", place): blocks for place, blocks in left_at.items()}}
+        found = call_sites([placed], subject.roots, subject.strategy)
+        at_peak = (*counts.sites.get("peak_tensor_bytes", ()), *found.get("peak_tensor_bytes", ()))
+        found |= {"peak_tensor_bytes": at_peak} if at_peak else {}
         counts = replace(
             counts,
             totals={**counts.totals, **totals},
             details={**counts.details, **details},
-            sites={**counts.sites, **call_sites([placed], subject.roots, subject.strategy)},
+            sites={**counts.sites, **found},
         )
         unseen = [name for name in _UNSEEN if name in sys.modules]
         if unseen and not counts.totals.get("collective_calls"):
@@ -81,6 +86,12 @@ class Seen:
         remarks += [*not_counted(counts, ctx.device), *other_batch_size(counts, step, job.settings, ctx.mode)]
         remarks += [Finding("calls_unseen", {"library": name}) for name in unseen]
         return replace(counts, copy=watch.copy(self.loaders, self._steps + ran, OF_DATA, subject.roots))
+
+
+def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
+    """A finding where the profiler could not count what the device does."""
+    missing = tuple(metric for metric, row in COUNTS.items() if row.profiled and metric not in counts.totals)
+    return [Finding("no_device_counts", {"counts": missing})] if missing and device.type == "cuda" else []
 
 
 def countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:

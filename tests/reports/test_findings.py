@@ -28,7 +28,7 @@ STEPS = tuple(
     Counts(
         totals={"optimizer_steps": number}, details={"optimizer_steps": {"Adam": number}}, unstable={}, varying=varying
     )
-    for number, varying in ((0.0, {"optimizer_steps": dict.fromkeys(("", "Adam"), ((1.0, 0.0, 0.0),))}), (1.0, {}))
+    for number, varying in ((1 / 3, {"optimizer_steps": dict.fromkeys(("", "Adam"), ((1.0, 0.0, 0.0),))}), (1.0, {}))
 )
 SWEPT = {"most": 16 * MIB, "ranks": 4, "profiled": False}
 UNSWEPT = {"most": None, "ranks": 4, "profiled": False}
@@ -267,12 +267,12 @@ CASES = [
     Case(
         "count_changed",
         {"metric": "optimizer_steps", "then": STEPS[0], "now": STEPS[1]},
-        "Adam 0 -> 1 per step (+1), before more in 1 of 3 steps",
+        "Adam 0 -> 1 per step (+1), before 1 in 1 of 3 steps",
     ),
     Case(
         "unsure_counts",
         {"steps": {"optimizer_steps": 48}, "then": STEPS[1], "now": STEPS[0]},
-        "may have changed: optimizer_steps 1 -> 0 per step (-1), more in 1 of 3 steps; 48 steps at least would tell",
+        "may have changed: optimizer_steps 1 -> 0 per step (-1), 1 in 1 of 3 steps; 48 steps at least would tell",
     ),
     Case(
         "unsteady_count",

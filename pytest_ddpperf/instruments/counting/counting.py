@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,8 @@ from pytest_ddpperf.instruments.counting.dispatch import CALLS, OperatorCounter
 from pytest_ddpperf.instruments.counting.loaders import loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted
-from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites, compiled_sites
+from pytest_ddpperf.instruments.counting.setup import checkpoints_seen, settings_of
+from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack, break_sites, call_sites, compiled_sites
 from pytest_ddpperf.instruments.counting.steps import (
     Details,
     Seen,
@@ -32,16 +34,9 @@ from pytest_ddpperf.instruments.counting.steps import (
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.counting.watching import CallWatch, Graph, OtherSteps
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, discard_first_profile, eagerly, unsampled
-from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
-from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.records.setup import SETTINGS
 from pytest_ddpperf.units import format_count
-
-
-def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
-    """A finding where the profiler could not count what the device does."""
-    missing = tuple(metric for metric, row in COUNTS.items() if row.profiled and metric not in counts.totals)
-    return [Finding("no_device_counts", {"counts": missing})] if missing and device.type == "cuda" else []
-
 
 _OF_STACK = ("operators", "compiled_operators", "collective_send_bytes")  # whose lines a survey does not look for
 _OF_MODEL = (  # of which no line has a rhythm, for some have none
@@ -116,8 +111,8 @@ def count_warm_step(
         )
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
-    breaks = call_sites([of_compiler], subject.roots)
-    return replace(found, sites={**sites, **breaks})
+    last = call_sites([{**of_compiler, **pass_.last}], subject.roots, subject.strategy)
+    return replace(found, sites={**sites, **last})
 
 
 class _Pass:
@@ -144,13 +139,16 @@ class _Pass:
         self.cut_short = ""  # how many steps followed it, if these were too few to tell
         self.rows: set[float] = set()  # of the batches of a step, in any of them; 0 if they are not sure
         self._state: dict[str, float] = {}
+        self._stack = Stack()
+        self._set = Counter[tuple[str, Place]]()  # what the step's code sets as it runs
+        self.last: SiteCounts = {}  # of the last step that was counted whole, what only such steps show
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
         """Within, modules, optimizers, batches and costly functions are seen, and loading is left out."""
         left_out = loading_left_out(self._operators.paused, self._batches.loaded)
-        calls = calls_counted(self._operators.add, self._device, self._operators.waited)
-        with self.used.watching(), left_out, calls, self._operators.questions_named():
+        calls = calls_counted(self._called, self._device, self._operators.waited)
+        with self.used.watching(), left_out, calls, checkpoints_seen(self._called), self._operators.questions_named():
             yield
 
     @contextmanager
@@ -159,8 +157,15 @@ class _Pass:
         with self._tracker.resizes_seen(), self._operators:
             yield
 
+    def _called(self, metric: str, name: str, place: Place | None = None) -> None:
+        if metric != SETTINGS:
+            self._operators.add(metric, name)
+        elif self._operators.whole and not self._operators.is_paused:
+            self._set[name, place or self._stack.place()] += 1
+
     def step(self, run: Callable[[], Any]) -> Details:
         """Counts a step whole; returns what takes time to count."""
+        self._set.clear()
         with self._operators.paused():
             self._file_known()
             self._tracker.begin_step()
@@ -172,7 +177,7 @@ class _Pass:
         self.rows.add(total_of(rows))
         with self._operators.paused():
             state = self._state or self.used.state_bytes()
-            peak = self._tracker.peak()
+            peak, places = self._tracker.peak(), self._tracker.peak_places()
             self._file_known()
             gc.collect()  # garbage is not kept
             self._tracker.settle()
@@ -180,6 +185,8 @@ class _Pass:
             kept = self._tracker.passing()
             kept.subtract(made)
         self.sites.append({**sites, "retained_bytes": kept})
+        made = settings_of(self.used.roots, self.used.optimizers)
+        self.last = {"peak_tensor_bytes": places, SETTINGS: self._set + made}
         return {
             "operator_bytes": self._operators.details()["operator_bytes"],
             "batch_rows": rows,

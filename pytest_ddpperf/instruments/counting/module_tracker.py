@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils import checkpoint
 
 from pytest_ddpperf.instruments.counting.sites import Place, Stack
-from pytest_ddpperf.instruments.counting.tensors import bytes_of
+from pytest_ddpperf.instruments.counting.storages import bytes_of
 
 
 class Running(NamedTuple):

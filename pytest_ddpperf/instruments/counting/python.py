@@ -25,8 +25,9 @@ from torch.utils.data._utils.worker import _worker_loop
 
 from pytest_ddpperf.errors import TrainingEnded
 from pytest_ddpperf.instruments.clock import collector_paused
-from pytest_ddpperf.instruments.counting.sites import Place, place_of
+from pytest_ddpperf.instruments.counting.sites import Place, file_of_trace, place_of
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
+from pytest_ddpperf.records.setup import BACKWARD, SETTINGS, part_of
 
 IMAGE = 3  # dimensions of a single image, of which a list may hold a batch
 LEAST = 1.0  # objects of a type a step; less is none of the step's own
@@ -46,6 +47,7 @@ _COSTLY = (  # functions that wait for a device, give memory back, walk through 
     ("synchronisations", Tensor, "tensor", ("cpu", "tolist", "__repr__")),
 )
 """Each with the metric that counts it."""
+_OF_PASS = ("retain_graph", "create_graph")  # what backward is given after tensors and their gradients
 _LABELS = {"__repr__": "print(tensor)", "_save_state_dict": "torch.distributed.checkpoint.save"}
 _BARE = ("cpu", "tolist")  # which call no operator on a CPU, and elsewhere one that is counted
 _SLOW_MODES = {
@@ -72,6 +74,8 @@ def calls_counted(
     def passed(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("accumulate_grad") and backward_under_way() == -1:
             called("backward_passes", "backward")
+            for name in (name for name, value in zip(_OF_PASS, args[2:4], strict=False) if value):
+                called(SETTINGS, part_of(BACKWARD, name, value=True))
             for mode in (name for name, is_on in _SLOW_MODES.items() if is_on()):
                 called("slow_modes", mode)
         return run(*args, **kwargs)
@@ -170,8 +174,7 @@ def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, flo
             taken += [tracemalloc.take_snapshot()] if traces else []
     for grown in taken[-1].compare_to(taken[0], "traceback") if taken else ():
         inside = takewhile(lambda frame: frame.filename != __file__, reversed(grown.traceback))  # of the call of a step
-        frames = ((frame.filename, frame) for frame in inside)
-        found[place_of(frames, lambda frame: (frame.lineno, ""), backward=False)] += grown.count_diff
+        found[place_of(inside, file_of_trace, lambda frame: (frame.lineno, ""), backward=False)] += grown.count_diff
     return {at: more / (_TRACED - 1) for at, more in found.items() if at.file and more >= _BLOCKS * (_TRACED - 1)}
 
 

@@ -14,46 +14,11 @@ from typing import Any
 import torch
 
 from pytest_ddpperf.instruments.counting.sites import Place
-
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-
-
-def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    """The storages of a tensor: one, several if it is sparse or wraps others, none if it has no memory."""
-    if type(tensor) not in _PLAIN and hasattr(tensor, "__tensor_flatten__"):
-        inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
-        return [storage for part in inner if isinstance(part, torch.Tensor) for storage in storages_of(part)]
-    if tensor.layout is torch.strided:
-        try:
-            return [tensor.untyped_storage()]
-        except (NotImplementedError, RuntimeError):  # a tensor for tracing has no memory
-            return []
-    return [storage for part in _parts(tensor) for storage in storages_of(part)]
-
-
-def bytes_of(tensors: Iterable[torch.Tensor], known: set[int]) -> int:
-    """The bytes of the tensors' storages, each once, without those in ``known``, to which they are added."""
-    total = 0
-    for tensor in tensors:
-        for storage in storages_of(tensor):
-            if storage._cdata not in known:  # noqa: SLF001  torch has no other identity for it
-                known.add(storage._cdata)  # noqa: SLF001
-                total += storage.nbytes()
-    return total
-
-
-def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()  # noqa: SLF001  the public ones refuse what is not coalesced
-    if tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    if tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
-        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return ()
-
+from pytest_ddpperf.instruments.counting.storages import storages_of
 
 CATEGORIES = ("parameters", "gradients", "activations", "optimizer_state", "buffers", "buckets", "temporaries")
 PASSING = ("activations", "temporaries")  # tensors that a step makes for itself
+_GOOD_PART = 0.01  # of the peak
 KEPT = "kept_tensors"  # the name of those that outlive their step
 
 
@@ -94,6 +59,7 @@ class TensorTracker:
         self._rising = False
         self._at_peak = dict(self.live)
         self._unnamed_at_peak: list[tuple[_Record, int]] = []
+        self._placed, self._placed_at_peak = Counter[tuple[str, Place]](), Counter[tuple[str, Place]]()
 
     def begin_step(self) -> None:
         """Forgets the peak: from now on it is that of a new step."""
@@ -184,6 +150,17 @@ class TensorTracker:
                 at_peak[record.category] += nbytes
             return at_peak
 
+    def peak_places(self) -> dict[tuple[str, Place], float]:
+        """The bytes at the step's peak by category and by the place that made them, if they are a good part of it."""
+        with self._lock:
+            self._note_peak()
+            found = self._placed_at_peak.copy()
+            for record, nbytes in self._unnamed_at_peak:
+                if record.place is not None:
+                    found.subtract({("temporaries", record.place): nbytes})
+                    found.update({(record.category, record.place): nbytes})
+            return {key: float(nbytes) for key, nbytes in found.items() if nbytes >= max(1, _GOOD_PART * self._peak)}
+
     def passing(self) -> Counter[tuple[str, Place]]:
         """The live bytes of tensors that steps have made for themselves, by the places that have made them."""
         with self._lock:
@@ -229,19 +206,20 @@ class TensorTracker:
         finally:
             del storage_class.resize_  # the original is inherited
 
-    def _storages(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.UntypedStorage]]:
-        """Yields the storages of a tensor on the device with their keys; of what was lent the original."""
+    def _storages(self, tensor: torch.Tensor) -> list[tuple[int, torch.UntypedStorage]]:
+        """Returns the storages of a tensor on the device with their keys; of what was lent the original."""
+        found: list[tuple[int, torch.UntypedStorage]] = []
         for storage in storages_of(tensor):
-            if storage.device.type not in self._devices:
-                continue
             key = storage._cdata  # noqa: SLF001  torch has no other identity for it
-            reference, record = self._lent.get(key, (None, None))
-            if reference is not None and reference() is storage:
-                original = None if record is None or record.reference is None else record.reference()
-                if original is not None:
-                    yield original._cdata, original  # noqa: SLF001
+            if key not in self._records and storage.device.type not in self._devices:
                 continue
-            yield key, storage
+            lent = self._lent.get(key)
+            if lent is None or lent[0]() is not storage:
+                found.append((key, storage))
+                continue
+            original = None if lent[1].reference is None else lent[1].reference()
+            found += [] if original is None else [(original._cdata, original)]  # noqa: SLF001
+        return found
 
     def _is_met(self, key: int, storage: torch.UntypedStorage) -> bool:
         return key in self._met and self._met[key][0]() is storage
@@ -273,6 +251,8 @@ class TensorTracker:
         elif self._loans and sum(self.live.values()) + more > self._peak:
             self.settle()
         self.live[record.category] += more
+        if record.place is not None:
+            self._placed[record.category, record.place] += more
         record.nbytes = nbytes
         total = sum(self.live.values())
         if total > self._peak:
@@ -281,8 +261,10 @@ class TensorTracker:
 
     def _refile(self, key: int, record: _Record, category: str) -> None:
         self._note_peak()
-        self.live[record.category] -= record.nbytes
-        self.live[category] += record.nbytes
+        for where, more in ((record.category, -record.nbytes), (category, record.nbytes)):
+            self.live[where] += more
+            if record.place is not None:
+                self._placed[where, record.place] += more
         record.category = category
         if category == "temporaries":
             self._unnamed[key] = record
@@ -293,7 +275,7 @@ class TensorTracker:
         """Keeps what the peak is made of, if this is one: called before anything shrinks."""
         if self._rising:
             self._rising = False
-            self._at_peak = dict(self.live)
+            self._at_peak, self._placed_at_peak = dict(self.live), self._placed.copy()
             self._unnamed_at_peak = [(record, record.nbytes) for record in self._unnamed.values()]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.counting.counting import not_counted
 from pytest_ddpperf.instruments.counting.device_work import STEP, Recorded, work_in
 from pytest_ddpperf.instruments.counting.steps import counts_of, per_step
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.training.seen import not_counted
 
 KERNEL = Recorded("kernel", "ampere_sgemm_128x64_tn")
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.counting.tensors import TensorTracker, bytes_of, storages_of
+from pytest_ddpperf.instruments.counting.storages import bytes_of, storages_of
+from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 
 
 def test_views_are_of_one_storage_and_count_once() -> None:

@@ -175,7 +175,7 @@ def test_variants_that_do_not_fit_into_memory_take_no_turns(
         inner,
         """
 def test_it(ddpperf):
-    ddpperf.compare({"old": lambda ctx: lambda: 1.0, "new": lambda ctx: lambda: 1.0})
+    ddpperf.compare({"old": lambda ctx: lambda: 1.0, "new": lambda ctx: lambda: 1.0}, counts="off")
 """,
     )
     run.assert_outcomes(passed=1)
@@ -261,7 +261,7 @@ def test_wrong_option(ddpperf):
 def test_one_alone(ddpperf):
     ddpperf.compare(workload, strategies=["ddp"])
 """,
-        "-rs",
+        *("-rs", "--ddpperf-counts=only"),
     )
     run.assert_outcomes(failed=4, passed=1, skipped=1)
     run.stdout.fnmatch_lines(

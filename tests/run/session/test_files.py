@@ -175,6 +175,7 @@ def test_without_properties_junit_keeps_to_the_schema_of_jenkins(
     assert not (suite.path / "summary.md").exists()
 
 
+@pytest.mark.usefixtures("other_plugins")
 def test_reportlog_has_verdicts_and_counts(suite: pytest.Pytester) -> None:
     pytest.importorskip("pytest_reportlog", reason="pytest-reportlog is not installed")
     suite.runpytest("--report-log=out.jsonl").assert_outcomes(passed=1)
@@ -203,6 +204,7 @@ def test_theirs(benchmark):
 """
 
 
+@pytest.mark.usefixtures("other_plugins")
 def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester) -> None:
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
     inner.makepyfile(test_suite=TIMED, test_beside=BESIDE)
@@ -215,6 +217,7 @@ def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("other_plugins")
 def test_where_none_of_ours_ran_pytest_benchmark_saves_its_own(inner: pytest.Pytester) -> None:
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
     inner.makepyfile(test_beside=BESIDE)

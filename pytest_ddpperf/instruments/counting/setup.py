@@ -1,0 +1,151 @@
+"""How training is set up: its wrappers, checkpoints and optimizers, with settings that are no defaults, and lines."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed._composable_state import _get_module_state
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils import checkpoint
+
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, made_at
+from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
+from pytest_ddpperf.records.setup import CHECKPOINT, SETTINGS, part_of
+
+_NOWHERE = Place("", 0, "", backward=False)
+_OF_DDP = {
+    "broadcast_buffers": True,
+    "find_unused_parameters": False,
+    "gradient_as_bucket_view": False,
+    "static_graph": False,
+}
+"""Settings and their defaults."""
+_BUCKET = 25.0  # MiB of DDP's buckets, if nothing is said
+_OF_FSDP1 = {"limit_all_gathers": True, "forward_prefetch": False, "_use_orig_params": False}
+_DTYPES = ("param_dtype", "reduce_dtype", "buffer_dtype", "output_dtype")
+_SIMPLE = (bool, int, float, str, tuple)
+_FRAMES = 12  # between a checkpoint and the module that wraps what it recomputes
+
+
+@contextmanager
+def checkpoints_seen(seen: Callable[[str, str, Place], None]) -> Iterator[None]:
+    """Within, ``seen`` hears of each checkpoint of forward, and of the line that made its wrapper or called it."""
+    stack = Stack()
+
+    def followed(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if backward_under_way() == -1:
+                seen(SETTINGS, CHECKPOINT, _wrapped_at() or stack.place())
+            return function(*args, **kwargs)
+
+        return uncompiled(call)
+
+    frame: Any = checkpoint._CheckpointFrame  # noqa: SLF001  it has no public name
+    with ExitStack() as opened:
+        opened.enter_context(replaced(frame, "__init__", followed(frame.__init__)))
+        reentrant: Any = checkpoint.CheckpointFunction
+        opened.enter_context(replaced(reentrant, "forward", staticmethod(followed(reentrant.forward))))
+        yield
+
+
+def _wrapped_at() -> Place | None:
+    """The line that made the module which wraps what a checkpoint recomputes; None if none does."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        if frame.f_code is CheckpointWrapper.forward.__code__:
+            return made_at(frame.f_locals.get("self"))
+        frame = frame.f_back
+    return None
+
+
+def settings_of(models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> Counter[tuple[str, Place]]:
+    """Returns the wrappers and optimizers by kind and by line, and their settings that are no defaults."""
+    found, known = Counter[tuple[str, Place]](), set[int]()
+    for module in dict.fromkeys(each for model in models for each in model.modules()):
+        owner, kind, settings = _of_module(module)
+        if kind and id(owner) not in known:
+            known.add(id(owner))
+            found.update(_parts(owner, kind, settings))
+    for optimizer in optimizers:
+        found.update(_parts(optimizer, f"optimizer {type(optimizer).__name__}", _of_optimizer(optimizer)))
+    return found
+
+
+def _parts(owner: object, kind: str, settings: Mapping[str, object]) -> list[tuple[str, Place]]:
+    place = made_at(owner) or _NOWHERE
+    told = {name: str(value).removeprefix("torch.") for name, value in settings.items()}
+    return [(kind, place), *((part_of(kind, name, value), place) for name, value in told.items())]
+
+
+def _of_module(module: nn.Module) -> tuple[object, str, Mapping[str, object]]:
+    """What wraps a module, the name of its kind, and its settings; a name is empty if nothing does."""
+    if isinstance(module, DistributedDataParallel):
+        return module, "DistributedDataParallel", _of_ddp(module)
+    if type(module).__name__ == "FullyShardedDataParallel":
+        return module, f"FullyShardedDataParallel of {type(module.module).__name__}", _of_fsdp1(module)
+    state: Any = _get_module_state(module)
+    if not type(state).__name__.startswith("FSDP"):
+        return None, "", {}
+    return state, f"fully_shard of {type(module).__name__.removeprefix('FSDP')}", _of_fsdp2(state)
+
+
+def _of_ddp(wrapped: Any) -> dict[str, object]:
+    changed = {name: getattr(wrapped, name, default) for name, default in _OF_DDP.items()}
+    settings: dict[str, object] = {name: value for name, value in changed.items() if value != _OF_DDP[name]}
+    size = getattr(wrapped, "bucket_bytes_cap", 0) / 2**20
+    settings |= {"bucket_cap_mb": f"{size:g}"} if size not in {0, _BUCKET} else {}
+    hooks = [getattr(hook, "__name__", type(hook).__name__) for hook, _ in wrapped._comm_hooks]  # noqa: SLF001  as above
+    return {**settings, **({"comm_hook": hooks[-1]} if hooks else {}), **_dtypes(wrapped.mixed_precision)}
+
+
+def _of_fsdp1(wrapped: Any) -> dict[str, object]:
+    found = {name: getattr(wrapped, name, default) for name, default in _OF_FSDP1.items()}
+    settings: dict[str, object] = {
+        name.removeprefix("_"): value for name, value in found.items() if value != _OF_FSDP1[name]
+    }
+    sharding = wrapped.sharding_strategy.name
+    settings |= {"sharding_strategy": sharding} if sharding != "FULL_SHARD" else {}
+    return {**settings, **_dtypes(wrapped.mixed_precision)}
+
+
+def _of_fsdp2(state: Any) -> dict[str, object]:
+    """Settings of ``fully_shard``; the root keeps its parameters after forward if nobody says otherwise."""
+    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # noqa: SLF001  no public reader
+    settings = _dtypes(state._mp_policy)  # noqa: SLF001  as above
+    for group in filter(None, groups):
+        kept, whole = group.post_forward_mesh_info, group.mesh_info.shard_mesh_size
+        by_itself = state._is_root and getattr(state, "_auto_reshard_after_forward", True)  # noqa: SLF001  as above
+        if kept is None and not by_itself:
+            settings["reshard_after_forward"] = False
+        elif kept is not None and kept.shard_mesh_size != whole:
+            settings["reshard_after_forward"] = kept.shard_mesh_size
+        offload = type(group.offload_policy).__name__
+        settings |= {"offload_policy": offload} if offload != "OffloadPolicy" else {}
+    return settings
+
+
+def _dtypes(policy: Any) -> dict[str, object]:
+    return {name: dtype for name in _DTYPES if (dtype := getattr(policy, name, None)) is not None}
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """The settings that it was made with; a schedule may change those that it has now."""
+    usual = inspect.signature(type(optimizer).__init__).parameters
+    return {
+        name: value
+        for name, value in optimizer.defaults.items()
+        if name != "lr" and isinstance(value, _SIMPLE) and (name not in usual or usual[name].default != value)
+    }

@@ -1,0 +1,148 @@
+"""How many more of something a step does, in words: in each step, or in some of them."""
+
+from __future__ import annotations
+
+import math
+
+from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.records.rhythm import Levels, levels_of, rhythm_text
+from pytest_ddpperf.units import exact_texts, format_difference, format_number
+
+LOADERS = {
+    "workers_restarted": "DataLoaders that start workers again at each epoch",
+    "loaders_kept": "DataLoaders of earlier epochs that stay in memory",
+    "loaders_without_workers": "DataLoaders without workers",
+    "loaders_unpinned": "DataLoaders without pinned memory",
+}
+_NOUNS = {
+    "collective_calls": " calls",
+    "blocking_collectives": " blocking calls",
+    "synchronisations": " waits for the device",
+    "allocator_calls": " calls",
+    "checkpoints_saved": " calls",
+    "slow_modes": " backward passes",
+    "python_objects": " that stay",
+}
+_EVERY = {  # what is not counted by the step
+    "peak_tensor_bytes": " at the peak",
+    **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", *LOADERS), ""),
+}
+_MOST_STEPS = 20  # in which a count that is a share of steps is told
+
+
+def change_text(metric: str, before: float, after: float, steps: int = 0) -> str:
+    """``5 -> 9 calls per step (+4)``, and of what is not in each step ``1 -> 2 calls in 4 steps (+1)``."""
+    steps = 1 if metric in _EVERY else steps or steps_of(metric, before, after)
+    before, after = (round(value * steps, 6) if steps > 1 else value for value in (before, after))
+    first, second = exact_texts(count_row(metric).unit, [before, after])
+    every = _EVERY.get(metric, " per step" if steps == 1 else f" in {steps} steps")
+    return f"{first} -> {second}{_NOUNS.get(metric, '')}{every} ({_by(metric, before, after)})"
+
+
+def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> str:
+    """``change_text`` of a part of a count; of work in some steps ``1 -> 3 calls in 1 of 10 steps (+2)``.
+
+    ``alone``: whether no other part changed in the opposite direction. The whole is the part ''.
+    """
+    before, after = (value_of(metric, part, counts) for counts in (then, now))
+    rates = _rates(metric, part, then, now, alone=alone)
+    if rates is None:
+        return f"{change_text(metric, before, after, steps_of_part(metric, part, then, now))}" + (
+            _rhythms(metric, part if count_row(metric).made_up else "", then, now) if alone else ""
+        )
+    old, new = rates
+    noun, unit = _NOUNS.get(metric, ""), count_row(metric).unit
+    usual, rare, other, more = exact_texts(
+        unit, [round(each, 6) for each in (old.usual, old.other, new.usual, new.other)]
+    )
+    if not math.isclose(old.usual, new.usual):
+        rarely = [f", {more} {_in(new)}" if new.times else "", f", before {rare} {_in(old)}" if old.times else ""]
+        return f"{usual} -> {other}{noun} per step ({_by(metric, old.usual, new.usual)}){''.join(rarely)}"
+    by = f" ({_by(metric, old.other, new.other)})"
+    if old.times and new.times and (old.times, old.of) != (new.times, new.of):
+        return f"{rare}{noun} {_in(old)} -> {more} {_in(new)}, {other} in others"
+    return f"{rare} -> {more}{noun} {_in(new if new.times else old)}{by}"
+
+
+def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
+    """Returns by what the values of a part's lines are multiplied, so that they add up to the change that is told."""
+    rates = _rates(metric, part, then, now, alone=True)
+    if rates is None:
+        return steps_of_part(metric, part, then, now)
+    old, new = rates
+    rare = new if new.times else old
+    same = (old.times, old.of) == (new.times, new.of) or not (old.times and new.times)
+    return rare.of / rare.times if same and math.isclose(old.usual, new.usual) else 1.0
+
+
+def _rates(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> tuple[Levels, Levels] | None:
+    """What most steps have of a part, and what some have, then and now; None if all have one, or more than two.
+
+    What is not counted by its parts has a rhythm as a whole: that is the part's if no step does more but some do.
+    """
+    named = part if count_row(metric).made_up else ""
+    sides: list[Levels] = []
+    for counts in (then, now):
+        found, total = counts.varying.get(metric, {}).get(named, ()), value_of(metric, named, counts)
+        if len(found) > 1 or any(len(set(values)) > 2 for values in found):  # noqa: PLR2004
+            return None
+        sides.append(levels_of(found[0], total) if found else Levels(total, total, 0, 1))
+    old, new = sides
+    if not (old.times or new.times):
+        return None
+    if named == part:
+        return old, new
+    if not alone or (old.times and new.times) or not math.isclose(old.usual, new.usual):
+        return None
+    rare, values = new if new.times else old, [value_of(metric, part, counts) for counts in (then, now)]
+    usual = values[0 if new.times else 1]
+    level = usual + abs(values[1] - values[0]) * math.copysign(rare.of / rare.times, rare.other - rare.usual)
+    steady, varying = Levels(usual, usual, 0, 1), Levels(usual, level, rare.times, rare.of)
+    return (steady, varying) if new.times else (varying, steady)
+
+
+def _in(levels: Levels) -> str:
+    return f"in {levels.times} of {levels.of} steps"
+
+
+def _by(metric: str, before: float, after: float) -> str:
+    unit = count_row(metric).unit
+    percent = round(100 * (after - before) / before) if before and unit != "1" else 0
+    return f"{difference_of(unit, after - before)}{f', {percent:+d} %' if percent else ''}"
+
+
+def difference_of(unit: str, difference: float) -> str:
+    """A difference with its sign: ``+4``, ``-2.00 MiB``."""
+    if unit == "B" and abs(difference) >= 1024:  # noqa: PLR2004 - below, bytes are told to the last digit
+        return format_difference(difference, unit)
+    size = exact_texts(unit, [abs(difference)])[0] if unit == "FLOP" else f"{format_number(abs(difference))} {unit}"
+    return f"{'-' if difference < 0 else '+'}{size.removesuffix(' 1')}"
+
+
+def _rhythms(metric: str, part: str, then: Counts, now: Counts) -> str:
+    """Says of a part of a count in how many steps there is more of it, on either side, if that differs."""
+    old, new = (dict.fromkeys(map(rhythm_text, counts.varying.get(metric, {}).get(part, ()))) for counts in (then, now))
+    sides = {"": [text for text in new if text not in old], "before ": [text for text in old if text not in new]}
+    return "".join(f", {before}{' and '.join(told)}" for before, told in sides.items() if told)
+
+
+def value_of(metric: str, part: str, counts: Counts) -> float:
+    """The value of a part of a count; the whole is the part ''."""
+    return counts.details.get(metric, {}).get(part, 0.0) if part else counts.totals[metric]
+
+
+def steps_of_part(metric: str, part: str, then: Counts, now: Counts) -> int:
+    """Returns in how many steps a part of a count is a whole number, and so are its lines, if there are so many."""
+    values = [value_of(metric, part, counts) for counts in (then, now)]
+    lines = [site.value for counts in (then, now) for site in counts.sites.get(metric, ()) if site.part == part]
+    together = steps_of(metric, *values, *lines)
+    return together if together > 1 else steps_of(metric, *values)
+
+
+def steps_of(metric: str, *values: float) -> int:
+    """Returns in how many steps values are whole numbers; 1 if they are in none, or no numbers of things."""
+    if count_row(metric).unit != "1":
+        return 1
+    numbers = range(1, _MOST_STEPS + 1)
+    whole = (each for each in numbers if all(math.isclose(value * each, round(value * each)) for value in values))
+    return next(whole, 1)

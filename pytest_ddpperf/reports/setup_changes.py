@@ -1,0 +1,193 @@
+"""Changes of how training is set up, in words: wrappers, settings, checkpoints, optimizers that explain a count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row
+from pytest_ddpperf.records.setup import BACKWARD, CHECKPOINT, SETTINGS, part_of, setting_of
+from pytest_ddpperf.records.sites import CallSite, same_lines
+from pytest_ddpperf.reports.count_places import place_text
+from pytest_ddpperf.reports.lines import words_of
+from pytest_ddpperf.units import format_count
+
+_MEMORY = ("model_state_bytes", "peak_tensor_bytes")
+_SENT = ("collective_calls", "collective_bytes")
+_MOVES = {  # by kind or setting, the counts that it moves, those first that name most
+    "find_unused_parameters": _SENT,
+    "broadcast_buffers": _SENT,
+    "comm_hook": ("collective_bytes", "collective_calls", "operators"),
+    "bucket_cap_mb": ("ddp_buckets", "collective_calls", "peak_tensor_bytes"),
+    "gradient_as_bucket_view": ("peak_tensor_bytes", "operators"),
+    "retain_graph": ("peak_tensor_bytes", "retained_bytes"),
+    "create_graph": ("flops", "recorded_operators", "peak_tensor_bytes"),
+    "reshard_after_forward": (*_SENT, *_MEMORY),
+    CHECKPOINT: ("peak_tensor_bytes", "flops", *_SENT),
+    "optimizer": ("optimizer_steps", *_MEMORY, "synchronisations", "operators"),
+}
+_OPTIMIZER, _OF = "optimizer", " of "
+_MOVED = (*_SENT, "ddp_buckets", *_MEMORY, "full_precision_flops", "host_to_device_bytes", "operators")  # by any other
+
+
+class _Side(NamedTuple):
+    """How training is set up on one side."""
+
+    numbers: Mapping[str, float]  # by kind, and by name of a setting
+    sites: Mapping[str, CallSite]  # one of each
+
+    @classmethod
+    def of(cls, counts: Counts) -> _Side:
+        sites = counts.sites.get(SETTINGS, ())
+        numbers: dict[str, float] = {}
+        for site in sites:
+            numbers[site.part] = numbers.get(site.part, 0.0) + site.value
+        return cls(numbers, {site.part: site for site in reversed(sites)})
+
+    def place(self, part: str, verb: str = "made ") -> str:
+        """Says where something is made: at its line, or at that of its kind."""
+        site = self.sites.get(part) or self.sites.get(setting_of(part)[0])
+        return f": {verb}at {place_text(site)}" if site is not None and site.file else ""
+
+
+def setup_changes(metric: str, then: Counts, now: Counts) -> list[str]:
+    """Returns what is set up otherwise than before and explains the change of a count, a line each.
+
+    A change explains the first count that is more than before among those that it moves, else the first that is less.
+    """
+    before, after = _Side.of(then), _Side.of(now)
+    if not (before.numbers and after.numbers):
+        return []  # of a baseline from before settings were kept
+    every = [*_checkpoints(then, now), *_kinds(before, after, then, now), *_settings(before, after)]
+    return [text for text, moves in every if _explained(moves, then, now) == metric]
+
+
+def _explained(moves: Iterable[str], then: Counts, now: Counts) -> str:
+    both = [metric for metric in moves if metric in then.totals and metric in now.totals]
+    moved = [metric for metric in both if beyond_floor(metric, then, now) or _is_another(metric, then, now)]
+    more = [metric for metric in moved if now.totals[metric] >= then.totals[metric]]
+    return next(iter([*more, *moved]), "")
+
+
+def _is_another(metric: str, then: Counts, now: Counts) -> bool:
+    return count_row(metric).made_up and bool(changed_parts(metric, then, now))
+
+
+_Change = tuple[str, Iterable[str]]  # in words, and the counts that it moves
+
+
+def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
+    """Says that modules which are still there are not recomputed any more."""
+    again, still = (counts.details.get("flops_recomputed", {}) for counts in (then, now))
+    lost = [module for module in again if module not in still and module in now.details.get("flops", {})]
+    if not lost:
+        return []
+    gone = [site for site in then.sites.get(SETTINGS, ()) if site.part == CHECKPOINT]
+    kept = {(site.file, site.source) for site in now.sites.get(SETTINGS, ()) if site.part == CHECKPOINT}
+    gone = [site for site in gone if (site.file, site.source) not in kept] or gone
+    part = " in part" * bool(still)
+    were = f", as they were at {_place_then(gone[0], then, now)}" if gone and gone[0].file else ""
+    are = "is" if len(names := _blocks(lost)) == 1 and names[0] == lost[0] else "are"
+    return [(f"{CHECKPOINT} is lost{part}: {words_of(names)} {are} not recomputed any more{were}", _MOVES[CHECKPOINT])]
+
+
+def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
+    """A place of the reference, with the number that its line has now if it is still there."""
+    lines = ([each for sites in counts.sites.values() for each in sites] for counts in (then, now))
+    line = same_lines(*lines).get((site.file, site.line))
+    return place_text(replace(site, line=line or site.line))
+
+
+def _blocks(modules: Iterable[str]) -> list[str]:
+    """Names of modules in short: ``blocks 0 to 5`` for all that is inside of these."""
+    numbers: dict[str, list[int]] = {}
+    others: list[str] = []
+    for module in modules:
+        found = re.match(r"(.*?)\.?\b(\d+)(?:\.|$)", module)
+        if found is None:
+            others.append(module)
+        else:
+            numbers.setdefault(found[1] or "module", []).append(int(found[2]))
+    return [*(f"{name} {_runs(sorted(set(each)))}" for name, each in numbers.items()), *others[:3]]
+
+
+def _runs(numbers: list[int]) -> str:
+    """Numbers in short: ``0 to 5``, ``0 and 3 to 5``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] + 1 == number:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return words_of([f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs])
+
+
+def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Change]:
+    """Says which wrappers and optimizers are new, lost or others."""
+    new, lost = _more_of(after, before), _more_of(before, after)
+    told: list[_Change] = []
+    for (head, of), number in new.items():
+        same = next((old for old, less in lost.items() if old[0] == head and less == number), None)
+        if same is not None:
+            del lost[same]  # wrappers of a class with another name are no change
+        if same is None:
+            told.append(
+                (f"{_kind_text(head, of, number)} is new{after.place(_kind(head, of))}", _MOVES.get(head, _MOVED))
+            )
+        elif head == _OPTIMIZER:
+            told.append((f"the optimizer is {of}, {same[1]} before{after.place(_kind(head, of))}", _MOVES[head]))
+    for (head, of), number in lost.items():
+        site = before.sites[_kind(head, of)]
+        were = f": made at {_place_then(site, then, now)} before" if site.file else ""
+        told.append((f"{_kind_text(head, of, number)} is lost{were}", _MOVES.get(head, _MOVED)))
+    return told
+
+
+def _more_of(one: _Side, other: _Side) -> dict[tuple[str, str], float]:
+    """How many more of each kind one side has, by the head of the kind and what it is of."""
+    kinds = [part for part in one.numbers if not setting_of(part)[1] and part not in {CHECKPOINT, BACKWARD}]
+    return {_split(part): more for part in kinds if (more := one.numbers[part] - other.numbers.get(part, 0.0)) > 0}
+
+
+def _split(kind: str) -> tuple[str, str]:
+    """The head of a kind and what it is of: ``fully_shard`` and ``Block``."""
+    if kind.startswith(f"{_OPTIMIZER} "):
+        return _OPTIMIZER, kind.removeprefix(f"{_OPTIMIZER} ")
+    head, _, of = kind.partition(_OF)
+    return head, of
+
+
+def _kind(head: str, of: str) -> str:
+    return f"{head}{' ' if head == _OPTIMIZER else _OF}{of}" if of else head
+
+
+def _kind_text(head: str, of: str, number: float) -> str:
+    many = f"{_OF}{format_count(round(number), f'{of} module')}"
+    return _kind(head, of) if number <= 1 or head == _OPTIMIZER else f"{head}{many if of else ''}"
+
+
+def _settings(before: _Side, after: _Side) -> list[_Change]:
+    """Says which settings of what is there before and after are others."""
+    told: list[_Change] = []
+    parts = [setting_of(part) for part in (*after.numbers, *before.numbers) if setting_of(part)[1]]
+    for kind, name in dict.fromkeys((kind, name) for kind, name, _ in parts):
+        if kind != BACKWARD and not (kind in before.numbers and kind in after.numbers):
+            continue
+        old, new = (
+            {
+                setting_of(part)[2]: number
+                for part, number in side.numbers.items()
+                if setting_of(part)[:2] == (kind, name)
+            }
+            for side in (before, after)
+        )
+        if old.keys() == new.keys():
+            continue
+        value, was = (next((each for each in one if each not in other), "") for one, other in ((new, old), (old, new)))
+        text = f"has {name}={value} now{f', {was} before' * bool(was)}" if value else f"has lost {name}={was}"
+        place = after.place(part_of(kind, name, value), "made " * (kind != BACKWARD))
+        moves = _MOVES.get(name, _MOVES.get(_split(kind)[0], _MOVED))
+        told.append((f"{kind.removeprefix(f'{_OPTIMIZER} ')} {text}{place}", moves))
+    return told

@@ -1,0 +1,95 @@
+"""Changes of counts in words: in each step, or in some of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.rhythm import rhythm_of
+from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.reports.count_changes import difference_text
+
+Steps = tuple[float, ...]
+TENTH = (41.0, *(1.0,) * 9)
+
+
+def counted(metric: str, **steps: Steps) -> Counts:
+    """Counts of a step whose parts have these values in the steps of a period."""
+    means = {part: sum(values) / len(values) for part, values in steps.items()}
+    varying = {part: (2 * values,) for part, values in steps.items() if len(set(values)) > 1}
+    whole = tuple(found for (found,) in varying.values())
+    return Counts(
+        totals={metric: sum(means.values())},
+        details={metric: means},
+        unstable={},
+        varying={metric: {"": whole, **varying}} if varying else {},
+    )
+
+
+def change(metric: str, then: Steps, now: Steps) -> str:
+    (line,) = difference_text(metric, counted(metric, all=then), counted(metric, all=now))
+    return line
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        ((1.0,), (2.0,), "1 -> 2 calls per step (+1)"),
+        ((1.0,), TENTH, "1 -> 41 calls in 1 of 10 steps (+40)"),
+        (TENTH, (1.0,), "41 -> 1 calls in 1 of 10 steps (-40)"),
+        ((0.0,), (0.0, 1.0, 0.0), "0 -> 1 calls in 1 of 3 steps (+1)"),
+        ((2.0,), (1.0, 2.0, 2.0), "2 -> 1 calls in 1 of 3 steps (-1)"),
+        ((1.0,), (3.0, 2.0, 2.0), "1 -> 2 calls per step (+1), 3 in 1 of 3 steps"),
+        ((3.0, 2.0, 2.0), (1.0,), "2 -> 1 calls per step (-1), before 3 in 1 of 3 steps"),
+        ((2.0, 1.0, 1.0), (4.0, 1.0, 1.0), "2 -> 4 calls in 1 of 3 steps (+2)"),
+        ((2.0, *(1.0,) * 4), (2.0, 1.0, 1.0), "2 calls in 1 of 5 steps -> 2 in 1 of 3 steps, 1 in others"),
+    ],
+)
+def test_work_of_some_steps_is_told_with_the_steps_that_have_it(then: Steps, now: Steps, told: str) -> None:
+    assert change("collective_calls", then, now) == f"all {told}"
+
+
+def test_bytes_of_some_steps_are_told_as_bytes() -> None:
+    assert change("collective_bytes", (4096.0,), (8192.0, 4096.0)) == (
+        "all 4.00 KiB -> 8.00 KiB in 1 of 2 steps (+4.00 KiB, +100 %)"
+    )
+
+
+def test_operators_that_one_rhythm_adds_have_that_rhythm_each() -> None:
+    """Operators have a rhythm together, not one each."""
+    then, now = counted("operators", mul=(9.0,), add=(4.0,)), counted("operators", mul=(29.0, 9.0), add=(14.0, 4.0))
+    rare = (30.0, 0.0) * 2
+    now = replace(now, varying={"operators": {"": (rare,)}})
+    assert rhythm_of(rare).mean + then.totals["operators"] == now.totals["operators"]
+    assert difference_text("operators", then, now) == [
+        "mul 9 -> 29 in 1 of 2 steps (+20)",
+        "add 4 -> 14 in 1 of 2 steps (+10)",
+    ]
+
+
+def test_lines_of_some_steps_add_up_to_what_these_steps_do() -> None:
+    def at(line: int, value: float) -> CallSite:
+        return CallSite(part="all", file="train.py", line=line, function="f", source=str(line), value=value)
+
+    then, now = counted("collective_calls", all=(1.0,)), counted("collective_calls", all=TENTH)
+    then, now = (
+        replace(counts, sites={"collective_calls": sites})
+        for counts, sites in ((then, (at(1, 1.0),)), (now, (at(1, 1.0), at(7, 4.0))))
+    )
+    assert difference_text("collective_calls", then, now) == [
+        "all 1 -> 41 calls in 1 of 10 steps (+40): 40 new ones at train.py:7 in f"
+    ]
+
+
+def test_two_rhythms_are_told_apart_from_the_mean() -> None:
+    now = counted("collective_calls", all=(1.0,))
+    two = ((1.0, *(0.0,) * 4) * 2, (3.0, *(0.0,) * 9) * 2)
+    now = replace(
+        now, totals={"collective_calls": 1.5}, details={"collective_calls": {"all": 1.5}},
+        varying={"collective_calls": {"": two, "all": two}},
+    )  # fmt: skip
+    assert difference_text("collective_calls", counted("collective_calls", all=(1.0,)), now) == [
+        "all 2 -> 3 calls in 2 steps (+1), more in 1 of 5 steps and more in 1 of 10 steps"
+    ]

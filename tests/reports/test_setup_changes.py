@@ -1,0 +1,150 @@
+"""What is set up otherwise explains a count in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.setup import SETTINGS
+from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.reports.count_changes import difference_text
+from pytest_ddpperf.reports.setup_changes import setup_changes
+
+DDP, UNUSED = "DistributedDataParallel", "DistributedDataParallel: find_unused_parameters=True"
+BLOCKS, KEPT = "fully_shard of Block", "fully_shard of Block: reshard_after_forward=False"
+SGD, ADAM, MOMENTUM = "optimizer SGD", "optimizer Adam", "optimizer SGD: momentum=0.9"
+CHECKPOINTS = "activation checkpointing"
+CALLS, PEAK, STATE = "collective_calls", "peak_tensor_bytes", "model_state_bytes"
+MIB = 2.0**20
+
+
+def site(part: str, line: int = 7, value: float = 1.0) -> CallSite:
+    return CallSite(part=part, file="train.py", line=line, function="build", source=f"line {line}", value=value)
+
+
+def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Counts:
+    """Counts of a training that is set up with these."""
+    sites = tuple(site(each) if isinstance(each, str) else each for each in parts)
+    every = {CALLS: 1.0, PEAK: 9 * MIB, STATE: MIB, **totals}
+    return Counts(totals=every, details=details or {}, unstable={}, sites={SETTINGS: sites} if sites else {})
+
+
+@pytest.mark.parametrize(
+    ("metric", "then", "now", "told"),
+    [
+        (
+            CALLS,
+            counts(DDP),
+            counts(DDP, UNUSED, collective_calls=2.0),
+            ["DistributedDataParallel has find_unused_parameters=True now: made at train.py:7 in build"],
+        ),
+        (
+            CALLS,
+            counts(DDP, UNUSED, collective_calls=2.0),
+            counts(DDP),
+            ["DistributedDataParallel has lost find_unused_parameters=True: made at train.py:7 in build"],
+        ),
+        (
+            PEAK,
+            counts(DDP, f"{DDP}: bucket_cap_mb=5"),
+            counts(DDP, f"{DDP}: bucket_cap_mb=50", peak_tensor_bytes=10 * MIB),
+            ["DistributedDataParallel has bucket_cap_mb=50 now, 5 before: made at train.py:7 in build"],
+        ),
+        (
+            PEAK,
+            counts(site(BLOCKS, value=6.0), "fully_shard of Model"),
+            counts(site(BLOCKS, value=6.0), KEPT, "fully_shard of Model", peak_tensor_bytes=10 * MIB),
+            ["fully_shard of Block has reshard_after_forward=False now: made at train.py:7 in build"],
+        ),
+        (
+            PEAK,
+            counts(site(BLOCKS, value=6.0), "fully_shard of Model"),
+            counts("fully_shard of Model", peak_tensor_bytes=10 * MIB),
+            ["fully_shard of 6 Block modules is lost: made at train.py:7 in build before"],
+        ),
+        (
+            CALLS,
+            counts("fully_shard of Model"),
+            counts(site(BLOCKS, value=6.0), "fully_shard of Model", collective_calls=7.0),
+            ["fully_shard of 6 Block modules is new: made at train.py:7 in build"],
+        ),
+        (
+            STATE,
+            counts(SGD),
+            counts(ADAM, model_state_bytes=2 * MIB),
+            ["the optimizer is Adam, SGD before: made at train.py:7 in build"],
+        ),
+        (
+            STATE,
+            counts(SGD),
+            counts(SGD, MOMENTUM, model_state_bytes=2 * MIB),
+            ["SGD has momentum=0.9 now: made at train.py:7 in build"],
+        ),
+        (
+            PEAK,
+            counts(SGD),
+            counts(SGD, "backward: retain_graph=True", peak_tensor_bytes=10 * MIB),
+            ["backward has retain_graph=True now: at train.py:7 in build"],
+        ),
+        (PEAK, counts(BLOCKS), counts("fully_shard of Renamed", peak_tensor_bytes=10 * MIB), []),
+        (CALLS, counts(DDP), counts(DDP, f"{DDP}: gradient_as_bucket_view=True", collective_calls=2.0), []),
+        (CALLS, counts(DDP), counts(DDP, UNUSED), []),
+        (CALLS, counts(), counts(DDP, UNUSED, collective_calls=2.0), []),
+    ],
+    ids=[
+        *("setting", "lost setting", "other value", "of units", "lost units", "new units", "another optimizer"),
+        *("of an optimizer", "of backward", "renamed class", "moves another count", "moves nothing", "old baseline"),
+    ],
+)
+def test_a_change_of_the_setup_explains_the_count_that_it_moves(
+    metric: str, then: Counts, now: Counts, told: list[str]
+) -> None:
+    assert setup_changes(metric, then, now) == told
+
+
+def recomputing(*modules: str, peak: float, line: int = 31, there: int = 6) -> Counts:
+    """Counts of a model of blocks, of which these are recomputed."""
+    parts = {f"blocks.{number}.up": 1e6 for number in range(there)}
+    details = {"flops": parts, "flops_recomputed": dict.fromkeys(modules, 1e6), PEAK: {"activations": peak}}
+    made = (site(CHECKPOINTS, line, len(modules)),) if modules else ()
+    return counts(SGD, *made, details=details, peak_tensor_bytes=peak, flops=6e6)
+
+
+def blocks(*numbers: int) -> list[str]:
+    return [f"blocks.{number}.up" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (recomputing(peak=4 * MIB), "is lost: blocks 0 to 5 are not recomputed any more"),
+        (recomputing(*blocks(0, 1), peak=4 * MIB), "is lost in part: blocks 2 to 5 are not recomputed any more"),
+        (
+            recomputing(*blocks(0, 2, 3), peak=4 * MIB),
+            "is lost in part: blocks 1 and 4 to 5 are not recomputed any more",
+        ),
+    ],
+)
+def test_lost_checkpoints_are_called_that_with_blocks_and_line(now: Counts, told: str) -> None:
+    first, *others = difference_text(PEAK, recomputing(*blocks(*range(6)), peak=MIB), now)
+    assert first == f"activation checkpointing {told}, as they were at train.py:31 in build"
+    assert others == ["activations 1.00 MiB -> 4.00 MiB at the peak (+3.00 MiB, +300 %)"]
+
+
+def test_blocks_that_are_gone_have_not_lost_their_checkpoints() -> None:
+    fewer = recomputing(*blocks(0, 1, 2), peak=4 * MIB, there=3)
+    assert setup_changes(PEAK, recomputing(*blocks(*range(6)), peak=MIB), fewer) == []
+
+
+def test_of_bytes_that_a_setting_explains_the_largest_part_is_told() -> None:
+    then, now = (
+        counts(DDP, *more, details={PEAK: dict.fromkeys("abc", size)}, peak_tensor_bytes=3 * size)
+        for more, size in (((), MIB), ((f"{DDP}: static_graph=True",), 2 * MIB))
+    )
+    assert difference_text(PEAK, then, now) == [
+        "DistributedDataParallel has static_graph=True now: made at train.py:7 in build",
+        "a 1.00 MiB -> 2.00 MiB at the peak (+1.00 MiB, +100 %)",
+        "and 2 smaller changes",
+    ]
