@@ -29,6 +29,8 @@ class EnvironmentData(Document, record=Environment):
     """The facts that a result depends on. Two environments with equal facts, but for recorded, have one key."""
 
     device: Literal["cpu", "cuda"]
+    nodes: Positive
+    world_size: Positive
     simulated: bool
 
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.analysis.diagnosis import diagnosis_of
-from pytest_ddpperf.baselines.document import Document, MetricName, Natural, NotNegative, Positive, about
+from pytest_ddpperf.baselines.document import Document, MetricName, Moment, Natural, NotNegative, Positive, about
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import uncollected
 from pytest_ddpperf.judge.calibration import Calibrated
@@ -211,9 +211,9 @@ class ResultsData(Document, inside="made"):
     environments: dict[str, Environment] = about(
         "By environment key, the environment of each benchmark; of several with one key the first."
     )
-    date: str | None = about("When the run ended; ISO 8601, UTC.")
+    date: Moment | None = about("When the run ended; ISO 8601, UTC.")
     commit: str | None = about("Full hash of the commit that was checked out; null outside of a git repository.")
-    commit_date: str | None = about("Of the commit; ISO 8601, UTC. Null where unknown.")
+    commit_date: Moment | None = about("Of the commit; ISO 8601, UTC. Null where unknown.")
     branch: str | None = about("That is checked out, or that the CI job runs for; null if unknown.")
     dirty: bool = about("Whether tracked files, those of the baselines apart, differed from the commit.")
     interrupted: str | None = about("Why the run ended before all its tests had run; null if it did not.")
