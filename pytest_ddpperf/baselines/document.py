@@ -23,7 +23,10 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Confidence = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 _DAYS = r"(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31"
 _LEAP_YEAR = r"(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
-Date = Annotated[str, msgspec.Meta(pattern=rf"^(?!0000)(\d{{4}}-({_DAYS})|{_LEAP_YEAR}-02-29)$(?!\n)")]
+_DATE = rf"(?!0000)(\d{{4}}-({_DAYS})|{_LEAP_YEAR}-02-29)"
+Date = Annotated[str, msgspec.Meta(pattern=rf"^{_DATE}$(?!\n)")]
+_TIME = r"([01]\d|2[0-3])(:[0-5]\d){2}(\.\d+)?(Z|[+-]\d\d:\d\d)"
+Moment = Annotated[str, msgspec.Meta(pattern=rf"^{_DATE}T{_TIME}$(?!\n)")]
 MetricName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -206,8 +209,8 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
 
 
 @functools.cache
-def _struct_of(document: type[Document]) -> type[msgspec.Struct]:
-    """Returns msgspec's type for a document that is read."""
+def _struct_of(document: Any) -> type[msgspec.Struct]:
+    """Returns msgspec's type for a document, which is a class; mypy takes no class of ours for hashable."""
     made: list[Any] = []
     for name, (hint, _) in document.fields.items():
         kind, nothing = _mapped(hint, _msgspec_type), _nothing(hint)
