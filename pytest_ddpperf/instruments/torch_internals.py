@@ -264,12 +264,19 @@ def tcp_store(
 
 
 def forget_received() -> None:
-    """Drops torch's notes of tensors from other processes: before 2.11 each lets Python's part of a dead one live."""
+    """Drops torch's notes of tensors from other processes: before 2.11 each lets Python's part of a dead one live.
+
+    Since then it drops those of dead ones, which torch keeps until they are many.
+    """
     import torch
 
     received = sys.modules.get("torch.multiprocessing.reductions")
-    if received is not None and torch.__version__ < "2.11":
-        with received.shared_cache.lock:
+    if received is None:
+        return
+    with received.shared_cache.lock:
+        if torch.__version__ >= "2.11":
+            received.shared_cache.free_dead_references()
+        else:
             received.shared_cache.clear()
 
 
