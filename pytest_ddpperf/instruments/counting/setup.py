@@ -147,5 +147,5 @@ def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
     return {
         name: value
         for name, value in optimizer.defaults.items()
-        if name != "lr" and isinstance(value, _SIMPLE) and (name not in usual or usual[name].default != value)
+        if name != "lr" and isinstance(value, _SIMPLE) and name in usual and usual[name].default != value
     }

@@ -65,7 +65,7 @@ class CallSiteData(Document, record=CallSite, sparse=True):
     """A line of code that a part of a count comes from."""
 
 
-class CountsData(Document, record=Counts, without=("copy", "alike"), sparse=True):
+class CountsData(Document, record=Counts, without=("copy", "alike", "sites_by_rank"), sparse=True):
     """What one step does, counted: what the counted metrics are made of."""
 
     details: dict[str, dict[str, float]] = about(

@@ -25,8 +25,9 @@ from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import difference_text
