@@ -98,12 +98,12 @@ def test_a_graph_that_backward_keeps_has_the_line_of_backward() -> None:
 
 
 def test_bytes_of_the_peak_have_the_lines_that_made_them() -> None:
-    """Small parts of the peak have none."""
+    """What was there before the step, such as its inputs, has none."""
     counts = counted()
     (site,) = (site for site in counts.sites["peak_tensor_bytes"] if site.part == "activations")
     assert text_of(site) == text_of_line(PLAIN)
     activations = counts.details["peak_tensor_bytes"]["activations"]
-    assert 3 * 256 * 16 * 4 <= site.value <= activations < 1.02 * site.value
+    assert 3 * 256 * 16 * 4 <= site.value <= activations
 
 
 def text_of_line(function: Again) -> str:
