@@ -44,7 +44,7 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
             CALLS,
             counts(DDP, UNUSED, collective_calls=2.0),
             counts(DDP),
-            ["DistributedDataParallel has lost find_unused_parameters=True: made at train.py:7 in build"],
+            ["DistributedDataParallel has no find_unused_parameters=True any more: made at train.py:7 in build"],
         ),
         (
             PEAK,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.instruments.torch_internals import shards_on_cpu
@@ -19,24 +19,24 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.setup import SETTINGS
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.preparing import PrepareJob, prepare_launch
+from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
+from pytest_ddpperf.training.preparing import prepare_launch
 
-Wrap = Callable[[nn.Module], nn.Module]
+Wrap = Callable[[nn.Module], Any]
 
 
 def wrapping(*, hook: bool = False, **options: Any) -> Wrap:
-    def wrap(model: nn.Module) -> nn.Module:
+    def wrap(model: nn.Module) -> Any:
         wrapped = DistributedDataParallel(model, **options)
         if hook:
-            wrapped.register_comm_hook(None, bf16_compress_hook)  # type: ignore[no-untyped-call]  # torch
+            wrapped.register_comm_hook(None, fp16_compress_hook)
         return wrapped
 
     return wrap
 
 
 def sharding(*, blocks: bool = True, **options: Any) -> Wrap:
-    def wrap(model: nn.Module) -> nn.Module:
+    def wrap(model: nn.Module) -> Any:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)
@@ -74,7 +74,7 @@ def settings(counts: Counts) -> dict[str, tuple[float, str]]:
 def test_settings_of_ddp_are_those_that_are_no_defaults(launcher: Launcher) -> None:
     options = {"find_unused_parameters": True, "bucket_cap_mb": 5, "gradient_as_bucket_view": False}
     found = settings(counts_of(launcher, wrapping(hook=True, **options)))
-    names = {"comm_hook=bf16_compress_hook", "find_unused_parameters=True", "bucket_cap_mb=5"}
+    names = {"comm_hook=fp16_compress_hook", "find_unused_parameters=True", "bucket_cap_mb=5"}
     ddp = "DistributedDataParallel"
     assert found.keys() == {ddp, *(f"{ddp}: {name}" for name in names)}
     assert set(found.values()) == {(1.0, "wrapped = DistributedDataParallel(model, **options)")}

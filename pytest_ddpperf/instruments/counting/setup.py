@@ -142,10 +142,10 @@ def _dtypes(policy: Any) -> dict[str, object]:
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """The settings that it was made with; a schedule may change those that it has now."""
-    usual = inspect.signature(type(optimizer).__init__).parameters
+    """The settings that it was made with; a schedule may change those that it has now. Wrappers may tell none."""
+    usual, made = inspect.signature(type(optimizer).__init__).parameters, getattr(optimizer, "defaults", {})
     return {
         name: value
-        for name, value in optimizer.defaults.items()
+        for name, value in made.items()
         if name != "lr" and isinstance(value, _SIMPLE) and name in usual and usual[name].default != value
     }
