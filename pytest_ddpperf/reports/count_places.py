@@ -41,6 +41,8 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
     same, scale = same_lines(*lines), scale_of(metric, name or "", then, now)
     changes = changed_sites(sides[0], sides[1], same)
     most = 1 if metric == "operators" else _SITES
+    if metric == "operators":  # those of forward lead to those of backward, which have one line together
+        changes.sort(key=lambda change: change[1] is None or change[1].backward)
     told = [_change_text(change, unit, scale, same, alone=alone) for change in changes[:most]]
     more = [f"and {len(changes) - most} more"] if len(changes) > most else []
     return f": {', '.join([*told, *more])}" if told else ""

@@ -72,7 +72,7 @@ def _explained(moves: Iterable[str], then: Counts, now: Counts) -> str:
 
 
 def _is_another(metric: str, then: Counts, now: Counts) -> bool:
-    return count_row(metric).made_up and bool(changed_parts(metric, then, now))
+    return count_row(metric).made_up and any(old != new for old, new in changed_parts(metric, then, now))
 
 
 _Change = tuple[str, Iterable[str]]  # in words, and the counts that it moves

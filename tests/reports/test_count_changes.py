@@ -306,6 +306,20 @@ def test_recorded_operators_have_their_own_lines_the_most_first_unless_these_do_
     assert difference_text(metric, then, rarely) == ["all_reduce 18 -> 19 in 2 steps (+1): all at train.py:41 in step"]
 
 
+def test_new_operators_have_a_line_of_forward_if_there_is_one() -> None:
+    then, new = (
+        counts({"operators": {"all_reduce": 1.0}}),
+        [site(56, value=24.0, backward=True), site(20, "attend", 6.0)],
+    )
+    now = counts({"operators": {"all_reduce": 31.0}})
+    then, now = (
+        replace(each, sites={"operators": (site(3), *more)}) for each, more in ((then, ()), (now, new))
+    )  # fmt: skip
+    assert difference_text("operators", then, now) == [
+        "all_reduce 1 -> 31 per step (+30): 6 new ones at train.py:20 in attend, and 1 more"
+    ]
+
+
 def test_work_that_is_rare_is_told_in_as_many_steps_as_its_lines_need() -> None:
     then, now = reduced(site(41)), reduced(site(41), site(43, "f", 0.1), site(44, "g", 0.1))
     assert difference_text("collective_calls", then, now) == [
