@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -129,13 +129,15 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
     return [CollectiveCall(row.name, nbytes * (ranks if row.part else 1), ranks, blocking is False)]
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors in an operator's arguments or results, in lists of lists too."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from tensors_in(inner)
+def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Returns the tensors among an operator's arguments or results, in lists of lists too."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+    return found
 
 
 def completion_of(out: Any) -> Callable[[], bool]:
@@ -155,7 +157,7 @@ def completion_of(out: Any) -> Callable[[], bool]:
 
 
 def _nbytes(value: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(value))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in((value,)))
 
 
 def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dist.ProcessGroup | None:

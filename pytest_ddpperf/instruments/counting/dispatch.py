@@ -9,6 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import attrgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -48,6 +49,7 @@ CALLS = (  # which others see, and add
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
 )
 
+_is_meta = attrgetter("is_meta")
 _BLOCKING = frozenset(inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
@@ -96,6 +98,7 @@ class OperatorCounter(TorchDispatchMode):
         self._counts: dict[str, defaultdict[str, float]] = {}
         self._sites: dict[str, defaultdict[tuple[str, Place], float]] = {}
         self._stack = Stack()
+        self._place: Place | None = None  # of the operator that runs, once it was looked for
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -148,11 +151,17 @@ class OperatorCounter(TorchDispatchMode):
         lent = not self._fake and is_on_cpu(func, args)
         out = communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
         with self._lock:
+            self._place = None
             if self.whole or not _shows_all(func, out):
                 self._count(func, args, kwargs, out)
             if (name := operator_name(func)) is not None:
                 self._count_operator(name, recorded=recorded)
         return out
+
+    def _here(self) -> Place:
+        """Returns the place of the operator that runs, which is looked for once."""
+        self._place = self._place or self._stack.place()
+        return self._place
 
     def _is_recorded(self) -> bool:
         """Returns whether autograd has made a node since this was asked last: that of the operator that runs now."""
@@ -163,19 +172,18 @@ class OperatorCounter(TorchDispatchMode):
         return before != self._nodes[thread]
 
     def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
-        tensors = list(tensors_in((args, tuple(kwargs.values()))))
-        results = list(tensors_in(out))
-        if any(tensor.device.type == "meta" for tensor in (*tensors, *results)):
+        tensors, results = tensors_in((*args, *kwargs.values())), tensors_in((out,))
+        if any(map(_is_meta, (*tensors, *results))):
             return  # only asked for shapes
         sends = isinstance(func, OpOverload) and func.namespace in NAMESPACES
         if sends:
             self._count_collectives(func, args, kwargs)
-        else:
+        elif not is_plain(func):
             self._count_flops(func, flops_of(func, args, kwargs, out), tensors)
-        if isinstance(func, OpOverload):
-            self._count_waits(func, args, kwargs)
-            if func._overloadpacket in _JOINING:  # noqa: SLF001  torch offers no other way to ask
-                self.joined[id(out)] = ref(out)
+            if isinstance(func, OpOverload):
+                self._count_waits(func, args, kwargs)
+        if isinstance(func, OpOverload) and func._overloadpacket in _JOINING:  # noqa: SLF001  torch offers no other way
+            self.joined[id(out)] = ref(out)
         if tensors and all(map(self._is_on_host, tensors)):
             self._on_host.update((id(result), ref(result)) for result in results if not result.dim())
         if not self.whole:
@@ -188,7 +196,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def _count_operator(self, name: str, *, recorded: bool) -> None:
         inside = self._compiled and backward_under_way() == -1 and self._stack.is_compiled(self._captured)
-        place = self._stack.place() if self.whole else None  # to look at the stack takes longer than most operators
+        place = self._here() if self.whole else None  # to look at the stack takes longer than most operators
         found = [("operators", name, place)]
         if inside:
             found.append(("compiled_operators", "operators in torch.compile", place))
@@ -283,14 +291,14 @@ class OperatorCounter(TorchDispatchMode):
         """Shows all tensors to the tracker; those made while gradients are recorded are backward's, or die soon."""
         recorded = torch.is_grad_enabled()
         for tensor in tensors:
-            if isinstance(tensor, nn.Parameter):
+            if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # asking takes long
                 self._tracker.see(tensor, "parameters", mark=True)
             elif recorded:
                 self._tracker.see(tensor, "activations")
             else:
                 self._tracker.meet(tensor)
         for result in results:
-            self._tracker.see(result, "activations" if recorded else "temporaries", made_by=self._stack.place)
+            self._tracker.see(result, "activations" if recorded else "temporaries", made_by=self._here)
 
 
 def _shows_all(func: Any, out: Any) -> bool:

@@ -27,7 +27,7 @@ from torch.utils.data._utils.worker import _worker_loop
 
 from pytest_ddpperf.errors import TrainingEnded
 from pytest_ddpperf.instruments.clock import collector_paused
-from pytest_ddpperf.instruments.counting.sites import Place, place_of
+from pytest_ddpperf.instruments.counting.sites import Place, file_of_trace, place_of
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, forget_received, replaced, uncompiled
 from pytest_ddpperf.records.setup import BACKWARD, SETTINGS, part_of
 
@@ -196,8 +196,7 @@ def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, flo
             taken += [tracemalloc.take_snapshot()] if traces else []
     for grown in taken[-1].compare_to(taken[0], "traceback") if taken else ():
         inside = takewhile(lambda frame: frame.filename != __file__, reversed(grown.traceback))  # of the call of a step
-        frames = ((frame.filename, frame) for frame in inside)
-        found[place_of(frames, lambda frame: (frame.lineno, ""), backward=False)] += grown.count_diff
+        found[place_of(inside, file_of_trace, lambda frame: (frame.lineno, ""), backward=False)] += grown.count_diff
     return {at: more / (_TRACED - 1) for at, more in found.items() if at.file and more >= _BLOCKS * (_TRACED - 1)}
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
@@ -78,8 +79,7 @@ class Stack:
         Without any line of the user's it is that of the other package.
         """
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
-        frames = ((frame.f_code.co_filename, frame) for frame in self._frames())
-        return place_of(frames, lambda frame: (frame.f_lineno, frame.f_code.co_name), backward=backward)
+        return place_of(self._frames(), _frame_file, _frame_line, backward=backward)
 
     def comes_from(self, codes: frozenset[CodeType]) -> bool:
         """Returns whether a function with one of these codes has led here."""
@@ -128,8 +128,7 @@ def break_sites() -> dict[tuple[str, Place], float]:
     """The places of the graph breaks of all steps so far, by the first line of their reason."""
     found: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for reason, stack in graph_breaks():
-        frames = ((frame.filename, frame) for frame in reversed(stack))
-        place = place_of(frames, lambda frame: (frame.lineno or 0, frame.name), backward=False)
+        place = place_of(reversed(stack), file_of_trace, lambda frame: (frame.lineno or 0, frame.name), backward=False)
         if place.file:
             found[reason, place] += 1
     return dict(found)
@@ -209,19 +208,28 @@ def _sites(
     )
 
 
-def place_of(frames: Iterable[tuple[str, T]], line_of: Callable[[T], tuple[int, str]], *, backward: bool) -> Place:
+def place_of(
+    frames: Iterable[T], file_of: Callable[[T], str], line_of: Callable[[T], tuple[int, str]], *, backward: bool
+) -> Place:
     """Returns the place that a stack shows, as ``Stack.place`` does.
 
-    ``frames``: the innermost first, each with its file; ``line_of`` gives the line and the function of one.
+    ``frames``: the innermost first; ``line_of`` gives the line and the function of one.
     """
     through: tuple[str, int, str] | None = None
-    for file, frame in frames:
-        owner = _owner(file)
+    for frame in frames:
+        owner = _owner(file_of(frame))
+        if owner is _Owner.MACHINERY:
+            continue
+        file = file_of(frame)
         if owner is _Owner.USER:
             return Place(file, *line_of(frame), backward, through)
-        if owner is _Owner.PACKAGE and through is None:
-            through = (file, *line_of(frame))
+        through = through or (file, *line_of(frame))
     return Place(*(through or ("", 0, "")), backward)
+
+
+file_of_trace: Callable[[Any], str] = attrgetter("filename")
+_frame_file: Callable[[FrameType], str] = attrgetter("f_code.co_filename")
+_frame_line: Callable[[FrameType], tuple[int, str]] = attrgetter("f_lineno", "f_code.co_name")
 
 
 @cache

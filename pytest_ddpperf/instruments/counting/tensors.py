@@ -206,19 +206,20 @@ class TensorTracker:
         finally:
             del storage_class.resize_  # the original is inherited
 
-    def _storages(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.UntypedStorage]]:
-        """Yields the storages of a tensor on the device with their keys; of what was lent the original."""
+    def _storages(self, tensor: torch.Tensor) -> list[tuple[int, torch.UntypedStorage]]:
+        """Returns the storages of a tensor on the device with their keys; of what was lent the original."""
+        found: list[tuple[int, torch.UntypedStorage]] = []
         for storage in storages_of(tensor):
-            if storage.device.type not in self._devices:
-                continue
             key = storage._cdata  # noqa: SLF001  torch has no other identity for it
-            reference, record = self._lent.get(key, (None, None))
-            if reference is not None and reference() is storage:
-                original = None if record is None or record.reference is None else record.reference()
-                if original is not None:
-                    yield original._cdata, original  # noqa: SLF001
+            if key not in self._records and storage.device.type not in self._devices:
                 continue
-            yield key, storage
+            lent = self._lent.get(key)
+            if lent is None or lent[0]() is not storage:
+                found.append((key, storage))
+                continue
+            original = None if lent[1].reference is None else lent[1].reference()
+            found += [] if original is None else [(original._cdata, original)]  # noqa: SLF001
+        return found
 
     def _is_met(self, key: int, storage: torch.UntypedStorage) -> bool:
         return key in self._met and self._met[key][0]() is storage

@@ -124,7 +124,7 @@ def _in_place_of_backend(func: Any, recorder: TimelineRecorder | None, *args: An
 
 def _fill(args: tuple[Any, ...]) -> None:
     """Gives the results what this rank puts in, over and over: memory as it comes may be slow to compute with."""
-    results, given = (list(tensors_in(part)) for part in (*args[:_FILLED], (), ())[:_FILLED])
+    results, given = (tensors_in((part,)) for part in (*args[:_FILLED], (), ())[:_FILLED])
     if not given or not results:
         return
     with torch.no_grad():

@@ -82,7 +82,7 @@ class TimelineRecorder:
 
     def results(self, value: Any, numbers: Sequence[int]) -> None:
         """Remembers the tensors that transfers write to, which code may wait for."""
-        self._results.update({_memory(tensor): numbers[-1] for tensor in tensors_in(value) if numbers})
+        self._results.update({_memory(tensor): numbers[-1] for tensor in tensors_in((value,)) if numbers})
 
     def begun(self, work: Any, numbers: list[int]) -> None:
         """Remembers the handle of transfers, which code may wait for."""
@@ -229,7 +229,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
             return out
         out = func(*args, **kwargs)
         if operator_name(func) not in _ON_HOST:
-            tensors = [*tensors_in((args, tuple(kwargs.values()))), *tensors_in(out)]
+            tensors = tensors_in((*args, *kwargs.values(), out))
             low = any(tensor.dtype in {torch.bfloat16, torch.float16} for tensor in tensors)
             flops, moved = flops_of(func, args, kwargs, out), moved_bytes(tensors)
             self._now += self._accelerator.seconds(flops, moved, low=low, tf32=self._tf32)

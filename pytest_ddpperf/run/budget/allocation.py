@@ -19,6 +19,7 @@ CONFIRMED = 2.5
 The critical value of a red verdict is about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the launches,
 an estimate is beyond it in 95 %.
 """
+SEEN = 1.3  # times the launches that would just rule a slowdown out if the scatter stayed as it is
 DIAGNOSIS_MARGIN = 1.1  # times what a diagnosis is expected to take
 
 
@@ -81,7 +82,7 @@ def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | Non
     ]
     blind = [(result, each) for result, each in undecided if each.verdict is Verdict.INCONCLUSIVE]
     if blind:
-        return TimeRequest(priority=Priority.SEE, wanted=min(most, 2 * _missing(results, interim, blind)))
+        return TimeRequest(priority=Priority.SEE, wanted=min(most, SEEN * _missing(results, interim, blind)))
     if undecided:
         return TimeRequest(
             priority=Priority.PROVE, wanted=_missing(results, interim, undecided) + explains, explains=explains

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.budget.allocation import TimeRequest
     from pytest_ddpperf.settings import Settings
 
-FIRST_PASS = 0.65  # of the budget, for the first pass: the rest is for the tests that are open then
+FIRST_PASS = 0.5
+"""Of the time for measuring, the part of the first pass: the rest is for the tests that are open then.
+
+With more, what is easily decided takes time that the others lack (benchmarks/decision.py, rows of a budget).
+"""
 _LEAST_SECONDS = 1e-3  # a time is above 0
 
 
@@ -57,7 +61,7 @@ class SessionBudget:
         self._seconds, self._tests = seconds, tests
         self._start: float | None = None
         self._begun = 0  # runs of tests in the first pass, and tests that were skipped before they began
-        self._prepared = 0.0  # seconds that these tests took to count and verify
+        self._prepared, self._benchmarks = 0.0, 0  # seconds that these took to count and verify, and of how many
         self._calls: dict[str, int] = {}
         self._progress: dict[CallId, CallProgress] = {}
         self._shares: dict[CallId, float] = {}  # of the second pass
@@ -113,12 +117,14 @@ class SessionBudget:
 
     @property
     def _preparing(self) -> float:
-        """Seconds that these tests are expected to count and verify: as long as those before, on average."""
-        return self._others * self._prepared / max(1, self._begun)
+        """Seconds that these tests are expected to count and verify: as long as benchmarks before, on average."""
+        return self._others * self._prepared / max(1, self._benchmarks)
 
-    def note_preparation(self, begun: float) -> None:
-        """Note that a call has counted and verified since then."""
-        self._prepared += 0.0 if self.again else self.now() - begun
+    def note_preparation(self, begun: float, benchmarks: int) -> None:
+        """Note that a call has counted and verified so many benchmarks since then."""
+        if not self.again:
+            self._prepared += self.now() - begun
+            self._benchmarks += benchmarks
 
     @property
     def left(self) -> float:
@@ -139,7 +145,8 @@ class SessionBudget:
         if self.again:
             share = self._shares.get(call, 0.0)
         else:
-            kept = self._whole * (1 - FIRST_PASS) if self.two_passes else 0.0
+            measuring = max(0.0, self._whole - self._prepared - self._preparing)
+            kept = (1 - FIRST_PASS) * measuring if self.two_passes else 0.0
             share = (self.left - kept - self._preparing) * benchmarks / (benchmarks + self._others)
         allotted = math.inf if self._seconds is None else now + share
         self._call_begun, self.before = now, now - begun
@@ -224,7 +231,7 @@ class SessionBudget:
         from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 
         if self.defers:
-            self._progress[call].request = TimeRequest(priority=Priority.SEE)
+            self._progress[call].request = TimeRequest(priority=Priority.SEE, wanted=self._whole / self._tests)
 
     def second_pass(self) -> list[str]:
         """Begin the second pass, or go on with it; the tests that still get time in it, the most urgent first.

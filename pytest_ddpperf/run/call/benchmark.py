@@ -107,7 +107,7 @@ class BenchmarkRun:
             self._ready()
             begun = self._session.budget.now()
             found = prepared(settings, variants, launch, {} if forgetful else self._session.prepared)
-        self._session.budget.note_preparation(begun)
+        self._session.budget.note_preparation(begun, len({variant.key for variant in variants}))
         self.counts.update({each.key: each.counts for each in found if each.counts and not each.of_reference})
         return found
 

@@ -70,11 +70,11 @@ def test_what_a_call_has_done_before_its_first_timed_launch_counts_for_it() -> N
     assert (budget.before, budget.call_left, budget.screening) == (4.0, 16.0, 8.0)
 
 
-@pytest.mark.parametrize(("two_passes", "shares"), [(False, [25.0, 30.0]), (True, [16.25, 20.0])])
+@pytest.mark.parametrize(("two_passes", "shares"), [(False, [25.0, 30.0]), (True, [12.5, 15.0])])
 def test_tests_have_equal_shares_and_what_one_leaves_goes_to_the_others(
     *, two_passes: bool, shares: list[float]
 ) -> None:
-    """Of 100 s the first of two passes has 65: a fourth of it is 16.25, and a third of what 5 s leave is 20."""
+    """Of 100 s the first of two passes has 50: a fourth of it is 12.5, and a third of what 5 s leave is 15."""
     budget, clock = started(100.0, 4, two_passes=two_passes)
     first = share_of(budget, "a")
     clock.spend(5.0 if two_passes else 10.0)
@@ -89,16 +89,24 @@ def test_a_call_that_measures_several_benchmarks_has_as_many_shares() -> None:
     assert share_of(budget, "b") == pytest.approx(60 / 3)
 
 
-def test_what_other_tests_need_for_counting_is_set_aside() -> None:
-    """The first of four tests counts for 6 s, so the others are expected to take 18 of the 94 s that are left."""
-    budget, clock = started(100.0, 4)
+@pytest.mark.parametrize(
+    ("benchmarks", "two_passes", "share"),
+    [(1, False, (94 - 18) / 4), (3, False, (94 - 6) / 2), (3, True, (94 - 6) / 4)],
+)
+def test_what_other_tests_need_for_counting_is_set_aside(benchmarks: int, *, two_passes: bool, share: float) -> None:
+    """The first of four tests counts for 6 s.
+
+    The others are expected to take 18 of the 94 s that are left, or 6 if the first one has three benchmarks. These have
+    half of the rest then, and in two passes half of that half.
+    """
+    budget, clock = started(100.0, 4, two_passes=two_passes)
     budget.begin_test("a")
     begun = clock()
     clock.spend(6.0)
-    budget.note_preparation(begun)
+    budget.note_preparation(begun, benchmarks)
     call, _ = budget.next_call("a")
-    budget.share(call, Settings(max_time=math.inf), begun=begun, compared=False, benchmarks=1)
-    assert budget.call_left == pytest.approx((94 - 18) / 4)
+    budget.share(call, Settings(max_time=math.inf), begun=begun, compared=False, benchmarks=benchmarks)
+    assert budget.call_left == pytest.approx(share)
 
 
 def test_nothing_is_timed_if_counting_needs_all_that_is_left() -> None:
@@ -107,7 +115,7 @@ def test_nothing_is_timed_if_counting_needs_all_that_is_left() -> None:
     budget.begin_test("a")
     begun = clock()
     clock.spend(10.0)
-    budget.note_preparation(begun)
+    budget.note_preparation(begun, 1)
     assert not budget.is_over
     clock.spend(2.0)
     assert budget.is_over
@@ -157,20 +165,20 @@ def test_a_suspect_is_confirmed_in_the_second_pass_so_that_the_first_one_keeps_n
     budget, _ = started(100.0, 4, two_passes=True)
     share_of(budget, "a", compared=True)
     assert budget.defers
-    assert budget.screening == pytest.approx(16.25)
+    assert budget.screening == pytest.approx(12.5)
 
 
 def test_looks_of_the_first_pass_leave_a_part_of_the_error_to_the_second() -> None:
     budget, clock = started(100.0, 1, two_passes=True)
     share_of(budget, "a")
-    clock.spend(32.5)
-    assert budget.over(last=False) == pytest.approx(0.325), "half of the 65 s are over"
-    assert budget.over(last=True) == pytest.approx(0.65)
+    clock.spend(25.0)
+    assert budget.over(last=False) == pytest.approx(0.25), "half of the 50 s are over"
+    assert budget.over(last=True) == pytest.approx(0.5)
     budget.again = True
     call = CallId("a", 1)
     budget.share(call, Settings(max_time=1.0), begun=clock(), compared=False, benchmarks=1)
     clock.spend(budget.call_left / 2)
-    assert budget.over(last=False) == pytest.approx(0.65 + 0.35 / 2)
+    assert budget.over(last=False) == pytest.approx(0.75)
     assert budget.over(last=True) == 1.0
 
 
@@ -209,18 +217,18 @@ def test_open_tests_run_once_more_the_most_urgent_first(monkeypatch: pytest.Monk
 def test_a_green_call_leaves_its_time_to_those_that_cannot_see_and_is_proven_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of 65 s for two tests, a green one ends after 10 of its 32.5 s: the other has 55."""
+    """Of 50 s for two tests, a green one ends after 10 of its 25 s: the other has 40."""
     budget, clock = started(100.0, 2, two_passes=True)
     proof, blind = TimeRequest(priority=Priority.PROVE, wanted=20.0), TimeRequest(priority=Priority.SEE, wanted=9.0)
-    assert share_of(budget, "green") == pytest.approx(32.5)
+    assert share_of(budget, "green") == pytest.approx(25.0)
     clock.spend(10.0)
     monkeypatch.setattr(allocation, "request_of", lambda *_: proof)
     budget.ask(CallId("green", 1), [], LOOK)
     assert (budget.call_left, budget.goes_on(0.1)) == (0.0, False)
-    assert share_of(budget, "blind") == pytest.approx(55.0)
+    assert share_of(budget, "blind") == pytest.approx(40.0)
     monkeypatch.setattr(allocation, "request_of", lambda *_: blind)
     budget.ask(CallId("blind", 1), [], LOOK)
-    assert budget.call_left == pytest.approx(55.0), "it goes on"
+    assert budget.call_left == pytest.approx(40.0), "it goes on"
     assert budget.second_pass() == ["blind", "green"]
     share_of(budget, "blind")
     monkeypatch.setattr(allocation, "request_of", lambda *_: proof)
@@ -292,10 +300,10 @@ def test_what_a_call_has_measured_is_there_in_its_second_run(monkeypatch: pytest
 
 
 def test_a_budget_that_was_too_small_names_one_that_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test has 6.5 s of the first pass; two rounds take 9.5, of which 1.5 s are a round that nobody could foresee."""
+    """A test has 5 s of the first pass; two rounds take 8, of which 1.5 s are a round that nobody could foresee."""
     budget, clock = started(20.0, 2, two_passes=True)
     share_of(budget, "a")
-    clock.spend(6.5 + 1.5 + 1.5)
+    clock.spend(5 + 1.5 + 1.5)
     monkeypatch.setattr(allocation, "request_of", lambda *_: None)
     budget.ask(CallId("a", 1), [], LOOK)
     budget.ask(CallId("a", 1), [], LOOK)
@@ -330,6 +338,6 @@ def test_the_line_says_where_the_session_stands() -> None:
 def test_a_test_that_runs_once_confirms_its_suspects_and_may_spend_all_of_its_error() -> None:
     budget, _ = started(100.0, 4, two_passes=True)
     budget.runs_once = True
-    assert share_of(budget, "a", compared=True) == pytest.approx(16.25)
-    assert budget.screening == pytest.approx(16.25 / 2)
+    assert share_of(budget, "a", compared=True) == pytest.approx(12.5)
+    assert budget.screening == pytest.approx(6.25)
     assert budget.over(last=True) == 1.0
