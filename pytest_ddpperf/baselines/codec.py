@@ -87,7 +87,10 @@ class StoredAlike(OfBaseline, record=Alike, without=("sites",)):
 
 
 class StoredCounts(
-    OfBaseline, record=Counts, without=("copy",), sparse=("details_by_rank", "sites", "alike", "steps", "varying")
+    OfBaseline,
+    record=Counts,
+    without=("copy",),
+    sparse=("details_by_rank", "sites", "sites_by_rank", "alike", "steps", "varying"),
 ):
     """What a step does; of operators it keeps no lines of code, and of modules those of all together."""
 

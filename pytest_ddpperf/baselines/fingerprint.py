@@ -44,6 +44,12 @@ _RECORDED = {  # facts that are told under another name
 }
 _OF_GPUS = frozenset({"gpu_allocator", "gpu_driver", "cudnn", "nccl"})
 _PICKED_ANEW = frozenset({"host", "affinity", "numa_nodes", "CUDA_VISIBLE_DEVICES"})
+_ENV = "env "
+_UNCOUNTED = re.compile(  # environment variables that change times or what is printed, and none of what is counted
+    rf"{_ENV}((TORCH_)?NCCL_\w+|(GLOO|OMP|GOMP|KMP|MKL|MALLOC|UCX|FI)_\w+|PYTORCH_(CUDA_|HIP_)?ALLOC_CONF|LD_PRELOAD"
+    r"|CUDA_(DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING)|TOKENIZERS_PARALLELISM|TORCH_(LOGS|CPP_LOG_LEVEL)|PYTHON(UNBUFFERED"
+    r"|WARNINGS|FAULTHANDLER))"
+)
 _ANY = "any"  # machine, for simulated ranks
 _MAX_NAME = 48  # characters of a device's name in a key
 _NAME = r"[a-z0-9._-]+?"
@@ -194,12 +200,27 @@ def _differences(a: Environment, b: Environment, names: Iterable[str]) -> tuple[
     )
 
 
-def training_differences(record: BaselineRecord, strategy: str, recipe: Mapping[str, str]) -> tuple[str, ...]:
-    """The differences in training from a baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``."""
+def training_differences(
+    record: BaselineRecord, strategy: str, recipe: Mapping[str, str], *, counted: bool = False
+) -> tuple[str, ...]:
+    """The differences in training from a baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``.
+
+    ``counted``: without those of environment variables that change no count, such as ``env NCCL_ALGO Ring -> Tree``.
+    """
     strategies = () if record.strategy == strategy else (f"strategy {record.strategy} -> {strategy}",)
-    names = sorted({*record.recipe, *recipe})
-    pairs = ((name, record.recipe.get(name, "default"), recipe.get(name, "default")) for name in names)
+    before, after = (_with_variables(each) for each in (record.recipe, recipe))
+    names = [name for name in sorted({*before, *after}) if not (counted and _UNCOUNTED.fullmatch(name))]
+    usual = {name: "none" if name.startswith(_ENV) else "default" for name in names}
+    pairs = ((name, before.get(name, usual[name]), after.get(name, usual[name])) for name in names)
     return (*strategies, *(f"{name} {then} -> {now}" for name, then, now in pairs if then != now))
+
+
+def _with_variables(recipe: Mapping[str, str]) -> dict[str, str]:
+    """A recipe with each environment variable by itself: ``{"env A": "1", "env B": "2"}`` of ``A=1 B=2``."""
+    each = (text.partition("=") for text in re.split(r" (?=\w+=)", recipe.get("env", "")) if text)
+    return {name: text for name, text in recipe.items() if name != "env"} | {
+        _ENV + name: text for name, _, text in each
+    }
 
 
 def _facts(env: Environment) -> dict[str, Fact]:

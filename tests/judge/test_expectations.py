@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
-from pytest_ddpperf.records.counts import COLLECTIVES, merged
+from pytest_ddpperf.records.counts import COLLECTIVES
+from pytest_ddpperf.records.ranks import merged
 from tests.factories import make_counts
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.launch.launch_run import LaunchResult
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches, TimedLaunches

@@ -23,9 +23,10 @@ from pytest_ddpperf.launch.environment import current_folder, search_path
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.run.call.planning import pilot_of, pilot_plan, warmup_of
 from pytest_ddpperf.run.call.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings

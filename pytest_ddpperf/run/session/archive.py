@@ -80,14 +80,16 @@ class Archive:
             names = (record.name for record in stored if record.plain_name == benchmark.plain_name)
             alike = tuple(name for name in dict.fromkeys(names) if name != benchmark.name)
 
-        def differs(record: BaselineRecord | None) -> tuple[str, ...]:
-            return () if record is None else training_differences(record, benchmark.strategy, benchmark.recipe)
+        def differs(record: BaselineRecord | None, *, counted: bool = False) -> tuple[str, ...]:
+            if record is None:
+                return ()
+            return training_differences(record, benchmark.strategy, benchmark.recipe, counted=counted)
 
         return replace(
             found,
             alike=alike,
             differs=(*found.differs, *differs(found.record)),
-            counted_differs=(*found.counted_differs, *differs(found.counted)),
+            counted_differs=(*found.counted_differs, *differs(found.counted, counted=True)),
         )
 
     def network(self, environment: Environment) -> NetworkFile | None:
