@@ -8,15 +8,20 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.metrics.table import counted_series
+from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table
+from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.lines import full_name
 from pytest_ddpperf.reports.phrases import change_line, findings
 from pytest_ddpperf.reports.summary import benchmark_table
 from pytest_ddpperf.stats.suites import change_of_suite
-from tests.factories import make_results_document, read_again
+from tests.factories import make_launch, make_rank_launch, make_results_document, read_again
+from tests.reports.golden_runs import RUNS, result
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
@@ -116,3 +121,29 @@ def test_a_benchmark_that_is_ok_by_stored_times_is_so_when_it_is_read_again(
     table = benchmark_table([result])
     assert table.rows[0][-1] == "ok (stored times)"
     assert benchmark_table(again(result)) == table
+
+
+def test_a_training_that_was_lost_is_so_when_it_is_read_again() -> None:
+    lost = FinalValue(value=math.nan, interval=None, samples=(1.0, math.nan))
+    curve = Curve(steps=(5, 10), values={LOSS: (2.0, math.nan)})
+    trained = tuple(Trainings(name=name, curves=(curve,), finals={LOSS: lost}, lost=("loss is nan",)) for name in "ab")
+    kept = Standing(name="b", quantity=LOSS, worse=lost, apart=0.5, allowed=None, tolerance=0.02)
+    found = Convergence(test="t.py::test", world_size=2, metric=LOSS, strategies=trained, kept=(kept,))
+    document = make_results_document([], None, convergences=[found])
+    assert document["convergences"][0]["kept"][0]["agreement"] == "worse"
+    (read,) = read_again(document).convergences
+    assert repr(read) == repr(found)  # a NaN is equal to none
+    assert read.kept[0].agreement == "worse"
+
+
+def test_tables_of_steps_and_the_diagnosis_are_the_same_when_they_are_read_again() -> None:
+    phases = PhaseTimes(seconds={phase: (0.01 * place,) * 4 for place, phase in enumerate(PHASES)})
+    rank = make_rank_launch(0, (0.15,) * 4, phases=phases)
+    apart = result("t.py::test_a", Verdict.NEW, 0.15, measured={"launches": (replace(make_launch(), ranks=(rank,)),)})
+    results = [*RUNS[30].results, apart]
+    read = again(*results)
+    assert diagnosis_lines(results)
+    assert diagnosis_lines(read) == diagnosis_lines(results)
+    for table in (phase_table, communication_table, collective_table):
+        assert table(read) == table(results)
+    assert [one.spent for one in read] == [one.spent for one in results]
