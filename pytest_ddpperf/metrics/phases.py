@@ -1,4 +1,4 @@
-"""Where the time of a step went, over all ranks and launches."""
+"""The time of a step by phases and sections, over all ranks and launches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
 
 @dataclass(frozen=True, slots=True)
 class SectionSummary:
-    """A section of the user's, over all ranks and launches."""
+    """A section that the user named, over all ranks and launches."""
 
     path: str  # outer/inner
     count: float  # how many times a step enters it
-    seconds: float  # of a step, in all entries together, with the sections inside it
-    own_seconds: float  # without those
+    seconds: float  # of a step, over all entries, inner sections included
+    own_seconds: float  # the same without inner sections
     share: float  # ``seconds`` as a fraction of the step
     memory: MemoryUse | None = None  # the largest change and the largest peak that a rank saw; None if unknown
 
@@ -31,10 +31,10 @@ class SectionSummary:
 
 
 def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
-    """The samples of one phase: seconds of a step that the average rank spent in it.
+    """Makes a metric of one phase: seconds of a step that the average rank spent in the phase.
 
-    The average over ranks keeps the sum: the phases of a launch add up to its step. The slowest rank of each phase
-    would not: a rank that is slow in one phase makes the others wait in another one.
+    Averages keep the sum: the phases of a launch add up to its step. The slowest rank of each phase would not keep it:
+    a rank that is slow in one phase makes the others wait in another phase.
     """
     return lambda measurement: (
         tuple(means[phase] for means in map(_means, measurement.every) if means is not None) or None
@@ -42,7 +42,7 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
 
 
 def of_phase(phase: str) -> Callable[[Measurement], Within]:
-    """Returns what the steps that were taken apart know of the scatter of one phase, in seconds."""
+    """Makes a function that returns the scatter of one phase in seconds, as diagnosed steps show it."""
 
     def within(measurement: Measurement) -> Within:
         launches = _diagnosed(measurement)
@@ -62,7 +62,7 @@ def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
 
 
 def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
-    """The user's sections, in the order in which steps come to them, averaged as by ``phase_seconds``.
+    """Returns the user's sections, in the order in which steps enter them, averaged as in ``phase_seconds``.
 
     A rank without a section spends no time in it.
     """
@@ -73,9 +73,9 @@ def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
 
 
 def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
-    """Returns what each phase did to memory: the largest change and the largest peak that a rank saw in any launch.
+    """Returns each phase's largest change and largest peak of memory, over all ranks and launches.
 
-    Phases in which no rank could read its memory are left out.
+    Phases in which no rank could read its memory are omitted.
     """
     ranks = [rank for phases in _diagnosed(measurement) for rank in phases]
     uses = {phase: _largest([rank.memory[phase] for rank in ranks if phase in rank.memory]) for phase in PHASES}
@@ -83,7 +83,7 @@ def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
 
 
 def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSummary:
-    """One section over all ranks and launches."""
+    """Summarises one section over all ranks and launches."""
     counts, whole, own, steps = [], [], [], []
     uses: list[MemoryUse] = []
     for phases in launches:
@@ -100,7 +100,7 @@ def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSumm
 
 
 def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
-    """The largest change and the largest peak of several uses."""
+    """Returns the largest change and the largest peak of several uses; None if there are no uses."""
     if not uses:
         return None
     peaks = [use.peak for use in uses if use.peak is not None]
@@ -109,7 +109,7 @@ def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
 
 @once
 def _means(launch: Launch) -> dict[str, float] | None:
-    """The average rank's seconds in each phase; None if a rank has none."""
+    """Returns the average rank's seconds in each phase; None if a rank has no phase times."""
     ranks = phases_of(launch)
     if ranks is None:
         return None
