@@ -1,4 +1,4 @@
-"""JSON documents: a class declares each object of a document, makes it of a record, and is read again by msgspec."""
+"""JSON documents: a class declares each object, fills it from a record, and reads it again with msgspec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import msgspec
 from pytest_ddpperf.baselines.jsonfile import FileKind, problem_text, rounded, uncollected
 from pytest_ddpperf.records.measurement import Interval
 
-_INTEGRAL = 2.0**63  # of JSON that msgspec writes integers are smaller
+_INTEGRAL = 2.0**63  # msgspec writes only smaller integers
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -31,47 +31,47 @@ D = TypeVar("D", bound="Document")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """What is known of a field besides its name and its type."""
+    """A field's declaration besides its name and its type."""
 
-    description: str = ""  # for the schema; empty if the record has the words
-    source: str | Callable[[Any], Any] = ""  # an attribute of the record, such as ``series.unit``, or a function of it
-    always: bool = False  # whether a sparse document has it even if it is false
+    description: str = ""  # for the schema; empty to use the record's words
+    source: str | Callable[[Any], Any] = ""  # an attribute of the record (``series.unit``), or a function of it
+    always: bool = False  # whether a sparse document has the field even if it is false
 
 
 def about(description: str = "", source: str | Callable[[Any], Any] = "", *, always: bool = False) -> Any:
-    """Declares a field of a document; its source is the attribute of the same name if none is named."""
+    """Declares a field of a document; its source is the attribute of the same name by default."""
     return Field(description=description, source=source, always=always)
 
 
 def finite(value: float) -> float | None:
-    """The value as it is; null for what is not finite, which no reader takes where a number has to be."""
+    """Returns a finite value as it is, else None: no reader accepts NaN as a number."""
     return value if math.isfinite(value) else None
 
 
 def _number(value: float) -> float | None:
-    """Returns 4, not 4.0; null for what is not finite, as an interval from too few launches."""
+    """Returns 4, not 4.0; None for a number that is not finite, such as an interval's end from too few launches."""
     if -_INTEGRAL < value < _INTEGRAL and value == (whole := int(value)):
         return whole
     return rounded(value) if math.isfinite(value) else None
 
 
 class Document:
-    """A JSON object, by its fields: each is an attribute of a record, or of a record ``inside`` it that has one.
+    """A JSON object; each of its fields is an attribute of a record, or of a record ``inside`` that record.
 
     A field without a description has the words of ``of``, the records with these attributes. The document of a
-    ``record`` has all its fields but those ``without`` which it goes, and is read as that record. A ``sparse`` document
-    leaves out fields that are null, false or empty, or those of them that it names. What ``read_as`` returns of others
-    has the fields of the class and is frozen.
+    ``record`` has all of the record's fields except ``without``, and is read as that record. A ``sparse`` document
+    omits fields that are null, false or empty, or only those of them that ``sparse`` names. Without a ``record``,
+    ``read_as`` returns a frozen object with the fields of the class.
     """
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
-    makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes JSON data of a record
-    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes a record's field of msgspec's
-    needed: ClassVar[Collection[str]] = ()  # the fields that are never left out
+    makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: from a record to JSON data
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: from msgspec's value to the record's
+    needed: ClassVar[Collection[str]] = ()  # the fields that are never omitted
     inside: ClassVar[tuple[str, ...]] = ()
     words_from: ClassVar[tuple[type, ...]] = ()  # the records that describe its fields
-    whole: ClassVar[type | None] = None  # the record that it is read as
-    direct: ClassVar[bool] = False  # whether its JSON has just the fields of the record
+    whole: ClassVar[type | None] = None  # the record that the document is read as
+    direct: ClassVar[bool] = False  # whether its JSON has exactly the fields of the record
     number: ClassVar[Any] = staticmethod(_number)  # writes a float
 
     def __init_subclass__(
@@ -115,7 +115,7 @@ class Document:
 
     @classmethod
     def made(cls, **values: Any) -> Any:
-        """Returns the record of the fields that were read and that it has."""
+        """Builds the record from those of the fields that it has."""
         record = cast("Any", cls.whole)
         return record(**{name: values[name] for each in fields_of(record) if (name := each.name) in values})
 
@@ -125,12 +125,12 @@ class Document:
         filled = {name: make(record) for name, make in cls.makers.items()}
         if len(cls.needed) == len(filled):
             return filled
-        # A zero says something, and false does not.
+        # Zero is information, false is not.
         return {name: it for name, it in filled.items() if it or name in cls.needed or (it == 0 and it is not False)}
 
     @classmethod
     def read_from(cls, struct: Any) -> Any:
-        """Returns the record of what msgspec has read, or if there is none that with the records inside it."""
+        """Returns the record of msgspec's object; without a record, the object with the records inside it."""
         if cls.whole is None:
             for name, read in cls.readers.items():
                 msgspec.structs.force_setattr(struct, name, read(getattr(struct, name)))
@@ -147,7 +147,7 @@ _EMPTY: Mapping[Any, Any] = {tuple: tuple, list: list, dict: dict, str: str, boo
 
 
 def _mapped(hint: Any, kind: Callable[[Any], Any]) -> Any:
-    """Returns a type in which other types are in place of those inside it, and of mappings JSON's objects."""
+    """Returns a type with ``kind`` applied to each type inside it, and with JSON objects for mappings."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal or not arguments:
         return kind(hint)
@@ -164,7 +164,7 @@ def _mapped(hint: Any, kind: Callable[[Any], Any]) -> Any:
 
 
 def _json_type(hint: Any, of: type[Document]) -> Any:
-    """Returns a record's document, which is made if there is none; any other type as it is."""
+    """Returns the document of a record's type, made if there is none; any other type as it is."""
     if not (isinstance(hint, type) and is_dataclass(hint)):
         return hint
     words = {"__doc__": (hint.__doc__ or "").partition("\n\n")[0], "number": staticmethod(of.number)}
@@ -172,7 +172,7 @@ def _json_type(hint: Any, of: type[Document]) -> Any:
 
 
 def _is_value(argument: Any) -> bool:
-    """Returns whether an argument of a type is the type of a value: neither a rule, nor None, nor dots."""
+    """Returns whether an argument of a type is the type of a value, not a rule, None or dots."""
     return not (argument in {NoneType, Ellipsis} or isinstance(argument, msgspec.Meta))
 
 
@@ -182,7 +182,7 @@ def _optional(hint: Any) -> bool:
 
 
 def _nothing(hint: Any) -> Any:
-    """Returns what makes the value of a field that is left out; None if it never is."""
+    """Returns the function that makes the value of an omitted field; None if the field is never omitted."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType} and NoneType in arguments:
         return NoneType
@@ -190,7 +190,7 @@ def _nothing(hint: Any) -> Any:
 
 
 def _maker(hint: Any, source: str | Callable[[Any], Any], of: type[Document]) -> Callable[[Any], Any]:
-    """Returns what makes JSON data of a record, or of the first record inside it that has the source."""
+    """Returns a function that makes JSON data of a record, or of the first record inside it that has the source."""
     write, inside = _writer(hint, of.number), of.inside
     if callable(source):
         return lambda record: write(source(record))
@@ -205,7 +205,7 @@ def _maker(hint: Any, source: str | Callable[[Any], Any], of: type[Document]) ->
 
 
 def _writer(hint: Any, number: Callable[[float], float | None]) -> Callable[[Any], Any]:
-    """Returns what makes JSON data of a value of a type."""
+    """Returns a function that makes JSON data of a value of this type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:  # with rules
         return _writer(arguments[0], number)
@@ -225,9 +225,9 @@ def _writer(hint: Any, number: Callable[[float], float | None]) -> Callable[[Any
 
 
 def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
-    """Returns what makes a record's value of msgspec's; None if they are the same.
+    """Returns a function that turns msgspec's value into a record's value; None if they are the same.
 
-    ``nan``: a number that is null, as it was not finite, is NaN in the record.
+    ``nan``: whether null stands for a number that was not finite, and becomes NaN in the record.
     """
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType} and nan and float in arguments:
@@ -246,7 +246,7 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
 
 
 def struct_of(document: type[Document], *, read: bool = True) -> type[msgspec.Struct]:
-    """Returns msgspec's type for a document: what is ``read``, or what is written."""
+    """Returns msgspec's type for a document, for reading (``read``) or for writing."""
     if (document, read) not in _STRUCTS:
         made: list[Any] = []
         for name, (hint, _) in document.fields.items():
@@ -271,7 +271,7 @@ def struct_of(document: type[Document], *, read: bool = True) -> type[msgspec.St
 
 
 def _msgspec_type(hint: Any, *, read: bool) -> Any:
-    """Returns msgspec's type for a document, or if it is ``read`` as it is its record; any other type as it is."""
+    """Returns msgspec's type for a document, or its record if it is ``read`` unchanged; any other type as it is."""
     if not (isinstance(hint, type) and issubclass(hint, Document)):
         return hint
     return hint.whole if read and hint.direct else struct_of(hint, read=read)
@@ -279,14 +279,14 @@ def _msgspec_type(hint: Any, *, read: bool) -> Any:
 
 @uncollected
 def read_as(document: type[D], data: bytes | Mapping[str, Any]) -> D:
-    """Returns a document by a file's text, or by JSON data; ``msgspec.DecodeError`` says what does not fit."""
+    """Reads a document from a file's text, or from JSON data; ``msgspec.DecodeError`` says what does not fit."""
     made = struct_of(document)
     read = msgspec.json.decode(data, type=made) if isinstance(data, bytes) else msgspec.convert(data, made)
     return cast("D", document.read_from(read))
 
 
 def read_checked(document: type[Document], data: Mapping[str, Any], file: Path, kind: FileKind) -> Any:
-    """Returns the record of JSON data; BaselineError, which names file, field and cure, if something does not fit."""
+    """Returns the record of JSON data; if something does not fit, BaselineError names file, field and cure."""
     try:
         return read_as(document, data)
     except msgspec.DecodeError as error:
@@ -307,7 +307,7 @@ class IntervalData(Document, record=Interval):
 
     @classmethod
     def read_from(cls, struct: Any) -> Interval:
-        """Returns the interval: an end that the document does not have is not finite. A file has very many."""
+        """Returns the interval; a missing end is infinite. Written by hand for speed: a file has many intervals."""
         low = -math.inf if struct.low is None else struct.low
         high = math.inf if struct.high is None else struct.high
         return Interval(low=low, high=high, confidence=struct.confidence)
