@@ -161,7 +161,7 @@ def test_it(ddpperf):
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["Cause      bad: rank 1 of 2 raised ZeroDivisionError*"])
     assert [(one["name"], one["verdict"], one["findings"]) for one in results] == [
-        ("fine", "broken", ["not measured, for bad failed"]),
+        ("fine", "broken", ["not measured, because bad failed"]),
         ("bad", "broken", ["rank 1 of 2 raised ZeroDivisionError: float division by zero"]),
     ]
     assert None not in [one["counts"] for one in results], "what was counted before is kept"

@@ -167,7 +167,7 @@ def test_it(ddpperf, at, every, said):
         ddpperf.converge(replace(workload, evaluate=by_weights), strategies=ways, every=every, **train)
     first, *others = str(raised.value).splitlines()
     assert first.startswith("bad: " + said)
-    assert first.endswith(" in launch 3; by ddp all is finite to the end")
+    assert first.endswith(" in launch 3; by ddp all values are finite to the end")
     assert len(others) == 1
 """,
         "--ddpperf-report=json:found.json",
@@ -195,7 +195,7 @@ WRONG = {
     "workload, strategies=['ddp', 'ddp']": "ddpperf.converge(strategies=['ddp', 'ddp']): ddp is given twice",
     f"replace(workload, evaluate=by_rank), {BOTH}": "gave rank0, rank1 not everywhere; other names came on rank 1 in",
     f"replace(workload, evaluate=by_point), {BOTH}": "gave first not everywhere; other names came at a later point",
-    "workload, strategies={'ddp': 'ddp', 'bad': exploding}, every=12": "; by ddp all is finite to the end",
+    "workload, strategies={'ddp': 'ddp', 'bad': exploding}, every=12": "; by ddp all values are finite to the end",
     "workload, strategies={'bad': exploding, 'ddp': 'ddp'}, every=12": "strategy exploding(): loss is nan at step 2 of",
     f"workload, {BOTH}, metric='f1'": "evaluate(model, device) gave accuracy; name one of these",
     f"replace(workload, evaluate=lambda m, d: 'good'), {BOTH}": "gave metric='good': evaluate(model, device) must",
