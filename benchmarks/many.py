@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 from benchmarks.common.project import pytest_run, write
 from pytest_ddpperf.parsers import argument, positive_int
-from pytest_ddpperf.reports.documents.reading import read_results, results_of
+from pytest_ddpperf.reports.documents.run_file import read_run
 
 TEST = """\
 import pytest
@@ -66,7 +66,7 @@ def main() -> None:
             sys.exit(ran.printed)
         took, sizes = time.monotonic() - begun, [file.stat().st_size / 1e6 for file in (run, page)]
         begun = time.monotonic()
-        found = results_of(read_results(run))
+        found = read_run(run).results
         read = f"read in {time.monotonic() - begun:.2f} s"
     what = f"{len(found)} tests{' of one function' * given.same}: {took:.0f} s"
     print(f"{what}; JSON {sizes[0]:.1f} MB, {read}; page {sizes[1]:.1f} MB")

@@ -545,6 +545,7 @@ class Ddpperf:
             RankFailed: a rank failed for another reason than memory.
         """
         __tracebackhide__ = True
+        from pytest_ddpperf.baselines.fingerprint import environment_key
         from pytest_ddpperf.records.batch_size import Search
         from pytest_ddpperf.run.call.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
 
@@ -557,7 +558,7 @@ class Ddpperf:
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
         if "search" in run.progress.kept:
             self._session.outputs.searches.append(run.progress.kept["search"])
-            return self._session.outputs.searches[-1].found
+            return self._session.outputs.searches[-1]
         tried: list[Variant] = []
 
         def probe(batch_size: int) -> Sequence[RankLaunch]:
@@ -574,10 +575,13 @@ class Ddpperf:
         run.progress.kept["search"] = Search(
             test=self._test,
             training=tried[0].name,
-            environment=environment,
+            world_size=environment.world_size,
+            environment_key=environment_key(environment),
             limit=limit,
             memory_limit=most,
-            found=found,
+            size=found.size,
+            peak=found.peak,
+            tried=found.tried,
         )
         self._session.outputs.searches.append(run.progress.kept["search"])
         return found

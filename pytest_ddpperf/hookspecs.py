@@ -21,8 +21,8 @@ def pytest_ddpperf_strategies() -> Mapping[str, Callable[..., Any]]:  # type: ig
     """Adds strategies by name: ``ddpperf.check(workload, strategy="gossip[rounds=2]")`` then finds ``gossip``.
 
     Returns:
-        Functions by name: ``parallelise(module, ctx, **options) -> Parallel``. Ranks import their modules; functions of
-        a conftest are sent to them.
+        Functions by name: ``parallelise(module, ctx, **options) -> Parallel``. Ranks import the
+        modules of these functions; functions of a conftest are sent to the ranks.
     """
 
 

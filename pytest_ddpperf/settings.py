@@ -218,7 +218,7 @@ class Settings:
     steps: int | None = _knob(
         None,
         optional(positive_int, "auto"),
-        "timed steps of a launch; auto: the baseline's number, or one second's worth",
+        "timed steps of a launch; auto: the baseline's number, or one second of steps",
         "N",
     )
     warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch; on GPUs at least 12", "N")
@@ -251,7 +251,7 @@ class Settings:
     interleave: bool | None = _knob(
         None,
         optional(switch, "auto"),
-        "let launches compared side by side take turns in blocks of steps; auto: on the CPU. true: on GPUs too, "
+        "let launches that are compared take turns in blocks of steps; auto: on the CPU. true: on GPUs too, "
         "if all launches fit into their memory",
         "auto|true|false",
     )
@@ -335,7 +335,7 @@ class Settings:
         None,
         optional(_of_records("loader_settings", "loader_settings"), "none"),
         "settings of the Workload's DataLoader: workers=N, pin_memory=, prefetch_factor=, persistent_workers=, "
-        "sampler=rank; or auto (chosen)",
+        "sampler=rank (each rank its share); or auto (picked for machine and data)",
     )
     tolerance: float | None = _knob(
         None,

@@ -16,11 +16,13 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
+from typing import Any
 
 import pytest
 
 import pytest_ddpperf
 from pytest_ddpperf.errors import RankSkipped
+from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run.session import sides
@@ -28,6 +30,10 @@ from pytest_ddpperf.units import format_count
 from tests.factories import SHARDS_ON_CPU, without_plugins
 
 pytest_plugins = ["pytester"]
+
+# Hundreds of processes import the package: each would compile it if the environment asked for no bytecode.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Of all workers and runs; each of these has a folder of its own for the rest, as they measure at the same time.
 SHARED = os.environ.setdefault("DDPPERF_TESTS_SHARED", tempfile.gettempdir())
@@ -59,6 +65,32 @@ PRELOADED = (
     "pytest_ddpperf.strategies.fsdp2",
     "pytest_ddpperf.strategies.zero1",
 )
+
+
+# From the slowest to the fastest: files with tests of ranks, of processes and files, and of functions.
+SLOW_FIXTURES = ({"launcher", "launchers"}, {"pytester", "tmp_path"})
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have workers take files in the order of the tests; pytest-xdist would put those of few, slow tests last."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start three workers for two cores with ``-n auto``, because tests of launches wait for a third of their time."""
+    return min(max(2, 3 * usable_cores() // 2), 8)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put files of slow tests first in workers, so that all end at about the same time."""
+    if not hasattr(config, "workerinput"):
+        return
+    fixtures: dict[Path, set[str]] = {}
+    for item in items:
+        fixtures.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: [not slow & fixtures[item.path] for slow in SLOW_FIXTURES])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -157,7 +189,27 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
 
 
 @pytest.fixture
-def inner(pytester: pytest.Pytester, launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Runs suites in this process, on the ranks of launchers that have been started once for all of them."""
+def other_plugins() -> None:
+    """Lets inner runs load whatever plugins are installed."""
+
+
+@pytest.fixture
+def inner(
+    pytester: pytest.Pytester, launchers: Launchers, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> pytest.Pytester:
+    """Runs suites in this process, on the ranks of launchers that have been started once for all of them.
+
+    These runs load no other plugin than ours: to look for others in all that is installed takes half of their time.
+    """
+    run = pytester.inline_run
+
+    def inline_run(*arguments: Any, **more: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            patched.setenv("PYTEST_PLUGINS", "pytest_ddpperf.plugin")
+            return run(*arguments, **more)
+
     monkeypatch.setattr(sides, "Launchers", lambda *_: launchers)
+    if "other_plugins" not in request.fixturenames:
+        monkeypatch.setattr(pytester, "inline_run", inline_run)
     return pytester

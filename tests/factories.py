@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,21 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.against.git import Checkout
+from pytest_ddpperf.analysis.diagnosis import analysis_of
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.results import results_document
+from pytest_ddpperf.reports.documents.entries import Run
+from pytest_ddpperf.reports.documents.run_file import run_of, run_text
 from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.run.call.planning import LaunchLimits
 from pytest_ddpperf.run.call.variant import CUSTOM, Variant
+from pytest_ddpperf.stats.suites import change_of_suite
 from pytest_ddpperf.strategies.strategy import Strategy
 
 TORCH = tuple(map(int, metadata.version("torch").split(".")[:2]))  # for what a test expects of an older one
@@ -99,6 +105,14 @@ def make_rank_launch(rank: int = 0, step_times: tuple[float, ...] = (1.0,), **fi
 def make_limits(steps: int | None, warmup: int, launches: int, screening: float, **more: Any) -> LaunchLimits:
     """Limits of launches, of which those of the first ``screening`` seconds are planned."""
     return LaunchLimits(steps=steps, warmup=warmup, launches=launches, screening=screening, **more)
+
+
+def make_counts(
+    details: Mapping[str, Mapping[str, float]], unstable: Mapping[str, str] | None = None, **totals: float
+) -> Counts:
+    """Totals are the sums of their details, unless given."""
+    sums = {metric: sum(parts.values()) for metric, parts in details.items()}
+    return Counts(totals={**sums, **totals}, details=details, unstable=unstable or {})
 
 
 def make_series(metric: str, value: float, **fields: Any) -> Series:
@@ -194,7 +208,20 @@ def make_results_document(
 ) -> dict[str, Any]:
     """The document of a run with these results; ``more`` that it has made, by fields of Outputs."""
     made: dict[str, Any] = {name: [*several] for name, several in more.items()}
-    return results_document(Outputs(results=[*results], **made), code, date=date, interrupted=interrupted)
+    results = list(map(analysed, results))
+    outputs = Outputs(results=results, common_change=change_of_suite(results), **made)
+    document: dict[str, Any] = json.loads(run_text(outputs, code, date=date, interrupted=interrupted))
+    return document
+
+
+def analysed(result: Result) -> Result:
+    """The result with what its launches say of its step, as a run has it."""
+    return replace(result, step=analysis_of(result.measurement))
+
+
+def read_again(document: Mapping[str, Any]) -> Run:
+    """The run of a document, as it is read from its file."""
+    return run_of(json.dumps(document))
 
 
 def failure_text(

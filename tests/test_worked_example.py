@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy.special import stdtrit
 
 from pytest_ddpperf.judge.decision import PAIRED_TOLERANCE, TOLERANCE
 from pytest_ddpperf.judge.detection import (
@@ -43,7 +43,7 @@ LEVEL = 0.007 * 3 / 4 * 0.7  # two-sided: the step time has three quarters of it
 
 def t(p: float, df: int = ROUNDS - 1) -> float:
     """The quantile of Student's distribution."""
-    return float(stats.t.ppf(p, df))
+    return float(stdtrit(df, p))
 
 
 def percent(shift: float) -> str:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from scipy.stats import chi2
+from scipy.special import chdtri  # scipy.stats takes a second to import
 
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
 from benchmarks.gpu_pieces.plugin import WAITS, job_of, launcher, timed, workloads
@@ -85,7 +85,7 @@ def abort(launchers: Sequence[Launcher]) -> None:
 def apart(differences: Sequence[float]) -> str:
     """The root mean square of differences that are 0 on average, in per cent."""
     squares, number = math.fsum(difference**2 for difference in differences), len(differences)
-    low, high = (math.sqrt(squares / chi2.ppf(q, number)) for q in (0.975, 0.025))
+    low, high = (math.sqrt(squares / chdtri(number, q)) for q in (0.025, 0.975))
     return f"{math.sqrt(squares / number):.1%} [{low:.1%} .. {high:.1%}]"
 
 

@@ -14,8 +14,12 @@ from typing import Any
 from pytest_ddpperf.analysis.advice import advice_on
 from pytest_ddpperf.analysis.evidence import StepEvidence, evidence_of
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.metrics.communication import still_sent, synchronised_step
+from pytest_ddpperf.metrics.memory import memory_by_rank
+from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
 from pytest_ddpperf.records.diagnosis import Bottleneck, Cause, Diagnosis
 from pytest_ddpperf.records.measurement import Environment, Measurement
+from pytest_ddpperf.records.results import StepAnalysis
 
 _COMPUTING = frozenset({"compute", "memory_bandwidth", "overhead"})
 
@@ -43,6 +47,18 @@ def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
         return None
     diagnosis = diagnosed(evidence, measurement.environment)
     return replace(diagnosis, advice=advice_on(diagnosis, measurement))
+
+
+def analysis_of(measurement: Measurement) -> StepAnalysis:
+    """Returns what the launches of a judged benchmark say of its step."""
+    return StepAnalysis(
+        diagnosis=diagnosis_of(measurement),
+        sections=sections_of(measurement),
+        memory_by_rank=memory_by_rank(measurement),
+        memory_by_phase=memory_of_phases(measurement),
+        still_sent=still_sent(measurement),
+        synchronised_step=synchronised_step(measurement),
+    )
 
 
 def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:

@@ -15,6 +15,8 @@ from pytest_ddpperf.baselines.document import (
     Confidence,
     Date,
     Document,
+    Natural,
+    Positive,
     Share,
     Text,
     about,
@@ -27,7 +29,7 @@ from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
 from pytest_ddpperf.records.copies import Alike
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Interval, Series
+from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite, of_lines
 
@@ -62,6 +64,18 @@ class StoredEnvironment(OfBaseline, record=Environment, sparse=("gpu_setup",)):
     """The environment of a record."""
 
     device: Literal["cpu", "cuda"]
+    device_count: Natural
+    cores: Natural
+    threads: Natural
+    nodes: Positive
+    world_size: Positive
+
+
+class StoredPlan(OfBaseline, record=Plan):
+    """The steps of a launch."""
+
+    warmup: Natural
+    steps: Natural
 
 
 class StoredSite(OfBaseline, record=CallSite, sparse=("strategy", "through")):
@@ -92,8 +106,8 @@ class StoredCounts(
 class StoredInterval(OfBaseline, record=Interval):
     """A confidence interval, to nine digits."""
 
-    low: float = about(source=lambda interval: rounded(interval.low))
-    high: float = about(source=lambda interval: rounded(interval.high))
+    low: float = about(lambda interval: rounded(interval.low))
+    high: float = about(lambda interval: rounded(interval.high))
     confidence: Confidence
 
     def checked(self) -> None:
@@ -105,11 +119,11 @@ class StoredInterval(OfBaseline, record=Interval):
 class StoredSeries(OfBaseline, record=Series, without=("within", "own", "rules", "min_tolerance")):
     """A metric. A later run computes within and own from its launches, and takes rules from the table of metrics."""
 
-    slack: float = about(source=lambda series: rounded(series.min_tolerance))
+    slack: float = about(lambda series: rounded(series.min_tolerance))
     samples: tuple[float, ...] = about(
         source=lambda series: series.samples if series.scale == "exact" else tuple(map(rounded, series.samples))
     )
-    value: float = about(source=lambda series: series.value if series.scale == "exact" else rounded(series.value))
+    value: float = about(lambda series: series.value if series.scale == "exact" else rounded(series.value))
 
     def checked(self) -> None:
         """Raises a ValueError if it has no sample."""
@@ -136,7 +150,7 @@ class StoredRecord(OfBaseline, record=BaselineRecord, sparse=_OPTIONAL):
             name: tuple(rounded(launch[name]) for launch in record.steps) for name in (*record.steps[:1], {})[0]
         }
     )
-    lost: Share | None = about(source=lambda record: rounded(record.lost) or None)
+    lost: Share | None = about(lambda record: rounded(record.lost) or None)
 
     def checked(self) -> None:
         """Raises a ValueError if launches differ in their statistics."""
@@ -157,8 +171,8 @@ class StoredFile(OfBaseline, record=BaselineFile):
 
     test: Text
     records: tuple[BaselineRecord, ...]
-    schema: str = about(source=lambda _: BASELINE.schema)
-    checksum: str = about(source=lambda _: "")
+    schema: str = about(lambda _: BASELINE.schema)
+    checksum: str = about(lambda _: "")
 
     def checked(self) -> None:
         """Raises a ValueError if two records have one name."""

@@ -5,42 +5,43 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as fields_of
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from pytest_ddpperf.baselines.jsonfile import FileKind, problem_text, rounded, uncollected
-from pytest_ddpperf.records.measurement import Interval
 
 _INTEGRAL = 2.0**63  # msgspec writes only smaller integers
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Confidence = Annotated[float, msgspec.Meta(gt=0, lt=1)]
-Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$")]
+_DAYS = r"(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31"
+_LEAP_YEAR = r"(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+_DATE = rf"(?!0000)(\d{{4}}-({_DAYS})|{_LEAP_YEAR}-02-29)"
+Date = Annotated[str, msgspec.Meta(pattern=rf"^{_DATE}$(?!\n)")]
+_TIME = r"([01]\d|2[0-3])(:[0-5]\d){2}(\.\d+)?(Z|[+-]\d\d:\d\d)"
+Moment = Annotated[str, msgspec.Meta(pattern=rf"^{_DATE}T{_TIME}$(?!\n)")]
 MetricName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
-D = TypeVar("D", bound="Document")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """A field's declaration besides its name and its type."""
+    """What a field is made of, besides its name and its type."""
 
-    description: str = ""  # for the schema; empty to use the record's words
-    source: str | Callable[[Any], Any] = ""  # an attribute of the record (``series.unit``), or a function of it
-    always: bool = False  # whether a sparse document has the field even if it is false
+    source: Callable[[Any], Any] | None = None  # a function of the record; None for the attribute of the same name
 
 
-def about(description: str = "", source: str | Callable[[Any], Any] = "", *, always: bool = False) -> Any:
-    """Declares a field of a document; its source is the attribute of the same name by default."""
-    return Field(description=description, source=source, always=always)
+def about(source: Callable[[Any], Any] | None = None) -> Any:
+    """Declares a field of a document; its source is the attribute of the same name if none is named."""
+    return Field(source=source)
 
 
 def finite(value: float) -> float | None:
@@ -56,59 +57,35 @@ def _number(value: float) -> float | None:
 
 
 class Document:
-    """A JSON object; each of its fields is an attribute of a record, or of a record ``inside`` that record.
+    """A JSON object, by its fields: each is an attribute of a ``record``, as which it is read.
 
-    A field without a description has the words of ``of``, the records with these attributes. The document of a
-    ``record`` has all of the record's fields except ``without``, and is read as that record. A ``sparse`` document
-    omits fields that are null, false or empty, or only those of them that ``sparse`` names. Without a ``record``,
-    ``read_as`` returns a frozen object with the fields of the class.
+    It has all fields of the record but those ``without`` which it goes. Those fields that are ``sparse`` are left out
+    if they are null, false or empty.
     """
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
-    makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: from a record to JSON data
-    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: from msgspec's value to the record's
-    needed: ClassVar[Collection[str]] = ()  # the fields that are never omitted
-    inside: ClassVar[tuple[str, ...]] = ()
-    words_from: ClassVar[tuple[type, ...]] = ()  # the records that describe its fields
-    whole: ClassVar[type | None] = None  # the record that the document is read as
-    direct: ClassVar[bool] = False  # whether its JSON has exactly the fields of the record
+    makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes JSON data of a record
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes a record's field of msgspec's
+    needed: ClassVar[Collection[str]] = ()  # the fields that are never left out
+    whole: ClassVar[type | None] = None  # the record that it is read as
     number: ClassVar[Any] = staticmethod(_number)  # writes a float
 
     def __init_subclass__(
-        cls,
-        inside: str = "",
-        *,
-        of: Sequence[type] = (),
-        record: type | None = None,
-        without: Collection[str] = (),
-        sparse: bool | Collection[str] = False,
+        cls, *, record: type | None = None, without: Collection[str] = (), sparse: Collection[str] = ()
     ) -> None:
-        cls.inside = (*cls.inside, inside) if inside else cls.inside
-        cls.words_from, cls.whole = (*cls.words_from, *of, *([record] if record else [])), record
+        cls.whole = record
         known = get_type_hints(record) if record else {}
         own = {name: hint for name, hint in get_type_hints(cls, include_extras=True).items() if name not in _ITS_OWN}
         hints = {**{name: hint for name, hint in known.items() if name not in without}, **own}
         hints = {name: _mapped(hint, lambda each: _json_type(each, cls)) for name, hint in hints.items()}
         cls.fields = {name: (hint, getattr(cls, name, Field())) for name, hint in hints.items()}
-        of_all = cls.fields.items()
-        cls.makers = {name: _maker(hint, field.source or name, cls) for name, (hint, field) in of_all}
+        cls.makers = {name: _maker(name, hint, field, cls.number) for name, (hint, field) in cls.fields.items()}
         nan = {name for name, hint in known.items() if not _optional(hint)}
         readers = {name: _reader(hint, nan=name in nan) for name, hint in hints.items()}
         cls.readers = {name: read for name, read in readers.items() if read is not None}
-        changed = own or without or sparse or cls.readers or cls.checked is not Document.checked
-        cls.direct = record is not None and not changed
-        left_out = hints if sparse is True else sparse or ()
-        cls.needed = {
-            name
-            for name, (hint, field) in of_all
-            if name not in left_out or field.always or (sparse is True and _nothing(hint) is None)
-        }
+        cls.needed = {name for name in hints if name not in sparse}
         if record:
             _OF_RECORDS.setdefault((record, cls.number), cls)
-
-    def __new__(cls: type[D], **values: Any) -> D:  # noqa: PYI019  typing has no Self in Python 3.10
-        """Returns an object that has these fields; their types are not checked."""
-        return cast("D", struct_of(cls)(**values))
 
     def checked(self) -> None:
         """Raises a ValueError if fields that were read do not fit together."""
@@ -130,11 +107,7 @@ class Document:
 
     @classmethod
     def read_from(cls, struct: Any) -> Any:
-        """Returns the record of msgspec's object; without a record, the object with the records inside it."""
-        if cls.whole is None:
-            for name, read in cls.readers.items():
-                msgspec.structs.force_setattr(struct, name, read(getattr(struct, name)))
-            return struct
+        """Returns the record of what msgspec has read."""
         found = ((name, getattr(struct, name)) for name in cls.fields)
         values = {name: value for name, value in found if value is not msgspec.UNSET}
         return cls.made(**values | {name: read(values[name]) for name, read in cls.readers.items() if name in values})
@@ -142,7 +115,6 @@ class Document:
 
 _ITS_OWN = frozenset(Document.__annotations__)
 _OF_RECORDS: dict[tuple[type, Any], type[Document]] = {}
-_STRUCTS: dict[tuple[type[Document], bool], type[msgspec.Struct]] = {}
 _EMPTY: Mapping[Any, Any] = {tuple: tuple, list: list, dict: dict, str: str, bool: bool}
 
 
@@ -189,19 +161,10 @@ def _nothing(hint: Any) -> Any:
     return _nothing(arguments[0]) if origin is Annotated else _EMPTY.get(origin or hint)
 
 
-def _maker(hint: Any, source: str | Callable[[Any], Any], of: type[Document]) -> Callable[[Any], Any]:
-    """Returns a function that makes JSON data of a record, or of the first record inside it that has the source."""
-    write, inside = _writer(hint, of.number), of.inside
-    if callable(source):
-        return lambda record: write(source(record))
-    get, first = operator.attrgetter(source), source.partition(".")[0]
-
-    def make(record: Any) -> Any:
-        if not inside or hasattr(record, first):
-            return write(get(record))
-        return write(next(get(inner) for name in inside if hasattr(inner := getattr(record, name), first)))
-
-    return make
+def _maker(name: str, hint: Any, field: Field, number: Callable[[float], float | None]) -> Callable[[Any], Any]:
+    """Returns what makes JSON data of a record's field."""
+    write, source = _writer(hint, number), field.source or operator.attrgetter(name)
+    return lambda record: write(source(record))
 
 
 def _writer(hint: Any, number: Callable[[float], float | None]) -> Callable[[Any], Any]:
@@ -234,7 +197,7 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
         return lambda value: math.nan if value is None else value
     if origin is None or origin is Literal:
         is_document = isinstance(hint, type) and issubclass(hint, Document)
-        return hint.read_from if is_document and not hint.direct and (hint.whole or hint.readers) else None
+        return hint.read_from if is_document else None
     read = _reader(next(each for each in reversed(arguments) if _is_value(each)), nan=nan)
     if read is None:
         return None
@@ -245,44 +208,32 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
     return lambda value: None if value is None else read(value)
 
 
-def struct_of(document: type[Document], *, read: bool = True) -> type[msgspec.Struct]:
-    """Returns msgspec's type for a document, for reading (``read``) or for writing."""
-    if (document, read) not in _STRUCTS:
-        made: list[Any] = []
-        for name, (hint, _) in document.fields.items():
-            kind, nothing = _mapped(hint, lambda each: _msgspec_type(each, read=read)), _nothing(hint)
-            if name in document.needed:
-                made.append((name, kind))
-            elif nothing is None:  # the record has a default of its own
-                made.append((name, kind | msgspec.UnsetType, msgspec.field(default=msgspec.UNSET)))
-            else:
-                made.append((name, kind, msgspec.field(default_factory=nothing)))
-        how: Any = {
-            "kw_only": True,
-            "frozen": True,
-            "forbid_unknown_fields": True,
-            "gc": False,
-        }  # a tree has no circles
-        words: dict[str, Any] = {"__doc__": document.__doc__}
-        if document.checked is not Document.checked:
-            words["__post_init__"] = document.checked
-        _STRUCTS[document, read] = msgspec.defstruct(document.__name__, made, namespace=words, **how)
-    return _STRUCTS[document, read]
+@functools.cache
+def _struct_of(document: Any) -> type[msgspec.Struct]:
+    """Returns msgspec's type for a document, which is a class; mypy takes no class of ours for hashable."""
+    made: list[Any] = []
+    for name, (hint, _) in document.fields.items():
+        kind, nothing = _mapped(hint, _msgspec_type), _nothing(hint)
+        if name in document.needed:
+            made.append((name, kind))
+        elif nothing is None:  # the record has a default of its own
+            made.append((name, kind | msgspec.UnsetType, msgspec.field(default=msgspec.UNSET)))
+        else:
+            made.append((name, kind, msgspec.field(default_factory=nothing)))
+    how: Any = {"kw_only": True, "frozen": True, "forbid_unknown_fields": True, "gc": False}  # a tree has no circles
+    words = {} if document.checked is Document.checked else {"__post_init__": document.checked}
+    return msgspec.defstruct(document.__name__, made, namespace=words, **how)
 
 
-def _msgspec_type(hint: Any, *, read: bool) -> Any:
-    """Returns msgspec's type for a document, or its record if it is ``read`` unchanged; any other type as it is."""
-    if not (isinstance(hint, type) and issubclass(hint, Document)):
-        return hint
-    return hint.whole if read and hint.direct else struct_of(hint, read=read)
+def _msgspec_type(hint: Any) -> Any:
+    """Returns msgspec's type for a document; any other type as it is."""
+    return _struct_of(hint) if isinstance(hint, type) and issubclass(hint, Document) else hint
 
 
 @uncollected
-def read_as(document: type[D], data: bytes | Mapping[str, Any]) -> D:
-    """Reads a document from a file's text, or from JSON data; ``msgspec.DecodeError`` says what does not fit."""
-    made = struct_of(document)
-    read = msgspec.json.decode(data, type=made) if isinstance(data, bytes) else msgspec.convert(data, made)
-    return cast("D", document.read_from(read))
+def read_as(document: type[Document], data: Mapping[str, Any]) -> Any:
+    """Returns the record of JSON data; ``msgspec.DecodeError`` says what does not fit."""
+    return document.read_from(msgspec.convert(data, _struct_of(document)))
 
 
 def read_checked(document: type[Document], data: Mapping[str, Any], file: Path, kind: FileKind) -> Any:
@@ -291,23 +242,3 @@ def read_checked(document: type[Document], data: Mapping[str, Any], file: Path, 
         return read_as(document, data)
     except msgspec.DecodeError as error:
         raise kind.error(file, problem_text(error)) from None
-
-
-def replaced(document: D, **changes: Any) -> D:
-    """Returns a copy of a document with other values of these fields."""
-    return cast("D", msgspec.structs.replace(cast("msgspec.Struct", document), **changes))
-
-
-class IntervalData(Document, record=Interval):
-    """A confidence interval; an end is null if it is not finite."""
-
-    low: float | None = about("Lower end.")
-    high: float | None = about("Upper end.")
-    confidence: Confidence = about("Confidence level: 0.95 for 95 %.")
-
-    @classmethod
-    def read_from(cls, struct: Any) -> Interval:
-        """Returns the interval; a missing end is infinite. Written by hand for speed: a file has many intervals."""
-        low = -math.inf if struct.low is None else struct.low
-        high = math.inf if struct.high is None else struct.high
-        return Interval(low=low, high=high, confidence=struct.confidence)

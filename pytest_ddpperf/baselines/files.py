@@ -19,6 +19,7 @@ from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.instruments.host import private_folder
 
 STANDARD_OUTPUT = Path("-")
+_OPENED = ("/dev/stdin", "/dev/fd/")
 LOCK_SECONDS = 30.0  # a process that saves holds the lock for milliseconds
 _UNREPLACEABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY})  # EBUSY: it is a mount point
 
@@ -26,6 +27,12 @@ _UNREPLACEABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY}
 def located(root: Path, path: Path) -> Path:
     """Returns the path of a file that is named relative to the project's root; ``-`` is standard output."""
     return path if path == STANDARD_OUTPUT else root / path
+
+
+def require_regular(file: Path) -> None:
+    """Raises OSError for a pipe or a device, whose end a reader may await for ever, if the shell has not opened it."""
+    if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
+        raise OSError(errno.EINVAL, "it is a pipe or a device: name a file", str(file))
 
 
 def require_writable(path: Path) -> None:

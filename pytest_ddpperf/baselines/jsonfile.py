@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from pytest_ddpperf.baselines.files import require_regular
 from pytest_ddpperf.errors import BaselineError
 
 TOOL = "pytest-ddpperf"
@@ -80,6 +81,7 @@ class FileKind:
 def read_text(file: Path, kind: FileKind) -> str | None:
     """Returns the text of a file; None if there is no such file, BaselineError if it cannot be read."""
     try:
+        require_regular(file)
         with file.open(encoding="utf-8") as opened:
             text = opened.read(MOST_CHARACTERS + 1)
     except (FileNotFoundError, NotADirectoryError):

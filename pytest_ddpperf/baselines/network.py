@@ -63,7 +63,7 @@ class StoredFit(StoredOfNetwork, record=CollectiveFit):
 class StoredNetwork(StoredOfNetwork, record=NetworkFile):
     """The file of a network."""
 
-    schema: str = about(source=lambda _: NETWORK.schema)
+    schema: str = about(lambda _: NETWORK.schema)
     date: Date
     taken: NotNegative
     usual: NotNegative

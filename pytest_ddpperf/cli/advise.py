@@ -15,7 +15,7 @@ from pytest_ddpperf.errors import SettingError, in_a_line
 from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
 from pytest_ddpperf.planner.advising import PRECISIONS, STRATEGIES, advised, asked_of
 from pytest_ddpperf.planner.predicting import Predictor
-from pytest_ddpperf.reports.predictions import advice_table, best_line
+from pytest_ddpperf.reports.calls import advice_table, best_line
 from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.run.call.requests import VerbCall
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--batch-sizes",
-        type=argument(_numbers),
+        type=argument(lambda text: [positive_int(number) for number in str(text).split(",")]),
         metavar="N[,N...]",
         help="of a rank, for a function batch_size -> Workload",
     )
@@ -70,15 +70,11 @@ def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
     add("--ranks-per-node", type=argument(positive_int), metavar="N", help="of a named network (default: 8)")
 
 
-def _numbers(text: object) -> list[int]:
-    return [positive_int(number) for number in str(text).split(",")]
-
-
-def run(options: argparse.Namespace, folder: Path) -> int:
-    """Prints a table of all candidates; ``folder`` is that of the baselines. The status is 1 if none is best."""
+def run(options: argparse.Namespace) -> int:
+    """Prints a table of all candidates. The status is 1 if none is best."""
     subject = _found(options.workload)
     names = ("world_size", "timeout", *CLUSTER)
-    given = {"baseline_dir": folder.resolve(), **{name: getattr(options, name) for name in names}}
+    given = {"baseline_dir": options.folder.resolve(), **{name: getattr(options, name) for name in names}}
     given = {name: value for name, value in given.items() if value is not None}
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")
     asked = asked_of(options.strategies, options.precisions, options.batch_sizes, options.memory, options.accelerator)

@@ -42,8 +42,9 @@ class Command:
     name: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]  # declares its arguments
-    run: Callable[[argparse.Namespace], int]  # does it, and gives back the exit status
+    run: Callable[[argparse.Namespace], int] | None = None  # gives back the exit status; None: its subcommands do it
     passes_on: bool = False  # whether arguments that it does not know are not its own: it gets them as ``rest``
+    stores: bool = False  # whether it uses the folder of the baselines, which it gets as ``folder``
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.rest = [word for word in rest if word != "--"]
     try:
         current_folder()
+        if "baselines" in options:
+            options.folder, options.set_name = _place(options)
         status: int = options.run(options)
         sys.stdout.flush()
     except DdpperfError as error:
@@ -79,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
             command.name, help=command.help, description=command.help, allow_abbrev=not command.passes_on
         )
         command.add_arguments(subparser)
+        if command.stores:
+            _add_folder(subparser)
         subparser.set_defaults(run=command.run, passes_on=command.passes_on)
     return parser
 
@@ -138,7 +143,7 @@ def _show(options: argparse.Namespace) -> int:
 def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
     """The records of the file of that name; else of that test; else those whose test and variant hold the text."""
     if Path(text).is_file():
-        content = Store(*_place(options)).read(Path(text).absolute())
+        content = Store(options.folder, options.set_name).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]
     store = _store(options)
     stored = [(content.test, record) for content in map(store.read, store.files()) for record in content.records]
@@ -152,7 +157,7 @@ def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineR
 def _place(options: argparse.Namespace) -> tuple[Path, str]:
     """The folder of the baselines and the name of their set: as named, else those of the project we are in."""
     defaults = Settings()
-    folder, name = options.baselines, options.set
+    folder, name = options.baselines, getattr(options, "set", None)
     if folder is None:
         configured = ini_value(KNOBS["baseline_dir"].ini, Path.cwd())
         root, named = (project_root(Path.cwd()), defaults.baseline_dir) if configured is None else configured[::-1]
@@ -165,7 +170,7 @@ def _place(options: argparse.Namespace) -> tuple[Path, str]:
 
 
 def _store(options: argparse.Namespace) -> Store:
-    store = Store(*_place(options))
+    store = Store(options.folder, options.set_name)
     if not store.folder.is_dir():
         raise BaselineError(
             f"there is no folder {store.folder}; store baselines with pytest --ddpperf-save, "
@@ -213,19 +218,6 @@ def _become_pytest(settings: Mapping[str, object], arguments: Sequence[str]) -> 
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *given, *arguments])  # noqa: S606 - no shell is wanted
 
 
-def _with_folder(add_arguments: Callable[[argparse.ArgumentParser], None]) -> Callable[[argparse.ArgumentParser], None]:
-    def declare(parser: argparse.ArgumentParser) -> None:
-        add_arguments(parser)
-        _add_folder(parser)
-        parser.set_defaults(set=None)
-
-    return declare
-
-
-def _in_folder(run: Callable[[argparse.Namespace, Path], int]) -> Callable[[argparse.Namespace], int]:
-    return lambda options: run(options, _place(options)[0])
-
-
 def _failed(error: DdpperfError) -> int:
     print(*wrapped(f"ddpperf: error: {error}".split("\n"), None), sep="\n", file=sys.stderr)
     return FAILED
@@ -268,7 +260,6 @@ COMMANDS = (
         name="history",
         help="add runs from JSON files to a history, or print one benchmark of it as CSV",
         add_arguments=history_command.add_arguments,
-        run=history_command.run,
     ),
     Command(
         name="calibrate",
@@ -280,8 +271,9 @@ COMMANDS = (
     Command(
         name="network",
         help="measure collectives of many sizes, fit and store their costs, name what is slow",
-        add_arguments=_with_folder(network_command.add_arguments),
-        run=_in_folder(network_command.run),
+        add_arguments=network_command.add_arguments,
+        run=network_command.run,
+        stores=True,
     ),
     Command(
         name="simulate",
@@ -293,14 +285,14 @@ COMMANDS = (
     Command(
         name="advise",
         help="say which strategy, precision and batch size to train with, on any number of ranks",
-        add_arguments=_with_folder(advise_command.add_arguments),
-        run=_in_folder(advise_command.run),
+        add_arguments=advise_command.add_arguments,
+        run=advise_command.run,
+        stores=True,
     ),
     Command(
         name="trace",
         help="summarise the traces of ranks, or compare two runs",
         add_arguments=trace_command.add_arguments,
-        run=trace_command.run,
     ),
     Command(
         name="bisect",

@@ -9,19 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_ddpperf.baselines.history.database import HistoryRun, entries, has_run, record, recorded
-from pytest_ddpperf.cli.trend import history_file, tests_named
+from pytest_ddpperf.cli.trend import add_history, add_selection, history_file, tests_named
 from pytest_ddpperf.errors import HistoryError
-from pytest_ddpperf.parsers import argument, positive_int
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.reading import RESULTS, read_results, results_of
+from pytest_ddpperf.reports.documents.run_file import RESULTS, read_run
 from pytest_ddpperf.reports.files import write_text
 from pytest_ddpperf.reports.formats.flat import no_formula
 from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.phrases import first_of
-from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
-
-_HISTORY = KNOBS["history"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,36 +27,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     adding.add_argument(
         "results", type=Path, nargs="+", metavar="RUN.json", help="what pytest --ddpperf-report=json:RUN.json wrote"
     )
-    adding.set_defaults(of_history=_add)
+    adding.set_defaults(run=_add)
     table = commands.add_parser("csv", help="print all metrics of one benchmark, a row for each run, oldest first")
     table.add_argument("test", metavar="TEST", help="a test's node id, or a part of it")
-    table.add_argument("--name", metavar="NAME", help="only this variant of the test")
-    table.add_argument("--world-size", type=argument(positive_int), metavar="N", help="only this number of ranks")
+    add_selection(table)
     table.add_argument(
         "--metric",
         action="append",
         metavar="NAME",
         help="only this metric, and only runs that have it; may be given several times (default: all metrics)",
     )
-    table.add_argument("--branch", metavar="NAME", help="only runs of this branch")
     table.add_argument("--output", type=Path, default=Path("-"), metavar="FILE", help="write it there (default: -)")
-    table.set_defaults(of_history=_print_csv)
+    table.set_defaults(run=_print_csv)
     for each in (adding, table):
-        each.add_argument(
-            "--history",
-            type=Path,
-            metavar="FILE",
-            help=f"file of the history (default: {_HISTORY.ini} of the ini file)",
-        )
+        add_history(each)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs the subcommand."""
-    options.of_history(options)
-    return 0
-
-
-def _add(options: argparse.Namespace) -> None:
+def _add(options: argparse.Namespace) -> int:
     """All files are read before the first run is added."""
     history = history_file(options.history)
     runs = [(file, *_run_of(file)) for file in options.results]
@@ -73,17 +56,18 @@ def _add(options: argparse.Namespace) -> None:
             number = record(history, run_, results)
             added = f"{format_count(len(results), 'benchmark')}, run number {number} of {history}"
         print(printable(f"{file}: {added}"))
+    return 0
 
 
 def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
-    document = read_results(file)
+    document = read_run(file)
     if document.date is None:
         raise RESULTS.error(file, "field date: is null, and a history needs it")
     of_code = {name: getattr(document, name) for name in ("commit", "commit_date", "branch", "dirty")}
-    return HistoryRun(date=document.date, **of_code), results_of(document)
+    return HistoryRun(date=document.date, **of_code), document.results
 
 
-def _print_csv(options: argparse.Namespace) -> None:
+def _print_csv(options: argparse.Namespace) -> int:
     """Prints the runs that have all metrics asked for, oldest first, as change detectors (apache-otava) read them."""
     history = history_file(options.history)
     filters = {"name": options.name, "world_size": options.world_size, "branch": options.branch}
@@ -114,3 +98,4 @@ def _print_csv(options: argparse.Namespace) -> None:
             facts = (no_formula(fact or "") for fact in (run_.commit_date or run_.date, run_.commit, run_.branch))
             writer.writerow([*facts, *(values.get(metric, "") for metric in metrics)])
     write_text(options.output, text.getvalue(), "--output")
+    return 0

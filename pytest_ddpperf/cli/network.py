@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network, save_network
 from pytest_ddpperf.errors import BaselineError, RanksTimedOut, SettingError, extended
@@ -39,6 +38,7 @@ from pytest_ddpperf.planner.tables import (
 )
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import COLLECTIVES, SweepPlan
+from pytest_ddpperf.reports.files import ensure_folder
 from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
@@ -82,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-save", action="store_true", help="store nothing; --check replaces nothing that is stored")
 
 
-def run(options: argparse.Namespace, folder: Path) -> int:
-    """Measures the network, prints and stores it; ``folder`` is that of the baselines."""
+def run(options: argparse.Namespace) -> int:
+    """Measures the network, prints and stores it."""
     names = tuple(dict.fromkeys(options.collectives or COLLECTIVES))
     if not set(names) <= {*COLLECTIVES}:
         raise SettingError(f"--collectives={','.join(names)} is not known; it takes {', '.join(COLLECTIVES)}")
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         raise SettingError("--check measures, and --predict tells what is stored: give one of them")
     if options.predict is not None:
         for here in _environments(options):
-            file = network_file(folder, here)
+            file = network_file(options.folder, here)
             if (stored := read_network(file)) is None:
                 measure = f"ddpperf network --world-size={here.world_size}"
                 raise BaselineError(f"there is no {file}; measure the network here with {measure}")
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     with Launcher(threads=thread_variables(os.environ)) as launcher:
         for ranks in _sizes(options, launcher):
             here = network_environment(launcher, ranks, options.device, options.backend)
-            found += _measured(launcher, here, names, options, folder)
+            found += _measured(launcher, here, names, options)
     return int(bool(found))
 
 
@@ -120,16 +120,14 @@ def _environments(options: argparse.Namespace) -> list[Environment]:
         return [network_environment(launcher, ranks, options.device, options.backend) for ranks in sizes]
 
 
-def _measured(
-    launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace, folder: Path
-) -> list[str]:
+def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace) -> list[str]:
     """Measures the network between so many ranks, prints and stores it; what holds it up, where that is asked for."""
     sizes = sizes_between(options.min_size, options.max_size, here.world_size)
     plan = SweepPlan(collectives=names, sizes=sizes, rounds=options.rounds)
-    file = network_file(folder, here)
+    file = network_file(options.folder, here)
     kept = options.no_save or (options.check is not None and file.exists())
     if not kept:
-        _require_writable(file.parent)
+        ensure_folder(file.parent, "--baselines", "the network")
     line = command_line()
     what = f"{format_count(len(names), 'collective')} of {len(sizes)} sizes, {format_count(plan.rounds, 'round')}"
     line.show(f"measuring {format_count(here.world_size, 'rank')}: {what}")
@@ -150,20 +148,11 @@ def _measured(
         found = list(check_lines(measured, options.check, launcher.machine().gpus.names))
         print(*wrapped(found or ["check: nothing found"], terminal_width()), sep="\n")
     if not kept:
-        print(printable(f"stored in {_save(folder, measured)}"))
+        _save(file, measured)
+        print(printable(f"stored in {file}"))
     elif options.check is not None and file.exists():
         print(printable(f"{file} is kept; without --check this measurement takes its place"))
     return found
-
-
-def _require_writable(folder: Path) -> None:
-    try:
-        require_writable_folder(folder)
-    except OSError as error:
-        raise BaselineError(
-            f"the network cannot be stored in {folder}: {error.strerror or error}; make it writable, name another "
-            "folder with --baselines, or store nothing with --no-save"
-        ) from None
 
 
 def check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> Iterator[str]:
@@ -194,8 +183,7 @@ def _slow_lines(measured: MeasuredNetwork) -> list[str]:
     return [*map(late_line, late_ranks(measured.ranks))]
 
 
-def _save(folder: Path, measured: MeasuredNetwork) -> Path:
-    file = network_file(folder, measured.environment)
+def _save(file: Path, measured: MeasuredNetwork) -> None:
     content = NetworkFile(
         environment=environment_key(measured.environment),
         date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
@@ -205,4 +193,3 @@ def _save(folder: Path, measured: MeasuredNetwork) -> Path:
         timings=measured.timings,
     )
     save_network(file, content)
-    return file

@@ -8,26 +8,24 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_ddpperf.baselines.document import Document
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.parsers import argument
 from pytest_ddpperf.reports.causes import cause_in_words
-from pytest_ddpperf.reports.documents.reading import read_results
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import JsonEntry, ResultsFile
+from pytest_ddpperf.reports.documents.run_file import read_run
 from pytest_ddpperf.reports.documents.schema import schema_of
-from pytest_ddpperf.reports.documents.trend import TrendsData
+from pytest_ddpperf.reports.documents.trend import TrendsFile
 from pytest_ddpperf.reports.files import write_text
 from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
-from pytest_ddpperf.reports.lines import printable
-from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.lines import names_of, printable
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.two_runs import judged, two_runs
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
 
-_DOCUMENTS: Mapping[str, type[Document]] = {"results": ResultsData, "trend": TrendsData}
+_DOCUMENTS: Mapping[str, type[JsonEntry]] = {"results": ResultsFile, "trend": TrendsFile}
 _FAIL_ON = KNOBS["fail_on"]
 
 
@@ -42,7 +40,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Writes the kinds that are asked for; without any the report in plain text."""
-    document = read_results(options.results)
+    document = read_run(options.results)
     files = {kind: getattr(options, name.replace("-", "_")) for name, kind in KINDS.items()}
     asked = {kind: file for kind, file in files.items() if file is not None}
     if options.plots is not None:
@@ -85,7 +83,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 def compare(options: argparse.Namespace) -> int:
     """Prints how far the metrics of two runs differ; the status is 1 if a verdict on the second one fails."""
-    before, after = read_results(options.before), read_results(options.after)
+    before, after = read_run(options.before), read_run(options.after)
     table = two_runs(before, after)
     if options.markdown is not None:
         write_text(options.markdown, f"{markdown_table(table)}\n", "--markdown")

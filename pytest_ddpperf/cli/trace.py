@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="+", type=Path, metavar="DIR|FILE", help="folders, traces, or what the names of files begin with"
     )
     summary.add_argument("--merge", type=Path, metavar="FILE", help="write one trace of all ranks to this file")
-    summary.set_defaults(kind=_summary)
+    summary.set_defaults(run=_summary)
     diff = kinds.add_parser(
         "diff", help="operators, kernels and collectives that are added, gone, slower or faster in B"
     )
@@ -42,13 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many changes to tell, the largest first (default: %(default)s)",
     )
-    diff.set_defaults(kind=_diff)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Prints what was asked for."""
-    status: int = options.kind(options)
-    return status
+    diff.set_defaults(run=_diff)
 
 
 def _summary(options: argparse.Namespace) -> int:
@@ -57,10 +51,7 @@ def _summary(options: argparse.Namespace) -> int:
         raise TraceError(f"--merge={options.merge} is for one benchmark, and there are {len(groups)}: name one")
     parts = [render(summary_table(group.name, group.traces), terminal_width()) for group in groups]
     if options.merge is not None:
-        try:
-            parts.append("\n".join(wrapped([merge(groups[0], options.merge)], terminal_width())))
-        except OSError as error:
-            raise TraceError(f"--merge={options.merge} cannot be written: {error.strerror or error}") from None
+        parts.append("\n".join(wrapped([merge(groups[0], options.merge, "--merge")], terminal_width())))
     print("\n\n".join(parts))
     return 0
 

@@ -15,7 +15,7 @@ from pytest_ddpperf.parsers import argument, fraction, positive_int
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.trend import trend_document
-from pytest_ddpperf.reports.files import write, write_text
+from pytest_ddpperf.reports.files import document_text, write, write_text
 from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.phrases import first_of
@@ -32,12 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "test", nargs="?", metavar="TEST", help="a test's node id, or a part of it (default: all tests that changed)"
     )
     parser.add_argument("--metric", default="step_time", metavar="NAME", help="what to look at (default: %(default)s)")
-    parser.add_argument(
-        "--history", type=Path, metavar="FILE", help=f"file of the history (default: {_HISTORY.ini} of the ini file)"
-    )
-    parser.add_argument("--name", metavar="NAME", help="only this variant of a test")
-    parser.add_argument("--world-size", type=argument(positive_int), metavar="N", help="only this number of ranks")
-    parser.add_argument("--branch", metavar="NAME", help="only runs of this branch")
+    add_history(parser)
+    add_selection(parser)
     parser.add_argument(
         "--last",
         type=argument(positive_int),
@@ -57,6 +53,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser; - is standard output")
 
 
+def add_history(parser: argparse.ArgumentParser) -> None:
+    """Declares which file the history is."""
+    text = f"file of the history (default: {_HISTORY.ini} of the ini file)"
+    parser.add_argument("--history", type=Path, metavar="FILE", help=text)
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Declares which results of a history are looked at."""
+    parser.add_argument("--name", metavar="NAME", help="only this variant of a test")
+    parser.add_argument("--world-size", type=argument(positive_int), metavar="N", help="only this number of ranks")
+    parser.add_argument("--branch", metavar="NAME", help="only runs of this branch")
+
+
 def run(options: argparse.Namespace) -> int:
     """Prints the trends that the arguments select, or writes them as JSON or as a page."""
     file = options.json
@@ -69,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         if options.test is None:
             found = tuple(trend for trend in found if trend.changes)
-        write(Path(options.json), trend_document(found, options.metric), option="--json")
+        write(Path(options.json), document_text(trend_document(found, options.metric)), option="--json")
     if options.html is None and not options.json:
         if options.test is None:
             print(*wrapped(changes_text(found, options.metric).split("\n"), terminal_width()), sep="\n")

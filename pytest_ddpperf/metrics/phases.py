@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from pytest_ddpperf.metrics.launch_figures import Samples, Within, once, phases_of
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
+from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionSummary, SectionTimes
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
-
-
-@dataclass(frozen=True, slots=True)
-class SectionSummary:
-    """A section that the user named, over all ranks and launches."""
-
-    path: str  # outer/inner
-    count: float  # how many times a step enters it
-    seconds: float  # of a step, over all entries, inner sections included
-    own_seconds: float  # the same without inner sections
-    share: float  # ``seconds`` as a fraction of the step
-    memory: MemoryUse | None = None  # the largest change and the largest peak that a rank saw; None if unknown
-
-    @property
-    def mean(self) -> float:
-        """Seconds of one entry."""
-        return self.seconds / self.count
 
 
 def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
-
-from pytest_ddpperf.records.measurement import Environment
 
 
-class Trial(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Trial:
     """A batch size that was tried.
 
     Attributes:
@@ -38,12 +36,12 @@ class BatchSize:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Search:
-    """A search as a test asked for it, and its result."""
+class Search(BatchSize):
+    """A search for the largest batch, as a test asked for it, and its result."""
 
     test: str  # pytest node id
     training: str  # strategy and recipe in one line
-    environment: Environment
-    limit: int | None  # the largest size to try; None for no limit
-    memory_limit: int | None  # bytes for each rank; None for all of the device's memory
-    found: BatchSize
+    world_size: int  # number of ranks
+    environment_key: str  # stands for the environment of the search
+    limit: int | None  # the largest size that was to be tried; None for no limit
+    memory_limit: int | None  # bytes for each rank; None for what the device has

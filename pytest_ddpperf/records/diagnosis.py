@@ -28,14 +28,16 @@ class Cause:
     Attributes:
         bottleneck: the cause.
         seconds: of the step.
-        share: ``seconds`` as a share of the step; the shares of all causes add up to one.
-        facts: the figures that support it, by name.
+        share: that as a share of the step; those of all causes add up to one.
+        facts: the figures that it rests on, by name.
+        text: in words, with the figures that it rests on; empty unless a file has them.
     """
 
     bottleneck: Bottleneck
     seconds: float
     share: float
     facts: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +50,8 @@ class Advice:
         gain: the share of the step, or of a sample's time, that it saves at most; None if it only makes room, or if
             the gain is unknown.
         estimated: whether the gain is an estimate, which the change may exceed.
-        facts: the figures that the words need, by name.
+        facts: what the words need, by name.
+        text: in words; empty unless a file has them.
     """
 
     code: str
@@ -56,6 +59,7 @@ class Advice:
     gain: float | None
     estimated: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +74,7 @@ class Diagnosis:
         advice: changes that may pay, the largest gain first; changes that make room in memory come last.
         memory: the largest share of its memory limit that a rank uses; None if no limit is known.
         lost: the share of the cores' time that other processes took.
+        text: in one line; empty unless a file has it.
     """
 
     bottleneck: Bottleneck
@@ -78,6 +83,7 @@ class Diagnosis:
     advice: tuple[Advice, ...] = ()
     memory: float | None = None
     lost: float = 0.0
+    text: str = ""
 
     def cause(self, bottleneck: Bottleneck) -> Cause | None:
         """Returns one cause; None if it has no share."""

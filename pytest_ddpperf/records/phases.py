@@ -53,3 +53,20 @@ class PhaseTimes:
     def step_times(self) -> tuple[float, ...]:
         """Seconds of each step of the launch."""
         return tuple(math.fsum(parts) for parts in zip(*self.seconds.values(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class SectionSummary:
+    """A section of the user's, over all ranks and launches."""
+
+    path: str  # outer/inner
+    count: float  # how many times a step enters it
+    seconds: float  # of a step, in all entries together, with the sections inside it
+    own_seconds: float  # without those
+    share: float  # ``seconds`` as a fraction of the step
+    memory: MemoryUse | None = None  # the largest change and the largest peak that a rank saw; None if unknown
+
+    @property
+    def mean(self) -> float:
+        """Seconds of one entry."""
+        return self.seconds / self.count

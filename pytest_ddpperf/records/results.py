@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.diagnosis import Diagnosis
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.measurement import BenchmarkId, Interval, Measurement, Plan, Series
+from pytest_ddpperf.records.phases import MemoryUse, SectionSummary
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import format_change, format_count
 
@@ -205,6 +207,29 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StepAnalysis:
+    """What the launches of a benchmark say of its step, beside its metrics.
+
+    Attributes:
+        diagnosis: what its step is bound by, and what would make it faster; None if no step was taken apart.
+        sections: the parts of a step that the user named, averaged over ranks, launches and steps.
+        memory_by_rank: by kind of memory, each rank's, averaged over launches; bytes, but for alloc_retries and ooms.
+        memory_by_phase: what each phase did to the memory of a rank in one step; the largest figures over ranks and
+            launches.
+        still_sent: what steps that averaged no gradients sent all the same: exposed communication is without it; empty
+            for nothing.
+        synchronised_step: seconds of a whole step in the blocks that exposed communication is from; None without any.
+    """
+
+    diagnosis: Diagnosis | None = None
+    sections: tuple[SectionSummary, ...] = ()
+    memory_by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    memory_by_phase: Mapping[str, MemoryUse] = field(default_factory=dict)
+    still_sent: str = ""
+    synchronised_step: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """One benchmark, judged: a row of the summary and an entry of the JSON file.
 
@@ -220,6 +245,7 @@ class Result:
         spent: seconds of the call that measured them, by purpose; None if they are unknown.
         attempt: number of this run of the test, from 1, if the test runs again.
         failure: why its test failed, a line for each reason; empty if it passed.
+        step: what its launches say of its step.
     """
 
     test: str
@@ -232,6 +258,7 @@ class Result:
     spent: TimeSpent | None = None
     attempt: int = 1
     failure: str = ""
+    step: StepAnalysis = StepAnalysis()
 
     @property
     def red(self) -> bool:

@@ -8,15 +8,13 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import TypeAlias
 
-from pytest_ddpperf.metrics.communication import EXPOSED, still_sent, synchronised_step
-from pytest_ddpperf.metrics.phases import SectionSummary, sections_of
+from pytest_ddpperf.metrics.communication import EXPOSED
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Series
-from pytest_ddpperf.records.phases import PHASES
+from pytest_ddpperf.records.phases import PHASES, SectionSummary
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.lines import whom, wrapped
-from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.lines import names_of, whom, wrapped
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.reports.remarks import told_once
 from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, render, table_of
@@ -68,7 +66,7 @@ def section_table(results: Sequence[Result]) -> Table:
     named = [
         (name, section)
         for name, result in zip(names_of(results), results, strict=True)
-        for section in sections_of(result.measurement)
+        for section in result.step.sections
     ]
     kinds = dict.fromkeys(_MEMORY[section.memory.kind] for _, section in named if section.memory is not None)
     columns: dict[str, Column[tuple[str, SectionSummary]]] = {
@@ -109,7 +107,7 @@ def communication_table(results: Sequence[Result]) -> Table:
         "parameters\nM": lambda each: (
             f"{size / 1e6:.3g}" if len(sizes) > 1 and (size := _parameters(each[1])) is not None else ""
         ),
-        "step": Quantity(value=lambda each: synchronised_step(each[1].measurement), unit="s"),
+        "step": Quantity(value=lambda each: each[1].step.synchronised_step, unit="s"),
         "exposed": Quantity(
             value=lambda each: getattr(_exposed(each[1]), "value", None),
             unit="s",
@@ -141,12 +139,12 @@ def communication_table(results: Sequence[Result]) -> Table:
 def _exposed(result: Result) -> Series | None:
     """The exposed communication, if the step is known too."""
     found = find(result, EXPOSED)
-    return None if found is None or synchronised_step(result.measurement) is None else found.series
+    return None if found is None or result.step.synchronised_step is None else found.series
 
 
 def _exposed_share(result: Result) -> float | None:
     """The same as a share of the step; None if it is less than nothing."""
-    step, exposed = synchronised_step(result.measurement), _exposed(result)
+    step, exposed = result.step.synchronised_step, _exposed(result)
     return None if step is None or exposed is None or exposed.value < 0 else exposed.value / step
 
 
@@ -160,7 +158,7 @@ def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
     """What models of each size send, where there are models of several: the median share of their steps."""
     classes: dict[str, list[tuple[str, float]]] = {}
     for name, result in named:
-        size, step, exposed = _parameters(result), synchronised_step(result.measurement), find(result, EXPOSED)
+        size, step, exposed = _parameters(result), result.step.synchronised_step, find(result, EXPOSED)
         if size is not None and step is not None and exposed is not None:
             kind = next(words for least, words in _SIZES if size >= least)
             classes.setdefault(kind, []).append((name, exposed.series.value / step))
@@ -225,7 +223,7 @@ def _bandwidth(kind: str, named: tuple[str, CommunicationProfile]) -> str:
 
 def _left_out(result: Result) -> list[str]:
     """Returns what is not among the measured communication."""
-    sent, profile = still_sent(result.measurement), result.measurement.profile
+    sent, profile = result.step.still_sent, result.measurement.profile
     notes = [f"exposed communication is without {sent}"] if sent else []
     if profile is not None and profile.unplaced:
         notes.append(

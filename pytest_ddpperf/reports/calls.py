@@ -1,24 +1,30 @@
-"""What calls other than check made, as tables: searches for the largest batch, trainings to the end, calibrations."""
+"""What calls other than check made, as tables: searches, trainings to the end, calibrations, predictions, advice."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_ddpperf.judge.calibration import Calibrated
-from pytest_ddpperf.records.batch_size import BatchSize, Search
+from pytest_ddpperf.metrics.health import LOAD
+from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Standing, Trainings
-from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.lines import names_of
 from pytest_ddpperf.reports.phrases import environment_text, interval_header, with_interval
-from pytest_ddpperf.reports.predictions import advice_table, predictions_table
-from pytest_ddpperf.reports.table import NOTHING, Quantity, Table, table_of
-from pytest_ddpperf.units import signed_percent, significant
+from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, table_of
+from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.records.predictions import Predicted, StrategyAdvice
-    from pytest_ddpperf.reports.documents.calls import BatchSizeData, PredictionData, StrategyAdviceData
+    from typing import TypeAlias
+
+    from pytest_ddpperf.records.predictions import Candidate, Gain, Predicted, Prediction, StrategyAdvice
+    from pytest_ddpperf.reports.documents.entries import CandidateEntry, PredictionEntry, StepEntry, StrategyAdviceEntry
+
+    # Of a run, or of the file that it wrote.
+    Step: TypeAlias = Prediction | StepEntry
 
 _MEANINGS_OF_CONVERGENCE = {
     "worse": "than the first strategy, in the same launches; below 0 if it is better",
@@ -34,13 +40,23 @@ _MEANINGS_OF_CALIBRATION = {
     "finds": "the smallest slowdown that a run finds in 95 of 100 cases, the median",
     "gross": "a value of ddpperf_gross that suits: half as much again as two runs were apart at most",
 }
+_MEANINGS_OF_PREDICTIONS = {
+    "memory": "the most bytes of tensors of a rank; 10 % of what there is is left for the allocator and NCCL",
+    "advice": "by the predicted time for a sample, and for a step where samples are not known",
+    "step": "most likely, and in brackets at best and at worst",
+    "sample": "the predicted step over the samples of all ranks",
+    "exposed": "communication that computing does not hide, as a share of the step",
+    "eff.": "the share of the step in which ranks compute: the efficiency of weak scaling beside one rank",
+    "gain": "how much less time a sample takes than in the first way; in brackets at worst and at best",
+}
 
 
 def call_tables(
-    searches: Sequence[Search | BatchSizeData],
+    searches: Sequence[Search],
     convergences: Sequence[Convergence],
-    predictions: Sequence[Predicted | PredictionData],
-    advice: Sequence[StrategyAdvice | StrategyAdviceData],
+    predictions: Sequence[Predicted | PredictionEntry],
+    advice: Sequence[StrategyAdvice | StrategyAdviceEntry],
+    calibrated: Sequence[Calibrated] = (),
 ) -> dict[str, list[Table]]:
     """The tables of what these calls made, by what a part of a report with them is called."""
     advised = [(one.test.partition("::")[2], advice_table(one)) for one in advice]
@@ -49,24 +65,24 @@ def call_tables(
         "convergence": [convergence_table(convergences)] if convergences else [],
         "predictions": [predictions_table(predictions)] if predictions else [],
         "advice": [replace(table, title=f"{test}: {table.title}") for test, table in advised],
+        "calibration": [calibration_table(calibrated)] if calibrated else [],
     }
 
 
-def batch_size_table(searches: Sequence[Search | BatchSizeData]) -> Table:
+def batch_size_table(searches: Sequence[Search]) -> Table:
     """One row for each search: what fits, what does not, what it takes and what was tried."""
-    found = [(search, cast("BatchSize", getattr(search, "found", search))) for search in searches]
     return table_of(
-        found,
+        searches,
         {
-            "search": lambda each: f"{each[0].test.partition('::')[2]} {each[0].training}",
-            "ranks": lambda each: str(getattr(each[0], "environment", cast("Any", each[0])).world_size),
-            "fits": lambda each: str(each[1].size),
+            "search": lambda each: f"{each.test.partition('::')[2]} {each.training}",
+            "ranks": lambda each: str(each.world_size),
+            "fits": lambda each: str(each.size),
             "does not": lambda each: str(
-                min((trial.size for trial in each[1].tried if not trial.fits), default="the limit")
+                min((trial.size for trial in each.tried if not trial.fits), default="the limit")
             ),
-            "peak": Quantity(value=lambda each: each[1].peak, unit="B"),
-            "of": Quantity(value=lambda each: each[0].memory_limit, unit="B"),
-            "tried": lambda each: ", ".join(str(trial.size) for trial in each[1].tried),
+            "peak": Quantity(value=lambda each: each.peak, unit="B"),
+            "of": Quantity(value=lambda each: each.memory_limit, unit="B"),
+            "tried": lambda each: ", ".join(str(trial.size) for trial in each.tried),
         },
         title="the largest batch of a rank, by its number of samples",
     )
@@ -147,3 +163,106 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
         notes=(f"{alarms} of {runs} comparisons of unchanged code with itself were red",),
         legend=_MEANINGS_OF_CALIBRATION,
     )
+
+
+def predictions_table(predictions: Sequence[Predicted | PredictionEntry]) -> Table:
+    """One row for each prediction, in the order made."""
+    steps = [_predicted(one) for one in predictions]
+    networks = dict.fromkeys(step.network for step in steps)
+    computing = dict.fromkeys(_computing(step) for step in steps)
+    columns: dict[str, Column[Predicted | PredictionEntry]] = {
+        "prediction": lambda one: f"{one.test.partition('::')[2]} {_predicted(one).name}",
+        "ranks": lambda one: str(_predicted(one).world_size),
+        "network": lambda one: _predicted(one).network if len(networks) > 1 else "",
+        "computing": lambda one: _computing(_predicted(one)) if len(computing) > 1 else "",
+        "step": _step(_predicted),
+        "exposed": Quantity(value=lambda one: _predicted(one).exposed / _predicted(one).seconds, unit="%"),
+        "eff.": _efficiency(_predicted),
+        "gain\n%": lambda one: _gain(one.gain),
+    }
+    # What all rows have in common stands in the title.
+    where = [*networks] * (len(networks) == 1) + [f"computing of {one}" for one in computing if len(computing) == 1]
+    title = f"steps that were predicted, not measured: {', '.join(where)}".removesuffix(": ")
+    return _explained(table_of(predictions, columns, every=False, title=title), steps)
+
+
+def _predicted(one: Predicted | PredictionEntry) -> Prediction | PredictionEntry:
+    return cast("Prediction | PredictionEntry", getattr(one, "prediction", one))
+
+
+def _computing(step: Step) -> str:
+    return step.accelerator or "this machine"
+
+
+def _explained(table: Table, steps: Iterable[Step]) -> Table:
+    """The table with the meanings of its columns, and whether others computed while steps were timed."""
+    names = {header.partition("\n")[0] for header in table.headers}
+    lost = max((step.lost for step in steps), default=0.0)
+    busy = f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine predicts less"
+    legend = {name: meaning for name, meaning in _MEANINGS_OF_PREDICTIONS.items() if name in names}
+    return replace(table, notes=(busy,) if lost > LOAD else (), legend=legend)
+
+
+def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
+    """One row for each candidate, the best one first; what has no prediction comes last, with the reason."""
+    candidates: Sequence[Candidate | CandidateEntry] = advice.candidates
+    predictions = [each.prediction for each in candidates if each.prediction is not None]
+    alike = len({each.batch_size for each in candidates}) == 1  # then the step tells as much as a sample
+
+    def sample(each: Candidate | CandidateEntry) -> float | None:
+        step = each.prediction
+        return None if alike or step is None or not step.samples else step.seconds / step.samples
+
+    columns: dict[str, Column[Candidate | CandidateEntry]] = {
+        "training": lambda each: each.name,
+        "batch": lambda each: "" if each.batch_size is None else str(each.batch_size),
+        "memory": Quantity(value=lambda each: each.memory, unit="B"),
+        "step": _step(attrgetter("prediction")),
+        "sample": Quantity(value=sample, unit="s", apart=True),
+        "measured": Quantity(value=lambda each: each.measured, unit="s"),
+        "eff.": _efficiency(attrgetter("prediction")),
+        "advice": _standing,
+    }
+    where = f", {predictions[0].network}, computing of {_computing(predictions[0])}" if predictions else ""
+    title = f"ways to train on {format_count(advice.world_size, 'rank')}{where}"
+    return _explained(table_of(candidates, columns, every=False, title=title), predictions)
+
+
+def best_line(advice: StrategyAdvice) -> str:
+    """The sentence on what to train with; empty if nothing has a prediction."""
+    best = advice.best
+    if best is None:
+        return ""
+    settings = "".join(f", {word}={value!r}" for word, value in best.settings.items())
+    batch = "" if best.batch_size is None else f", with a batch of {best.batch_size} samples on each rank"
+    others = sum(each.standing == "maybe as good" for each in advice.candidates)
+    hedge = f"; {format_count(others, 'other')} may be as good" if others else ""
+    return f"best: strategy={best.strategy!r}{settings}{batch}{hedge}"
+
+
+def _standing(candidate: Candidate | CandidateEntry) -> str:
+    return f"{candidate.standing}: {candidate.reason}" if candidate.reason else candidate.standing
+
+
+def _band(step_of: Callable[[Any], Step | None], unit: str, *fields: str) -> Quantity[Any]:
+    """A column of a step's figure with both ends of its band."""
+
+    def text(item: Any, number: Callable[[float], str]) -> str:
+        return "{} [{}, {}]".format(*(number(getattr(step_of(item), field)) for field in fields))
+
+    return Quantity(value=lambda item: getattr(step_of(item), fields[0], None), unit=unit, text=text)
+
+
+def _step(step_of: Callable[[Any], Step | None]) -> Quantity[Any]:
+    return _band(step_of, "s", "seconds", "low", "high")
+
+
+def _efficiency(step_of: Callable[[Any], Step | None]) -> Quantity[Any]:
+    return _band(step_of, "%", "efficiency", "efficiency_low", "efficiency_high")
+
+
+def _gain(gain: Gain | None) -> str:
+    if gain is None:
+        return NOTHING
+    value, low, high = (signed_percent(end) for end in (gain.value, gain.low, gain.high))
+    return f"{value} [{low}, {high}]"

@@ -14,8 +14,8 @@ from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_of_note
+from pytest_ddpperf.reports.phrases import counts_words
 from pytest_ddpperf.units import format_count
 
 # The metrics that take a step apart, in words. Exposed communication is inside the phases.

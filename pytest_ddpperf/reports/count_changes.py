@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, certain, count_row, on_ranks, parts_on_ranks, quantity_texts
-from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_places import changed_at, made_at, reference_text
 from pytest_ddpperf.reports.count_rates import LOADERS, change_text, difference_of, part_text
 from pytest_ddpperf.reports.setup_changes import setup_changes
@@ -15,41 +13,11 @@ from pytest_ddpperf.units import exact_texts, format_change, format_count, forma
 
 _SHARE = 0.01  # of the parameters: a change that is told
 _LEAST_SHARE = 0.001  # of a count: a change of less is told in bytes or FLOPs
-_COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
     "collective_bytes": ("collective_calls", "calls"),
     "collective_send_bytes": ("collective_bytes", "bytes"),
 }
-
-
-def counts_text(result: Result) -> str:
-    """Returns what became of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
-
-    Empty if none is compared. The steps are those that both sides have looked at, at least.
-    """
-    compared, changed = _compared(result)
-    counts = result.measurement.counts
-    sides = [] if counts is None or result.reference.counted is None else [counts, result.reference.counted.counts]
-    steps = min((side.steps for side in sides if side is not None), default=0)
-    vary = 0 if counts is None else sum(count_row(metric).gated for metric in counts.unstable)
-    told = f"{changed} changed" if changed else f"{compared} same" if compared else ""
-    text = ", ".join(filter(None, (told, f"{vary} vary" if vary and sides else "")))
-    return f"{text} over {steps} steps" if text and steps and not changed else text
-
-
-def counts_words(result: Result) -> str:
-    """``counts_text`` beside a verdict on times: ``counts same``."""
-    compared, changed = _compared(result)
-    return f"counts {'changed' if changed else 'same'}" if compared else ""
-
-
-def _compared(result: Result) -> tuple[int, int]:
-    """Returns how many counts are compared, and how many of them changed."""
-    accepted = [finding.facts["worse"].series.metric for finding in result.findings if finding.code == "acceptance"]
-    gated = [c for c in result.comparisons if c.gated or c.series.metric in accepted]
-    verdicts = [c.verdict for c in gated if c.series.scale == "exact" and c.verdict in _COMPARED]
-    return len(verdicts), sum(verdict is not Verdict.UNCHANGED for verdict in verdicts)
 
 
 def unsure_counts(steps: Mapping[str, int], then: Counts, now: Counts) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pytest_ddpperf.analysis.diagnosis import DISTURBED, diagnosis_of
+from pytest_ddpperf.analysis.diagnosis import DISTURBED
 from pytest_ddpperf.records.diagnosis import Advice, Cause, Diagnosis
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.findings import sentence
-from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.lines import names_of
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
 _BY_SAMPLE = frozenset({"accumulation", "larger_batch", "smaller_group"})  # changes of how many samples a step has
@@ -18,12 +19,18 @@ _SHOWN = 2  # causes that one line names where none has the say
 
 def diagnosis_lines(results: Sequence[Result]) -> list[str]:
     """One line for each benchmark that has a diagnosis."""
-    lines = []
-    for name, result in zip(names_of(results), results, strict=True):
-        diagnosis = diagnosis_of(result.measurement)
-        if diagnosis is not None:
-            lines.append(f"{name}: {diagnosis_text(diagnosis)}")
-    return lines
+    named = zip(names_of(results), (result.step.diagnosis for result in results), strict=True)
+    return [f"{name}: {diagnosis_text(diagnosis)}" for name, diagnosis in named if diagnosis is not None]
+
+
+def in_words(diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis with the words of all its parts."""
+    return replace(
+        diagnosis,
+        text=diagnosis_text(diagnosis),
+        causes=tuple(replace(cause, text=cause_text(cause)) for cause in diagnosis.causes),
+        advice=tuple(replace(advice, text=advice_text(advice)) for advice in diagnosis.advice),
+    )
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 import msgspec
 
 from pytest_ddpperf.baselines.files import require_writable, require_writable_folder, write_file
+from pytest_ddpperf.baselines.jsonfile import rounded
 from pytest_ddpperf.errors import SettingError
 
+# Texts, which stay as they are; numbers with more digits than a measurement holds; the end of whole ones.
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d+\.\d{9,}(?:[eE][-+]?\d+)?|(?<=\d)\.0(?=[,\]}\s])')
 _HEAD = 1024  # bytes of a file that tell whether it is JSON
 
 
@@ -77,24 +81,27 @@ def write_text(path: Path, text: str, option: str, *, append: bool = False) -> N
             write_file(path, text)
 
 
-def write(path: Path, document: dict[str, Any], option: str) -> None:
-    """Writes a document, whole or not at all, in a folder that is made if need be; SettingError if that fails.
+def write(path: Path, document: str, option: str) -> None:
+    """Writes the text of a document, whole or not at all, in a folder that is made if need be; SettingError if not.
 
     ``-`` is standard output, and devices and pipes are written to, as ``baselines.files.write_file`` does it.
     """
     ensure_writable(path, option)
-    write_text(path, document_text(document), option)
+    write_text(path, document, option)
 
 
 def document_text(document: Mapping[str, Any]) -> str:
-    """Returns the text of a document: a line for each field, and for each item of its lists."""
+    """The text of a document: a line for each field, and for each item of its lists; nine digits of each number."""
+    flat = msgspec.json.encode
 
-    def flat(value: Any) -> str:
-        return msgspec.json.encode(value, order="sorted").decode()
+    def text(value: Any) -> bytes:
+        return b"[\n" + b",\n".join(map(flat, value)) + b"\n]" if isinstance(value, list) and value else flat(value)
 
-    def text(value: Any) -> str:
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            return "[\n" + ",\n".join(map(flat, value)) + "\n]"
-        return flat(value)
+    made = b",\n".join(flat(name) + b": " + text(value) for name, value in document.items())
+    return _TOKEN.sub(_short, b"{\n" + made + b"\n}\n").decode()
 
-    return "{\n" + ",\n".join(f"{flat(name)}: {text(document[name])}" for name in sorted(document)) + "\n}\n"
+
+def _short(token: re.Match[bytes]) -> bytes:
+    """A text as it is; 4, not 4.0; nine digits of a number."""
+    found = token[0]
+    return found if found[:1] == b'"' else b"" if found == b".0" else repr(rounded(float(found))).encode()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.measurement import Measurement
     from pytest_ddpperf.records.predictions import Predicted, StrategyAdvice
     from pytest_ddpperf.records.results import Result
+    from pytest_ddpperf.stats.suites import CommonChange
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,6 +49,7 @@ class Outputs:
     traces: list[tuple[str, str]] = field(default_factory=list)  # tests, and lines on traces that were written
     complaints: list[str] = field(default_factory=list)  # on the session itself
     stored: Stored = field(default_factory=Stored)
+    common_change: CommonChange | None = None  # of the step times of tests
     recorded: str = ""  # what became of the history; empty if there is none
     accepting: bool = False  # whether what was measured becomes the baseline
     here: str = ""  # the commit that was measured, as it is shown; empty if none is known

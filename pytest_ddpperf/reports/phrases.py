@@ -29,6 +29,7 @@ NOISY = "noisy"  # in place of an interval that says nothing; more launches or a
 _ANYTHING = 10  # a bound beyond this says no more than that anything is possible
 _WORSE = {("s", "lower"): "slower", ("B", "lower"): "larger", ("1", "lower"): "higher"}  # by unit and better direction
 
+_COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
 T = TypeVar("T")
 
 
@@ -77,8 +78,11 @@ def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison,
 
 def every_finding(result: Result, *, without: Collection[str] = ()) -> tuple[Finding, ...]:
     """All findings on a result, each once, in order; without those of some codes."""
-    every = dict.fromkeys((*result.findings, *result.measurement.findings))
-    return tuple(finding for finding in every if finding.code not in without)
+    every: list[Finding] = []
+    for finding in (*result.findings, *result.measurement.findings):
+        if finding.code not in without and finding not in every:
+            every.append(finding)
+    return tuple(every)
 
 
 def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...]:
@@ -238,6 +242,20 @@ def incomparable_changes(result: Result) -> tuple[str, ...]:
         for comparison in decisive(result, {Verdict.INCOMPATIBLE})
         if comparison.difference
     )
+
+
+def counts_words(result: Result) -> str:
+    """Returns whether any count changed, beside a verdict on times: ``counts same``; empty if none is compared."""
+    compared, changed = compared_counts(result)
+    return f"counts {'changed' if changed else 'same'}" if compared else ""
+
+
+def compared_counts(result: Result) -> tuple[int, int]:
+    """Returns how many counts are compared, and how many of them changed."""
+    accepted = [finding.facts["worse"].series.metric for finding in result.findings if finding.code == "acceptance"]
+    gated = [c for c in result.comparisons if c.gated or c.series.metric in accepted]
+    verdicts = [c.verdict for c in gated if c.series.scale == "exact" and c.verdict in _COMPARED]
+    return len(verdicts), sum(verdict is not Verdict.UNCHANGED for verdict in verdicts)
 
 
 def commit_text(commit: str, *, dirty: bool) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of the results: matplotlib draws the charts of a document into PNG files."""
+"""Pictures of the results: matplotlib draws the charts of a run into PNG files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, in_units, remark_of, view_of
 from pytest_ddpperf.reports.charts.table import charts_of
 from pytest_ddpperf.reports.files import ensure_folder, writing_into
-from pytest_ddpperf.reports.lines import wrapped
-from pytest_ddpperf.reports.names import file_stem
+from pytest_ddpperf.reports.lines import file_stem, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pytest_ddpperf.reports.documents.results import ResultsData
+    from pytest_ddpperf.reports.documents.entries import Run
 
 _WHAT = "pictures"
 _WIDTH, _HEIGHT, _DPI = 9.0, 4.0, 110  # inches of a chart, and dots of an inch
@@ -42,11 +41,11 @@ def require_plots(folder: Path, option: str) -> None:
     ensure_folder(folder, option, _WHAT)
 
 
-def write_plots(document: ResultsData, folder: Path, option: str) -> list[Path]:
-    """Draws all charts of a document, those of one benchmark in one file.
+def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
+    """Draws all charts of a run, those of one benchmark in one file.
 
     Returns:
-        The files, in the order drawn; those of the same name were replaced. None if the document has no charts.
+        The files, in the order drawn; those of the same name were replaced. None if the run has no charts.
 
     Raises:
         SettingError: matplotlib is missing, or the folder cannot be written.
@@ -57,7 +56,7 @@ def write_plots(document: ResultsData, folder: Path, option: str) -> list[Path]:
     drawn: list[Path] = []
     with warnings.catch_warnings(), style.context(["default", _STYLE, _TEXT]):  # not as the user has set it
         warnings.simplefilter("ignore")  # of letters that the font lacks
-        for name, charts in _files(charts_of(document)).items():
+        for name, charts in _files(charts_of(run)).items():
             picture = BytesIO()
             figure_of(charts).savefig(picture, format="png")
             with writing_into(folder, option, _WHAT):
@@ -95,19 +94,17 @@ def _draw(chart: Chart, axes: Axes) -> None:
     axes.set_xlabel(_axis_name(chart.x))
     axes.set_ylabel(_axis_name(chart.y))
     axes.grid(axis="y", alpha=0.3)
-    (_stack if chart.style == "stacked" else _plot)(chart, axes)
+    _plot(chart, axes)
     _ticks(chart, axes)
-    lines = [] if chart.style == "stacked" else axes.containers
-    colors = {str(each.get_label()): each[0].get_color() for each in lines}
+    colors = {str(each.get_label()): each[0].get_color() for each in axes.containers}
     for series in chart.references:
         _refer(series, axes, colors.get(series.of, "0.5"))
-    if len(chart.series) + len(chart.references) > 1 or chart.style == "stacked":
+    if len(chart.series) + len(chart.references) > 1:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize="small")
     said = wrapped([remark] if (remark := remark_of(chart)) else [], _LETTERS)
-    if chart.style != "stacked":
-        view = view_of(chart)
-        axes.set_ylim(view.low, view.high)
-        said += [CUT] * view.cut
+    view = view_of(chart)
+    axes.set_ylim(view.low, view.high)
+    said += [CUT] * view.cut
     axes.set_title("\n".join((chart.title, chart.subject, *said)), loc="left", fontsize="medium")
 
 
@@ -161,27 +158,6 @@ def _reach(points: Sequence[ChartPoint]) -> Any:
     below = [max(0.0, point.y - (point.y if point.low is None else point.low)) for point in points]
     above = [max(0.0, (point.y if point.high is None else point.high) - point.y) for point in points]
     return [below, above]
-
-
-def _stack(chart: Chart, axes: Axes) -> None:
-    """Draws amounts upon each other, those below 0 downwards."""
-    tops: dict[tuple[float, bool], float] = {}
-    for series, hatch in zip(chart.series, cycle(("", "//", "..", "xx", "\\\\")), strict=False):
-        heights = [point.y for point in series.points]
-        bottoms = [tops.get((point.x, point.y < 0), 0.0) for point in series.points]
-        axes.bar(
-            [point.x for point in series.points],
-            heights,
-            bottom=bottoms,
-            yerr=_reach(series.points),
-            label=series.name,
-            width=0.6,
-            hatch=hatch,
-            edgecolor="white",
-            error_kw={"capsize": 2, "elinewidth": 0.8, "ecolor": "0.3"},
-        )
-        for point, bottom, height in zip(series.points, bottoms, heights, strict=True):
-            tops[point.x, point.y < 0] = bottom + height
 
 
 def _refer(series: ChartSeries, axes: Axes, color: Any) -> None:

@@ -1,24 +1,126 @@
-"""Remarks on a verdict, beside the summary's table: what it rests on, and what got better beside it."""
+"""The verdict on the whole run, and remarks on the verdicts of benchmarks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.finding import APART, Finding
-from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_of_note
-from pytest_ddpperf.reports.lines import whom
-from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.lines import names_of, whom
+from pytest_ddpperf.units import format_change, format_count, format_percent, signed_percent, span
 
+if TYPE_CHECKING:
+    from pytest_ddpperf.reports.documents.entries import Run
+    from pytest_ddpperf.stats.suites import CommonChange
+
+_TELLING = 0.4  # the width of an interval of the common change beyond which it says nothing
+PASSED, FAILED = "passed", "failed"
 _TOLD, _TOLD_OF_RED = 3, 2  # metrics of one benchmark; the failure of a red one has all of them
 _EACH = 3  # benchmarks whose figures are all told, of one kind of remark
 _UNSAID = APART | {"broken", "does_not_fit", "target_met", "suspected", "effective_batch_size", "told_late", "unpaired"}
 """Findings that change nothing for a reader of the summary; failures and the JSON file have them."""
-_STALE = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
-_FEWER = "the baseline has more counts: if less is meant, --ddpperf-save renews it"
+_STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
+
+
+def headline(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
+    """The verdict on the whole: ``1 regressed, 24 passed | against 3f2a1c0 (main)``.
+
+    What neither got worse nor passed is named by its verdict. ``accepted`` are the tests whose results became the
+    baseline.
+    """
+    if not results:
+        return "no benchmark was judged"
+    return " | ".join([kinds_text(results, accepted), *_against(results)])
+
+
+def kinds_text(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
+    """Returns how many benchmarks are of each kind, the worst first."""
+    alike: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda one: -one.severity):
+        alike.setdefault(kind_of(result), []).append(result)
+    return ", ".join(f"{len(those)} {kind}{_more(kind, those, accepted)}" for kind, those in alike.items())
+
+
+def kind_of(result: Result) -> str:
+    """Returns what a benchmark counts as."""
+    if result.verdict in {Verdict.REGRESSED, Verdict.BROKEN} or not result.failure:
+        return PASSED if result.verdict in GREEN else result.verdict.value.replace("_", " ")
+    return FAILED
+
+
+def _more(kind: str, those: Sequence[Result], accepted: Collection[str]) -> str:
+    """Returns what the number of benchmarks of one kind does not say, in brackets."""
+    told: list[str] = []
+    if kind == FAILED:
+        told = [one.verdict.value.replace("_", " ") for one in those]
+    elif kind == Verdict.REGRESSED.value:
+        told = ["accepted" for one in those if one.test in accepted]
+    elif kind == Verdict.NEW.value:
+        told = [new_text(one) for one in those]
+    numbers = Counter(filter(None, told))
+    texts = (word if number == len(those) else f"{number} {word}" for word, number in numbers.items())
+    return f" ({', '.join(texts)})" if numbers else ""
+
+
+def new_text(result: Result) -> str:
+    """Returns what a new benchmark is compared with: ``no times stored; counts same``."""
+    if result.paired is not None:
+        return "not in the other revision" if result.paired.lacking else ""
+    counts = phrases.counts_words(result)
+    return f"no times stored; {counts}" if counts else "no baseline" if result.baseline is None else ""
+
+
+def _against(results: Sequence[Result]) -> list[str]:
+    """Returns what benchmarks are compared with, if with anything."""
+    revisions = dict.fromkeys(one.paired.named.removeprefix("revision ") for one in results if one.paired is not None)
+    if revisions:
+        return [f"against {' and '.join(revisions)}"]
+    stored = [one.baseline for one in results if one.baseline is not None and one.verdict is not Verdict.NEW]
+    commits = {phrases.commit_text(one.commit, dirty=one.dirty) for one in stored if one.commit}
+    of = commits.pop() if len(commits) == 1 else span(str, (one.date for one in stored)) if stored else ""
+    return [f"against the baseline of {of}"] if of else []
+
+
+def ruled_out(results: Iterable[Result]) -> str:
+    """The slowdown that none of those that passed has; empty if it is not known of all whose times are judged."""
+    passed = (phrases.find(one, "step_time") for one in results if kind_of(one) == PASSED)
+    steps = [step for step in passed if step is not None and step.gated]
+    bounds = [max(step.bound, 0.0) for step in steps if step.bound is not None]
+    return f"none slower by more than {format_percent(max(bounds))}" if bounds and len(bounds) == len(steps) else ""
+
+
+def facts_line(run: Run) -> str:
+    """The code, the day, the machines and what benchmarks are compared with, in one line."""
+    branch = f" of {run.branch}" if run.branch else ""
+    commit = f"commit {phrases.commit_text(run.commit, dirty=run.dirty)}{branch}" if run.commit else ""
+    machines = dict.fromkeys(phrases.environment_text(result.measurement.environment) for result in run.results)
+    against = "; ".join(filter(None, dict.fromkeys(result.reference.origin for result in run.results)))
+    return "; ".join(filter(None, (commit, run.date, *machines, against and f"compared with {against}")))
+
+
+def common_text(common: CommonChange | None) -> list[str]:
+    """The change that all tests have in common, if it is a slowdown or known well enough."""
+    if common is None or not (common.slower or common.interval.high - common.interval.low <= _TELLING):
+        return []
+    ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
+    change = f"{format_change(common.change)} [{phrases.confidence_text(common.interval.confidence)} {ends}]"
+    return [f"all {common.tests} tests together: step time {change}{' slower' if common.slower else ''}"]
+
+
+def overall_lines(results: Sequence[Result]) -> list[str]:
+    """What holds for all benchmarks: how many targets were missed and met, and which slowdowns are ruled out."""
+    codes = Counter(finding.code for result in results for finding in result.findings)
+    numbers = {"missed": codes["target_missed"], "inconclusive": codes["target_open"], "met": codes["target_met"]}
+    told = [f"{number} {word}" for word, number in numbers.items() if number]
+    targets = [f"{format_count(sum(numbers.values()), 'target')}: {', '.join(told)}"] if told else []
+    bound = ruled_out(results)
+    return [*targets, *([f"passed: {bound} (one-sided 95 % confidence for each)"] if bound else [])]
 
 
 def red_text(result: Result) -> str:
@@ -81,19 +183,15 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
 
 def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
     """All remarks on a benchmark, those on its verdict first, which ``accepting`` leaves out."""
-    parts = () if accepting else (_grounds, _stale, _fewer, _promises, _ours_alone)
+    parts = () if accepting else (_grounds, _gains, _without_reference)
     texts = [text for part in parts for text in part(result)]
     return [*texts, *phrases.every_finding(result, without=_UNSAID)]
 
 
 def _grounds(result: Result) -> list[str]:
     """Returns what the row's verdict rests on."""
-    if result.verdict is Verdict.NEW and result.baseline is not None:
-        return _named_notes(phrases.decisive(result, {Verdict.NEW}))
     if result.verdict is Verdict.DOES_NOT_FIT:
         return [broken_reason(result)]
-    if result.verdict is Verdict.IMPROVED:
-        return _gains(result)
     if result.verdict is not Verdict.INCOMPATIBLE:
         return []
     if result.reference.differs:
@@ -117,69 +215,20 @@ def undecided_lines(named: Sequence[tuple[str, Result]]) -> list[str]:
 
 
 def _gains(result: Result) -> list[str]:
-    """That the baseline is stale; beside another revision what improved."""
-    if result.paired is None:
-        timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)  # counts are findings
-        return [_STALE] if timed else []
-    better = [c for c in phrases.decisive(result, {Verdict.IMPROVED}) if c.series.metric != "step_time"]
-    if not better:
+    """Returns what improved, and that the baseline is stale where it may be renewed; a row shows the step time."""
+    better = phrases.decisive(result, {Verdict.IMPROVED})
+    told = [c for c in better if result.paired is None or c.series.metric != "step_time"]
+    if not told or result.verdict in {Verdict.NEW, Verdict.INCOMPATIBLE}:
         return []
     # What became of counts is told by findings.
-    texts = [c.series.metric if c.series.scale == "exact" else phrases.short_text(c) for c in better]
-    return [f"improved: {_few(texts)}"]
+    texts = [c.series.metric if c.series.scale == "exact" else phrases.short_text(c) for c in told]
+    return [f"improved: {_few(texts)}{_STALE * (result.paired is None and result.verdict in GREEN)}"]
 
 
-def _stale(result: Result) -> list[str]:
-    """Metrics that got better, where others keep the result from being called improved."""
-    # To save what has regressed elsewhere would store the regression.
-    if result.paired is not None or result.verdict in {Verdict.IMPROVED, Verdict.REGRESSED} or result.reference.differs:
-        return []
-    better = [
-        c for c in phrases.decisive(result, {Verdict.IMPROVED}) if c.series.scale != "exact"
-    ]  # counts are findings
-    open_ones = phrases.decisive(result, {Verdict.INCONCLUSIVE})
-    if not better or any(_worsening(comparison) > 0 for comparison in open_ones):
-        return []
-    return [f"{_few(list(map(phrases.short_text, better)))}: the baseline is stale, --ddpperf-save renews it"]
-
-
-def _fewer(result: Result) -> list[str]:
-    """Returns how to renew a baseline that has more counts, where it may be stored and nothing else says so.
-
-    Less beside something that got worse may be part of the same fault.
-    """
-    fell = any(finding.code == "fewer_counted" for finding in result.findings)
-    told = result.verdict is Verdict.NEW or (result.verdict is Verdict.IMPROVED and _grounds(result))
-    useless = result.verdict in {Verdict.BROKEN, Verdict.REGRESSED, Verdict.INCONCLUSIVE} or result.paired is not None
-    return [] if not fell or told or useless else [_FEWER]
-
-
-def _worsening(comparison: Comparison) -> float:
-    """The change of a metric, above 0 if it looks worse."""
-    change = comparison.change or 0.0
-    return change if comparison.series.better == "lower" else -change
-
-
-def _promises(result: Result) -> list[str]:
-    """Returns what is shown to be no worse, and looks better."""
-    return [
-        f"{phrases.short_text(comparison)} {note}"
-        for comparison in phrases.decisive(result, {Verdict.UNCHANGED})
-        # The note of what stands in for another metric is no promise.
-        if result.verdict is Verdict.UNCHANGED or not comparison.series.rules.stands_in
-        if comparison.series.scale != "exact" and (note := words_of_note(comparison.note))
-    ]
-
-
-def _ours_alone(result: Result) -> list[str]:
-    """Metrics that the other revision does not have, although it ran."""
-    ran = result.paired is not None and not result.paired.lacking
-    return _named_notes(phrases.decisive(result, {Verdict.NEW})) if ran else []
-
-
-def _named_notes(comparisons: Sequence[Comparison]) -> list[str]:
-    """Each note once, with the metrics that it is of."""
-    metrics = phrases.names_by_remark(
-        (comparison.series.metric, words_of_note(comparison.note)) for comparison in comparisons
-    )
+def _without_reference(result: Result) -> list[str]:
+    """Each reason why the reference lacks metrics, with these; none if it has nothing of the benchmark."""
+    new = result.verdict is Verdict.NEW and result.baseline is not None
+    compared = new if result.paired is None else not result.paired.lacking
+    lacking = () if not compared else phrases.decisive(result, {Verdict.NEW})
+    metrics = phrases.names_by_remark((each.series.metric, words_of_note(each.note)) for each in lacking)
     return [f"{phrases.named_metrics(names)}: {note}" for note, names in metrics.items() if note]

@@ -15,16 +15,27 @@ from pytest_ddpperf.reports.breakdown import (
     section_table,
     time_part,
 )
-from pytest_ddpperf.reports.calls import calibration_table, call_tables
-from pytest_ddpperf.reports.count_changes import counts_words
+from pytest_ddpperf.reports.calls import call_tables
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.findings import MACHINE, finding_text, words_of_note
-from pytest_ddpperf.reports.lines import clipped, columns, whom, wrapped
-from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.outputs import Outputs
-from pytest_ddpperf.reports.overall import common_text, headline, overall_lines
-from pytest_ddpperf.reports.phrases import decisive, environment_text, every_finding, first_of, names_by_remark
-from pytest_ddpperf.reports.remarks import every_remark, told_once, undecided_lines
+from pytest_ddpperf.reports.lines import clipped, columns, names_of, whom, wrapped
+from pytest_ddpperf.reports.outputs import Outputs, Stored
+from pytest_ddpperf.reports.phrases import (
+    counts_words,
+    decisive,
+    environment_text,
+    every_finding,
+    first_of,
+    names_by_remark,
+)
+from pytest_ddpperf.reports.remarks import (
+    common_text,
+    every_remark,
+    headline,
+    overall_lines,
+    told_once,
+    undecided_lines,
+)
 from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
 from pytest_ddpperf.reports.table import Paint, Table, render, uncoloured
@@ -73,12 +84,10 @@ def summary_parts(
             title = verdict
         else:
             lines = [*wrapped([verdict], width), *lines]
-    calls = call_tables(made.searches, made.convergences, made.predictions, made.advice)
-    parts = {
-        title: "\n".join(lines),
-        **{f"ddpperf {part}": "\n\n".join(map(rendered, tables)) for part, tables in calls.items()},
-        "ddpperf calibration": rendered(calibration_table(made.calibrated)),
-    }
+    parts = {title: "\n".join(lines)}
+    calls = (made.searches, made.convergences, made.predictions, made.advice, made.calibrated)
+    if any(calls):
+        parts |= {f"ddpperf {part}": "\n\n".join(map(rendered, some)) for part, some in call_tables(*calls).items()}
     if verbosity > 0:
         parts |= {
             "ddpperf phases": rendered(phase_table(results)),
@@ -100,6 +109,11 @@ def colour_of(made: Outputs) -> str:
     return "yellow" if made.complaints or is_open else "green"
 
 
+def _slower(made: Outputs) -> bool:
+    """Returns whether all tests together are slower, which is a warning."""
+    return made.common_change is not None and made.common_change.slower
+
+
 def _accepted(made: Outputs) -> set[str]:
     """The tests whose results became the baseline."""
     return {one.test for one in made.results} - made.stored.left_out if made.accepting else set()
@@ -109,7 +123,7 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
     """Returns what follows the first line: warnings, the benchmarks, what is open, and what was measured how."""
     results, more = made.results, verbosity > 0
     red = [one for one in results if one.red]
-    told = [*made.complaints, *([] if verbosity < 0 else _warnings(results, every=more, accepting=made.accepting))]
+    told = [*made.complaints, *([] if verbosity < 0 else _warnings(made, every=more))]
     lines = [paint(line, "yellow") for line in wrapped([f"WARNING {text}" for text in told], width)]
     if verbosity < 0:
         return [*lines, *(render(brief_table(red, _accepted(made)), width, paint).splitlines() if red else [])]
@@ -119,11 +133,11 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
         *([_DO] if red and not made.accepting else []),
         *([] if made.accepting else _not_compared(results)),
         *overall_lines(results),
-        *([] if common_text(results, slower=True) or not more else common_text(results, slower=False)),
+        *(common_text(made.common_change) if more and not _slower(made) else []),
         *filter(None, [made.recorded, _machine(results), f"measured: {made.here}" if more and made.here else ""]),
     ]
     traces = [line for _, line in made.traces]
-    stored = stored_lines(made.stored, width)
+    stored = [] if made.stored == Stored() else stored_lines(made.stored, width)
     last = [] if more or not results else [_MORE]
     return [*lines, *stored, *wrapped([*traces, *closing, *last], width)]
 
@@ -142,20 +156,21 @@ def _benchmarks(made: Outputs, width: int | None, paint: Paint, *, every: bool) 
     return [*render(table, width, paint).splitlines(), *lines]
 
 
-def _warnings(results: Sequence[Result], *, every: bool, accepting: bool) -> list[str]:
+def _warnings(made: Outputs, *, every: bool) -> list[str]:
     """What puts the results into question, each once: on all tests, on their reference, on the machine, on training.
 
     The failure of a red benchmark has what is to be said of that one.
     """
+    results = made.results
     reasons = dict.fromkeys(finding_text(each) for one in results for each in one.findings if each.code == "unpaired")
     remarks = (
         (name, finding)
         for name, result in zip(names_of(results), results, strict=True)
         for finding in every_finding(result)
-        if finding.code in _WARNINGS and (accepting or not result.red)
+        if finding.code in _WARNINGS and (made.accepting or not result.red)
     )
     told = [] if every else told_once(remarks, len(results))
-    return [*common_text(results, slower=True), *first_of([*reasons, *told], _TOLD, _HIDDEN)]
+    return [*(common_text(made.common_change) if _slower(made) else []), *first_of([*reasons, *told], _TOLD, _HIDDEN)]
 
 
 def _not_compared(results: Sequence[Result]) -> list[str]:

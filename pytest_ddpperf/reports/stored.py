@@ -14,8 +14,7 @@ from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.results import BaselineRecord, Result
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.lines import clipped, whom, wrapped
-from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.lines import clipped, names_of, whom, wrapped
 from pytest_ddpperf.reports.outputs import Stored
 from pytest_ddpperf.reports.table import NOTHING, Column, Table, table_of
 from pytest_ddpperf.units import format_count, format_value, scale, span

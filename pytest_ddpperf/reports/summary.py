@@ -9,15 +9,14 @@ from typing import TypeAlias
 from pytest_ddpperf.instruments.memory import LABELS
 from pytest_ddpperf.judge.detection import UNPROVEN
 from pytest_ddpperf.metrics.table import RESIDENT
+from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.measurement import Interval, Series
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.count_changes import counts_text, counts_words
-from pytest_ddpperf.reports.lines import INDENT
-from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.overall import FAILED, PASSED, how_it_scales, kind_of, kinds_text, ruled_out, what_pays
-from pytest_ddpperf.reports.remarks import red_text
+from pytest_ddpperf.reports.comparisons import how_it_scales, what_pays
+from pytest_ddpperf.reports.lines import INDENT, names_of
+from pytest_ddpperf.reports.remarks import FAILED, PASSED, kind_of, kinds_text, red_text, ruled_out
 from pytest_ddpperf.reports.table import Column, Quantity, Table, table_of
 from pytest_ddpperf.units import format_count, format_number, format_percent, ordinal, signed_percent, span
 
@@ -83,7 +82,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
         }
     judged: dict[str, Column[Result]] = {
         "ranks": lambda result: str(result.measurement.world_size) if len(sizes) > 1 else "",
-        "counts": (lambda one: counts_words(one).removeprefix("counts ")) if brief else counts_text,
+        "counts": (lambda one: phrases.counts_words(one).removeprefix("counts ")) if brief else counts_text,
         "verdict": lambda one: _FAILED_AS.get(kind_of(one) if brief else "", "{}").format(_word(one, accepted)),
     }
     columns |= {name: judged[name] for name in (("verdict", "counts") if brief else judged)}
@@ -153,6 +152,21 @@ def _word(result: Result, accepted: Collection[str]) -> str:
     if result.test in accepted and result.verdict is Verdict.REGRESSED:
         return f"{result.verdict.value} (accepted)"
     return f"{result.verdict.value} ({_STORED_TIMES})" if phrases.by_stored_times(result) else result.verdict.value
+
+
+def counts_text(result: Result) -> str:
+    """Returns what became of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
+
+    Empty if none is compared. The steps are those that both sides have looked at, at least.
+    """
+    compared, changed = phrases.compared_counts(result)
+    counts = result.measurement.counts
+    sides = [] if counts is None or result.reference.counted is None else [counts, result.reference.counted.counts]
+    steps = min((side.steps for side in sides if side is not None), default=0)
+    vary = 0 if counts is None else sum(count_row(metric).gated for metric in counts.unstable)
+    told = f"{changed} changed" if changed else f"{compared} same" if compared else ""
+    text = ", ".join(filter(None, (told, f"{vary} vary" if vary and sides else "")))
+    return f"{text} over {steps} steps" if text and steps and not changed else text
 
 
 def brief_table(results: Sequence[Result], accepted: Collection[str] = (), *, most: int = _MOST) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, kernel_differences
 from pytest_ddpperf.judge.benchmark import compare, unfit
@@ -15,9 +14,8 @@ from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.reading import results_of
-from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.documents.entries import Run
+from pytest_ddpperf.reports.lines import names_of
 from pytest_ddpperf.reports.phrases import change_text, commit_text, find
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_values
@@ -26,12 +24,12 @@ _COUNTED = "[counted]"  # in place of an interval
 _MEANING = "runs of different minutes: of times only a gross slowdown is regressed; --ddpperf-against shows less"
 
 
-def two_runs(before: ResultsData, after: ResultsData) -> Table:
+def two_runs(before: Run, after: Run) -> Table:
     """A row for each gated metric that both runs have; of counts those that differ, and these benchmarks first.
 
     The step time comes first.
     """
-    old, new = ({key_of(result): result for result in results_of(each)} for each in (before, after))
+    old, new = ({key_of(result): result for result in each.results} for each in (before, after))
     both = judged(before, after)
     new |= {key_of(result): result for result in both}
     names = dict(zip(map(key_of, both), names_of(both), strict=True))
@@ -60,13 +58,18 @@ def two_runs(before: ResultsData, after: ResultsData) -> Table:
     )
 
 
-def judged(before: ResultsData, after: ResultsData) -> list[Result]:
+def judged(before: Run, after: Run) -> list[Result]:
     """The benchmarks of the second run that both have, judged as if the first run had stored their baselines."""
-    old, new = ({key_of(result): result for result in results_of(each)} for each in (before, after))
+    old, new = ({key_of(result): result for result in each.results} for each in (before, after))
     provenance = Provenance(date=before.date or "", commit=before.commit)
     alpha = alpha_of_benchmark(len(new))
     return [
-        _judged(result, _reference(old[key], result, provenance), alpha) for key, result in new.items() if key in old
+        replace(
+            _judged(result, _reference(old[key], result, provenance), alpha),
+            **{name: getattr(result, name) for name in ("step", "seconds", "spent")},
+        )
+        for key, result in new.items()
+        if key in old
     ]
 
 
@@ -100,16 +103,16 @@ def _reference(old: Result, new: Result, provenance: Provenance) -> StoredBaseli
     )
 
 
-def key_of(result: Any) -> tuple[str, str, int]:
+def key_of(result: Result) -> tuple[str, str, int]:
     """Returns what a benchmark has in common with the same one of another run."""
-    return result.test, result.name, getattr(result, "measurement", result).world_size
+    return result.test, *result.measurement.key
 
 
-def _run(document: ResultsData) -> str:
+def _run(run: Run) -> str:
     """The code and the day of a run."""
-    commit = commit_text(document.commit, dirty=document.dirty) if document.commit else "unknown commit"
-    day = f", {document.date[:10]}" if document.date else ""
-    return f"{commit}{day}, {format_count(len(document.results), 'benchmark')}"
+    commit = commit_text(run.commit, dirty=run.dirty) if run.commit else "unknown commit"
+    day = f", {run.date[:10]}" if run.date else ""
+    return f"{commit}{day}, {format_count(len(run.results), 'benchmark')}"
 
 
 def _rows(name: str, old: Result, new: Result) -> list[tuple[str, ...]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.stats.intervals import center
 
 MIN_TESTS = 3  # fewer tests hardly show their scatter
@@ -26,17 +27,24 @@ class CommonChange:
     Attributes:
         tests: how many tests it is estimated from.
         change: relative: 0.031 is +3.1 %.
-        interval: confidence interval of ``change``.
+        interval: where ``change`` lies.
+        slower: whether the suite as a whole takes longer for certain, by more than both sides may differ by.
     """
 
     tests: int
     change: float
     interval: Interval
+    slower: bool
 
-    @property
-    def slower(self) -> bool:
-        """Returns whether the suite is slower for certain, by more than two sides with the same code may differ."""
-        return self.interval.low > NOTABLE
+
+def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
+    """The change of the step time that the tests measured side by side have in common."""
+    paired: dict[str, list[float]] = {}
+    for result in results:
+        for one in result.comparisons:
+            if one.series.metric == "step_time" and one.change is not None and one.paired:
+                paired.setdefault(result.test, []).append(one.change)
+    return common_change([*paired.values()])
 
 
 def common_change(tests: Sequence[Sequence[float]]) -> CommonChange | None:
@@ -58,4 +66,4 @@ def common_change(tests: Sequence[Sequence[float]]) -> CommonChange | None:
     if interval is None:
         return None
     around = replace(interval, low=interval.low - 1, high=interval.high - 1)
-    return CommonChange(tests=len(tests), change=middle - 1, interval=around)
+    return CommonChange(tests=len(tests), change=middle - 1, interval=around, slower=around.low > NOTABLE)

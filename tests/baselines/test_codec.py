@@ -244,6 +244,11 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
         ("records/1/name", "", "field records[1].name: expected `str` of length >= 1; "),
         ("records/0/mode", "sideways", "field records[0].mode: invalid enum value 'sideways'"),
         ("records/0/date", "yesterday", "field records[0].date: expected `str` matching regex "),
+        ("records/0/date", "2026-02-31", "field records[0].date: expected `str` matching regex "),
+        ("records/0/environment/world_size", 0, "field records[0].environment.world_size: expected `int` >= 1"),
+        ("records/0/environment/cores", -1, "field records[0].environment.cores: expected `int` >= 0"),
+        ("records/0/plan/steps", -1, "field records[0].plan.steps: expected `int` >= 0"),
+        ("records/0/plan/surprise", 1, "field records[0].plan.surprise: is not known here"),
         ("records/0/environment/device", "tpu", "field records[0].environment.device: invalid enum value 'tpu'"),
         ("records/0/series/0/value", float("nan"), "field records[0].series[0].value: expected `float`, got `null`"),
         (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,26 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_text(tmp_path, BASELINE)
 
 
-def test_a_file_without_end_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_have_no_end_is_refused(tmp_path: Path) -> None:
+    """A pipe would be waited for until somebody writes into it."""
+    os.mkfifo(tmp_path / "pipe")
+    for file in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(BaselineError, match=f"file {file}: cannot be read: it is a pipe or a device: name a file"):
+            read_text(file, BASELINE)
+
+
+def test_a_pipe_that_the_shell_has_opened_is_read(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"text")
+    os.close(writing)
+    try:
+        assert read_text(Path(f"/dev/fd/{reading}"), BASELINE) == "text"
+    finally:
+        os.close(reading)
+
+
+def test_a_large_file_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonfile, "MOST_CHARACTERS", 1000)
-    (tmp_path / "x.json").symlink_to("/dev/zero")
+    (tmp_path / "x.json").write_text("0" * 1001)
     with pytest.raises(BaselineError, match=r"x\.json: holds more than 1e\+03 characters; restore it"):
         read_text(tmp_path / "x.json", BASELINE)

@@ -143,6 +143,7 @@ def test_notes_are_whole_at_any_time(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "notes.json").read_text()) == {"number": 1, "more": [1, 2]} == notes.found
 
 
+@pytest.mark.slow
 def test_a_piece_runs_dry_by_the_same_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.main(["--dry", f"--out={tmp_path}", "launch_costs"]) == 0, capsys.readouterr().out
     found = read(tmp_path / "gpu.json")["launch_costs"]["found"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.html import html
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -53,7 +53,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Opens the page of a document, or HTML as it is; further arguments are of the browser's context."""
     contexts: list[Any] = []
 
-    def opened(shown: ResultsData | str, **context: Any) -> Opened:
+    def opened(shown: Run | str, **context: Any) -> Opened:
         file = tmp_path / f"page{len(contexts)}.html"
         file.write_text(shown if isinstance(shown, str) else html(shown), encoding="utf-8")
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **context}))

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.html import html, two_runs_page
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.formats.page.trends import trends_page
 from tests.browser.conftest import Opened
-from tests.factories import make_results_document
+from tests.factories import make_results_document, read_again
 from tests.reports.golden_runs import RUNS
 from tests.reports.many import many_benchmarks
 from tests.reports.test_trend import STEP
@@ -27,10 +26,10 @@ Open = Callable[..., Opened]
 SCRIPT = "<script>document.title='run'</script>"
 
 
-def document(*results: Result, change: Callable[[Any], None] = lambda _: None) -> ResultsData:
+def document(*results: Result, change: Callable[[Any], None] = lambda _: None) -> Run:
     data = json.loads(render(make_results_document(results, None, date="2026-01-12T10:00:00+00:00")))
     change(data)
-    return read_as(ResultsData, data)
+    return read_again(data)
 
 
 @pytest.fixture

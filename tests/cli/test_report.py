@@ -12,7 +12,7 @@ from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.run_file import read_run
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from tests.factories import make_environment, make_launch, make_new_result, make_results_document, make_series
 
@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> Path:
 def test_each_kind_is_an_option(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     file = tmp_path / "folder" / "out"
     assert main(["report", str(run), f"--{kind}", str(file)]) == 0
-    assert file.read_text() == KINDS[kind].render(read_results(run))
+    assert file.read_text() == KINDS[kind].render(read_run(run))
     assert main(["report", str(run), f"--{kind}=-"]) == 0
     assert capsys.readouterr().out == file.read_text()
 
@@ -193,5 +193,5 @@ def test_two_runs_are_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_schema_of_a_document_is_printed(document: str, field: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", document]) == 0
     schema = json.loads(capsys.readouterr().out)
-    (whole,) = [part for part in schema["$defs"].values() if field in part["properties"]]
-    assert whole["properties"]["schema"]["enum"] == [f"pytest-ddpperf/{document}/{2 if document == 'results' else 1}"]
+    (whole,) = [part for part in schema["$defs"].values() if field in part.get("properties", ())]
+    assert whole["properties"]["schema"]["enum"] == [f"pytest-ddpperf/{document}/{3 if document == 'results' else 2}"]

@@ -14,7 +14,7 @@ from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.schema import schema_of
-from pytest_ddpperf.reports.documents.trend import TrendsData
+from pytest_ddpperf.reports.documents.trend import TrendsFile
 from tests.factories import make_environment, make_history_run, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
@@ -87,8 +87,8 @@ def test_json_to_the_terminal_and_to_a_file(history: Path, tmp_path: Path, capsy
     assert main(["trend", "--history", str(history), "--json"]) == 0
     printed = capsys.readouterr().out
     document = json.loads(printed)
-    jsonschema.validate(document, schema_of(TrendsData))
-    assert [trend["test"] for trend in document["trends"]] == ["t.py::test_slower"]
+    jsonschema.validate(document, schema_of(TrendsFile))
+    assert [trend["benchmark"]["test"] for trend in document["trends"]] == ["t.py::test_slower"]
     assert main(["trend", "--history", str(history), "--json", str(tmp_path / "trend.json")]) == 0
     assert capsys.readouterr().out == ""
     assert (tmp_path / "trend.json").read_text() == printed

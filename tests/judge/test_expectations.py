@@ -7,15 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
-from pytest_ddpperf.records.counts import COLLECTIVES, Counts, merged
-
-
-def counts(
-    details: Mapping[str, Mapping[str, float]], unstable: Mapping[str, str] | None = None, **totals: float
-) -> Counts:
-    """Totals are the sums of their details, unless given."""
-    sums = {metric: sum(parts.values()) for metric, parts in details.items()}
-    return Counts(totals={**sums, **totals}, details=details, unstable=unstable or {})
+from pytest_ddpperf.records.counts import COLLECTIVES, merged
+from tests.factories import make_counts
 
 
 @pytest.mark.parametrize(
@@ -41,7 +34,7 @@ def test_what_cannot_be_held_against_counts_is_told(
 
 
 def test_misnamed_expectations_are_told_with_what_was_meant() -> None:
-    known = counts({"collective_calls": {"all_reduce": 3}}, flops=1e6)
+    known = make_counts({"collective_calls": {"all_reduce": 3}}, flops=1e6)
     assert misnamed(known, ["all_reduce", "send"], ["flops"]) is None
     listed = f"There are {', '.join(COLLECTIVES)}"
     assert misnamed(known, ["allreduce"], []) == f"there is no collective allreduce; did you mean all_reduce? {listed}"
@@ -50,7 +43,7 @@ def test_misnamed_expectations_are_told_with_what_was_meant() -> None:
 
 
 def test_what_is_as_expected_gives_no_line() -> None:
-    found = counts({"collective_calls": {"all_reduce": 3.0}, "optimizer_steps": {"SGD": 1.0}})
+    found = make_counts({"collective_calls": {"all_reduce": 3.0}, "optimizer_steps": {"SGD": 1.0}})
     assert unexpected(found, {"all_reduce": 3}, {"optimizer_steps": 1}) == []
     assert unexpected(found, {"all_reduce": 2}, {"optimizer_steps": 2}) == [
         "expected 2 all_reduce calls per step, counted 3",
@@ -59,8 +52,8 @@ def test_what_is_as_expected_gives_no_line() -> None:
 
 
 def test_what_is_expected_is_expected_of_every_rank() -> None:
-    first = counts({"collective_calls": {"all_reduce": 3.0}, "optimizer_steps": {"SGD": 1.0}})
-    second = counts({"collective_calls": {"all_reduce": 2.0}, "optimizer_steps": {}}, optimizer_steps=0.0)
+    first = make_counts({"collective_calls": {"all_reduce": 3.0}, "optimizer_steps": {"SGD": 1.0}})
+    second = make_counts({"collective_calls": {"all_reduce": 2.0}, "optimizer_steps": {}}, optimizer_steps=0.0)
     assert unexpected(merged([first, first]), {"all_reduce": 3}, {"optimizer_steps": 1}) == []
     assert unexpected(merged([first, second]), {"all_reduce": 3}, {"optimizer_steps": 1}) == [
         "expected collective_calls 3 per step on every rank, counted rank 1: 2",
@@ -79,7 +72,7 @@ def test_what_is_not_the_same_in_every_step_is_not_as_expected() -> None:
     """Though the step with the most does what is expected; what nobody asked for may differ."""
     reason = "all_reduce 2 in one step, 3 in the next"
     restless = {"collective_calls": reason, "operators": "aten.mm 1 in one step, 2 in the next"}
-    found = counts({"collective_calls": {"all_reduce": 3.0}, "operators": {"aten.mm": 2.0}}, restless)
+    found = make_counts({"collective_calls": {"all_reduce": 3.0}, "operators": {"aten.mm": 2.0}}, restless)
     told = [f"expected collective_calls to be the same in every step: {reason}"]
     assert unexpected(found, {"all_reduce": 3}, {}) == told
     assert unexpected(found, None, {"collective_calls": 2}) == told

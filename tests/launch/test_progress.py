@@ -120,7 +120,7 @@ def test_a_deadline_tells_the_step_of_each_rank_and_whether_steps_go_on(launcher
 
     def late(stuck: bool) -> str:  # noqa: FBT001
         with pytest.raises(RanksTimedOut) as caught:
-            launcher.run(steps, stuck, world_size=2, device="cpu", backend="gloo", timeout=1.5)
+            launcher.run(steps, stuck, world_size=2, device="cpu", backend="gloo", timeout=1.0)
         return str(caught.value)
 
     text = late(stuck=False)

@@ -70,8 +70,7 @@ def test_predicted(ddpperf):
     assert row["low"] < row["seconds"] < row["high"]
 
 
-def test_ways_gain_over_the_first(inner: pytest.Pytester) -> None:
-    test = """
+MODELLED = """
 def test_ways(ddpperf):
     found = ddpperf.what_if(
         workload,
@@ -85,18 +84,10 @@ def test_ways(ddpperf):
     assert found.gain("faster").value > 0
     assert found["faster"].computing == found["now"].computing  # which is timed once
     assert found["faster"].exposed < found["now"].exposed
-"""
-    result = run(inner, test)
-    result.assert_outcomes(passed=1)
-    rows = document(inner)["predictions"]
-    assert [row["name"] for row in rows] == ["now", "accumulated", "faster"]
-    assert rows[1]["gain"]["low"] < rows[1]["gain"]["value"] < rows[1]["gain"]["high"]
 
 
-def test_models_of_several_sizes_may_be_asked_about(inner: pytest.Pytester) -> None:
-    """Of gradients of 67 kB most of the time is latency: a hundred times as many take about ten times as long."""
-    test = """
-def test_asked(ddpperf):
+def test_models_of_several_sizes_may_be_asked_about(ddpperf):
+    # Of gradients of 67 kB most of the time is latency: a hundred times as many take about ten times as long.
     large = Workload(
         model=lambda: nn.Linear(1290, 1290), batch=lambda: (torch.randn(8, 1290), torch.randn(8, 1290)),
         loss=nn.functional.mse_loss, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
@@ -105,8 +96,38 @@ def test_asked(ddpperf):
     found = ddpperf.what_if({"small": workload, "large": large}, strategy="flat", accelerator="a100", **QUICK)
     assert found["large"].communication > 5 * found["small"].communication
     assert found.gain("large").value < 0 and found.gain("large").verdict == "slower"
+
+
+def test_each_precision_is_a_candidate_whatever_the_test_trains_in(ddpperf):
+    words = dict(strategies=["flat"], precision="bf16", accelerator="h100", **QUICK)
+    advice = ddpperf.advise(workload, precisions=["fp32", "tf32", "bf16"], **words)
+    found = {each.name: each for each in advice.candidates}
+    assert {name: each.settings for name, each in found.items()} == {
+        "flat": {}, "flat precision=fp32": {"precision": "fp32"}, "flat precision=tf32": {"precision": "tf32"}
+    }
+    names = {each.prediction.name for each in found.values()}
+    assert names == {"flat precision=bf16", "flat"}
+
+
+def test_what_times_nothing_here_needs_no_quiet_machine(ddpperf, monkeypatch):
+    from pytest_ddpperf.run.session.leases import Leases
+
+    def measures(_):
+        raise RuntimeError("it measures")
+
+    monkeypatch.setattr(Leases, "on_cpu", measures)
+    ddpperf.predict(workload, strategy="flat", accelerator="h100", **QUICK)
+    ddpperf.advise(workload, strategies=["flat"], precisions=["fp32"], accelerator="h100", **QUICK)
+    with pytest.raises(RuntimeError, match="it measures"):
+        ddpperf.predict(workload, strategy="flat", **QUICK)
 """
-    run(inner, test).assert_outcomes(passed=1)
+
+
+def test_an_accelerator_that_is_not_here_is_modelled(inner: pytest.Pytester) -> None:
+    run(inner, MODELLED).assert_outcomes(passed=4)
+    rows = [row for row in document(inner)["predictions"] if row["test"].endswith("test_ways")]
+    assert [row["name"] for row in rows] == ["now", "accumulated", "faster"]
+    assert rows[1]["gain"]["low"] < rows[1]["gain"]["value"] < rows[1]["gain"]["high"]
 
 
 def test_candidates_are_held_to_the_memory(inner: pytest.Pytester) -> None:
@@ -130,40 +151,6 @@ def test_advised(ddpperf):
     (advice,) = document(inner)["advice"]
     assert [each["fits"] for each in advice["candidates"]] == [True, True, False, False]
     assert advice["memory"] == 2 * 2**20
-
-
-def test_each_precision_is_a_candidate_whatever_the_test_trains_in(inner: pytest.Pytester) -> None:
-    test = """
-PRECISIONS = ["fp32", "tf32", "bf16"]
-
-
-def test_advised(ddpperf):
-    words = dict(strategies=["flat"], precision="bf16", accelerator="h100", **QUICK)
-    found = {each.name: each for each in ddpperf.advise(workload, precisions=PRECISIONS, **words).candidates}
-    assert {name: each.settings for name, each in found.items()} == {
-        "flat": {}, "flat precision=fp32": {"precision": "fp32"}, "flat precision=tf32": {"precision": "tf32"}
-    }
-    names = {each.prediction.name for each in found.values()}
-    assert names == {"flat precision=bf16", "flat"}
-"""
-    run(inner, test).assert_outcomes(passed=1)
-
-
-def test_what_times_nothing_here_needs_no_quiet_machine(inner: pytest.Pytester) -> None:
-    test = """
-def test_modelled(ddpperf, monkeypatch):
-    from pytest_ddpperf.run.session.leases import Leases
-
-    def measures(_):
-        raise RuntimeError("it measures")
-
-    monkeypatch.setattr(Leases, "on_cpu", measures)
-    ddpperf.predict(workload, strategy="flat", accelerator="h100", **QUICK)
-    ddpperf.advise(workload, strategies=["flat"], precisions=["fp32"], accelerator="h100", **QUICK)
-    with pytest.raises(RuntimeError, match="it measures"):
-        ddpperf.predict(workload, strategy="flat", **QUICK)
-"""
-    run(inner, test).assert_outcomes(passed=1)
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.predictions import MEASURED, predicted, typical
 from pytest_ddpperf.planner.rooflines import ACCELERATORS, Accelerator
 from pytest_ddpperf.planner.transfers import FittedNetwork, NamedNetwork
-from pytest_ddpperf.records.network import CollectiveFit, Segment
 from pytest_ddpperf.records.predictions import Prediction, WhatIf
 from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
+from tests.planner.test_transfers import fit
 
 MB = 10**6
 NAMED = NamedNetwork(name="nvlink-infiniband400")
@@ -30,12 +30,6 @@ def blocking(*transfers: Transfer, computed: float = 1.0, scatter: float = 0.0) 
         for waits in (False, True)
     ]
     return Timeline(transfers=transfers, moments=tuple(moments), rest=0.0, scatter=scatter)
-
-
-def fit(collective: str = "all_reduce", world_size: int = 2, error: float = 0.05) -> CollectiveFit:
-    """One millisecond and one second per GB, from 1 kB to 10 MB."""
-    segments = (Segment(max_bytes=10 * MB, latency=1e-3, seconds_per_byte=1e-9),)
-    return CollectiveFit(collective=collective, world_size=world_size, min_bytes=1000, segments=segments, error=error)
 
 
 def prediction(

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import merged
+from tests.factories import make_counts
 
 MIB = 2.0**20
 
 
-def counts(
-    details: Mapping[str, Mapping[str, float]], unstable: Mapping[str, str] | None = None, **totals: float
-) -> Counts:
-    """Totals are the sums of their details, unless given."""
-    sums = {metric: sum(parts.values()) for metric, parts in details.items()}
-    return Counts(totals={**sums, **totals}, details=details, unstable=unstable or {})
-
-
 def test_equal_ranks_are_merged_into_the_same_counts() -> None:
-    one = counts({"operators": {"aten.mm": 3.0}}, {"operators": "aten.mm 3 in one step, 4 in the next"})
+    one = make_counts({"operators": {"aten.mm": 3.0}}, {"operators": "aten.mm 3 in one step, 4 in the next"})
     assert merged([one, one]) == one
 
 
 def test_of_unequal_ranks_the_largest_counts_and_all_are_told() -> None:
-    small = counts({"operators": {"aten.mm": 3.0}, "flops": {"model": 8.0}})
-    large = counts({"operators": {"aten.mm": 4.0}, "flops": {"model": 8.0}})
+    small = make_counts({"operators": {"aten.mm": 3.0}, "flops": {"model": 8.0}})
+    large = make_counts({"operators": {"aten.mm": 4.0}, "flops": {"model": 8.0}})
     both = merged([small, large, small])
     assert both.totals == {"operators": 4.0, "flops": 8.0}
     assert both.details["operators"] == {"aten.mm": 4.0}
@@ -32,25 +23,27 @@ def test_of_unequal_ranks_the_largest_counts_and_all_are_told() -> None:
 
 
 def test_a_metric_that_one_rank_lacks_is_a_difference() -> None:
-    both = merged([counts({"operators": {}}), counts({"operators": {}, "flops": {"model": 8.0}})])
+    both = merged([make_counts({"operators": {}}), make_counts({"operators": {}, "flops": {"model": 8.0}})])
     assert both.by_rank == {"flops": (0.0, 8.0)}
     assert both.details["flops"] == {"model": 8.0}
 
 
 def test_what_the_profiler_of_one_rank_could_not_count_is_left_out() -> None:
-    seen = counts({"operators": {}, "kernel_launches": {"gemm": 2.0}})
+    seen = make_counts({"operators": {}, "kernel_launches": {"gemm": 2.0}})
     assert merged([seen, seen]).totals["kernel_launches"] == 2.0
-    assert merged([seen, counts({"operators": {}})]).totals.keys() == {"operators"}
+    assert merged([seen, make_counts({"operators": {}})]).totals.keys() == {"operators"}
 
 
 def test_what_is_unstable_on_one_rank_is_unstable_with_its_name() -> None:
-    steady = counts({"operators": {"aten.mm": 3.0}})
-    restless = counts({"operators": {"aten.mm": 3.0}}, {"operators": "aten.mm 2 in one step, 3 in the next"})
+    steady = make_counts({"operators": {"aten.mm": 3.0}})
+    restless = make_counts({"operators": {"aten.mm": 3.0}}, {"operators": "aten.mm 2 in one step, 3 in the next"})
     assert merged([steady, restless]).unstable == {"operators": "rank 1: aten.mm 2 in one step, 3 in the next"}
 
 
 def test_shown_in_a_prompt_it_is_a_line_of_what_tells_most() -> None:
-    several = counts({"operators": {"aten.mm": 3.0}, "collective_bytes": {"all_reduce": 4 * MIB}, "ddp_buckets": {}})
+    several = make_counts(
+        {"operators": {"aten.mm": 3.0}, "collective_bytes": {"all_reduce": 4 * MIB}, "ddp_buckets": {}}
+    )
     assert repr(several) == "<Counts collective_bytes 4.00 MiB, operators 3, 1 more>"
-    assert repr(counts({"operators": {"aten.mm": 3.0}})) == "<Counts operators 3>"
-    assert repr(counts({})) == "<Counts of nothing>"
+    assert repr(make_counts({"operators": {"aten.mm": 3.0}})) == "<Counts operators 3>"
+    assert repr(make_counts({})) == "<Counts of nothing>"

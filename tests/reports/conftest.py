@@ -15,7 +15,7 @@ from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Measurement, MetricRules, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment
+from tests.factories import analysed, make_environment
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 RULES = {row.name: row.rules for row in METRICS}
@@ -119,7 +119,7 @@ def make_result() -> Callable[..., Result]:
             "verdict": Verdict.REGRESSED,
             "reference": paired or StoredBaseline(record=baseline, origin=origin, differs=differs),
         }
-        return Result(measurement=measurement, **{**defaults, **fields})
+        return analysed(Result(measurement=measurement, **{**defaults, **fields}))
 
     return make
 

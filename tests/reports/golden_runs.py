@@ -10,7 +10,7 @@ from typing import Any
 from pytest_ddpperf.baselines.store import SavedRecord
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.table import METRICS
-from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
+from pytest_ddpperf.records.batch_size import Search, Trial
 from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, TimeSpent
@@ -19,7 +19,16 @@ from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.outputs import Outputs, Stored
-from tests.factories import PROFILE, make_environment, make_launch, make_measurement, make_rank_launch, make_series
+from pytest_ddpperf.stats.suites import change_of_suite
+from tests.factories import (
+    PROFILE,
+    analysed,
+    make_environment,
+    make_launch,
+    make_measurement,
+    make_rank_launch,
+    make_series,
+)
 
 MIB = 2.0**20
 RULES = {row.name: row.rules for row in METRICS}
@@ -129,7 +138,7 @@ def result(
         unpaired=unpaired,
     )
     reasons = (Finding("unpaired", {"reason": unpaired}),) if unpaired else ()
-    return Result(
+    made = Result(
         test=test,
         measurement=measurement,
         comparisons=(*comparisons, *more),
@@ -137,6 +146,7 @@ def result(
         reference=known,
         findings=(*fields.pop("findings", ()), *reasons),
     )
+    return analysed(made)
 
 
 def strategy(name: str, **fields: Any) -> dict[str, Any]:
@@ -297,10 +307,13 @@ def _search(number: int) -> Search:
     return Search(
         test=f"perf/test_memory.py::test_largest_batch[{number}]",
         training="ddp precision=bf16",
-        environment=environment(),
+        world_size=2,
+        environment_key="cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
         limit=None,
         memory_limit=512 * 2**20,
-        found=BatchSize(size=12, peak=(480.0 + number) * MIB, tried=tried),
+        size=12,
+        peak=(480.0 + number) * MIB,
+        tried=tried,
     )
 
 
@@ -465,22 +478,29 @@ def _alone(result: Result) -> Result:
 SAVED = tuple(
     _alone(result) for result in (*THIRTY, *map(_pretraining, range(15, 17))) if result.verdict is not Verdict.BROKEN
 )
+
+
+def outputs(*results: Result, **more: Any) -> Outputs:
+    """What a run with these results has at its end."""
+    return Outputs(results=[*results], common_change=change_of_suite(results), **more)
+
+
 RUNS = {
-    1: Outputs(results=[*_timed(BESIDE)], here="8be01d2+changes"),
-    4: Outputs(results=[*STORED_TIMES], here="8be01d2+changes"),
-    7: Outputs(results=[*SUITE], here="8be01d2+changes"),
-    6: Outputs(
-        results=[*_timed(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW)],
+    1: outputs(*_timed(BESIDE), here="8be01d2+changes"),
+    4: outputs(*STORED_TIMES, here="8be01d2+changes"),
+    7: outputs(*SUITE, here="8be01d2+changes"),
+    6: outputs(
+        *_timed(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW),
         searches=[_search(0)],
         complaints=[
             "ddpperf_history: /home/somebody/projects/training/.ddpperf/history.sqlite is locked: it is skipped"
         ],
         recorded="this run is number 31 of .ddpperf/history.sqlite",
     ),
-    30: Outputs(results=[*_timed(*THIRTY)], searches=[*map(_search, range(4))]),
+    30: outputs(*_timed(*THIRTY), searches=[*map(_search, range(4))]),
     15: Outputs(calibrated=[*map(calibrated, range(15))]),
-    31: Outputs(
-        results=[*SAVED],
+    31: outputs(
+        *SAVED,
         accepting=True,
         stored=Stored(
             saved=[_saved(result, number) for number, result in enumerate(SAVED)], failed={f"{LONG}[zero1-bf16-4-1024]"}
@@ -496,11 +516,11 @@ _NAMED = (result(f"perf/test_trainer.py::test_{name}", Verdict.OK, 0.02, 0.004, 
 _STRATEGIES = (_beside(name, Verdict.OK, 0.01) for name in ("flat", "bucketed", "fsdp2"))
 _GREENS = [*_QUIET, *SPECIAL[:4], SPECIAL[5], *(replace(one, reference=UNCHANGED.reference) for one in _STRATEGIES)]
 SCREENS = {
-    "green": Outputs(results=[*_GREENS, *_NAMED]),
+    "green": outputs(*_GREENS, *_NAMED),
     "red": RUNS[7],
-    "undecided": Outputs(results=[UNDECIDED, *map(_pretraining, range(3, 27, 4)), UNCHANGED, SPECIAL[7], NEW]),
-    "broken": Outputs(
-        results=[UNCHANGED, BROKEN, IMPROVED, SPECIAL[6]], complaints=["ddpperf_history: history.sqlite is locked"]
+    "undecided": outputs(UNDECIDED, *map(_pretraining, range(3, 27, 4)), UNCHANGED, SPECIAL[7], NEW),
+    "broken": outputs(
+        UNCHANGED, BROKEN, IMPROVED, SPECIAL[6], complaints=["ddpperf_history: history.sqlite is locked"]
     ),
 }
 """What a run ends with if nothing got worse, if something did, if nobody knows, and if a rank failed."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import json
 
-from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.baselines.jsonfile import render
-from pytest_ddpperf.reports.documents.results import ResultsData
-from tests.factories import make_results_document
+from pytest_ddpperf.reports.documents.entries import Run
+from tests.factories import make_results_document, read_again
 from tests.reports.golden_runs import RUNS
 
 STEPS = 40
 
 
-def many_benchmarks(number: int, launches: int) -> ResultsData:
+def many_benchmarks(number: int, launches: int) -> Run:
     """The golden run of 30 again and again, with so many benchmarks that differ in name, launches and step times."""
     data = json.loads(render(make_results_document(RUNS[30].results, None, date="2026-01-12T10:00:00+00:00")))
     golden = [result for result in data["results"] if result["step_times"]]
@@ -33,4 +32,4 @@ def many_benchmarks(number: int, launches: int) -> ResultsData:
         result["step_times"], result["launches"], result["health"] = times, launches, [None] * launches
         step["samples"] = [sorted(each)[STEPS // 2] for each in times]
         step["baseline_samples"] = list(reversed(step["samples"]))
-    return read_as(ResultsData, data)
+    return read_again(data)

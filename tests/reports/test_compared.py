@@ -8,8 +8,8 @@ from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, MetricRules
 from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.overall import how_it_scales, what_pays
-from tests.factories import make_environment, make_new_result, make_rank_launch, make_series
+from pytest_ddpperf.reports.comparisons import how_it_scales, what_pays
+from tests.factories import analysed, make_environment, make_new_result, make_rank_launch, make_series
 
 
 def way(name: str, speedup: float | None, memory: float = 1.0, test: str = "t.py::test_ways") -> Result:
@@ -57,7 +57,7 @@ def point(
     series = [make_series(name, value, unit="1") for name, value in relative.items()]
     environment = make_environment(world_size=ranks, cores=cores)
     named = {"name": f"{mode} w{ranks}", "mode": mode}  # as ddpperf.scaling names them
-    return make_new_result("t.py::test_curve", *series, **named, environment=environment, launches=launches)
+    return analysed(make_new_result("t.py::test_curve", *series, **named, environment=environment, launches=launches))
 
 
 def test_a_curve_has_its_serial_fraction_and_where_it_stops_to_pay() -> None:

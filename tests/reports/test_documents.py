@@ -3,18 +3,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import jsonschema
 import pytest
 
 from pytest_ddpperf.against.git import Checkout
-from pytest_ddpperf.baselines.document import Document, about, read_as
+from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.quality import QualityRules, held, trained
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
+from pytest_ddpperf.records.batch_size import Search, Trial
 from pytest_ddpperf.records.convergence import Convergence, Curve
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
@@ -25,9 +24,9 @@ from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.results import ResultsData, VerdictWord
+from pytest_ddpperf.reports.documents.entries import ResultsFile
 from pytest_ddpperf.reports.documents.schema import schema_of
-from tests.factories import PROFILE, make_results_document
+from tests.factories import PROFILE, make_results_document, read_again
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
@@ -67,22 +66,25 @@ def search(make_result: Make) -> Search:
     return Search(
         test="t.py::test_size",
         training="ddp precision=bf16",
-        environment=environment,
+        world_size=environment.world_size,
+        environment_key=environment_key(environment),
         limit=64,
         memory_limit=2**20,
-        found=BatchSize(size=5, peak=3e6, tried=tried),
+        size=5,
+        peak=3e6,
+        tried=tried,
     )
 
 
 @pytest.fixture
 def validate() -> Callable[[Any], None]:
     """Holds a document against the published schema, and against what reads it again."""
-    schema = schema_of(ResultsData)
+    schema = schema_of(ResultsFile)
     jsonschema.Draft202012Validator.check_schema(schema)
 
     def hold(document: Any) -> None:
         jsonschema.Draft202012Validator(schema).validate(document)
-        read_as(ResultsData, document)
+        read_again(document)
 
     return hold
 
@@ -115,16 +117,15 @@ def results(make_result: Make, make_comparison: Compare) -> list[Result]:
 def test_a_profile_is_told_in_base_units(results: list[Result]) -> None:
     assert make_results_document(results, None)["results"][5]["profile"] == {
         "step": 0.05,
-        "communication_busy": 0.02,
-        "communication_busy_share": 0.4,
-        "overlap": 0.75,
-        "exposed": 0.005,
+        "busy": 0.02,
+        "overlapped": 0.015,
         "gaps": 0.001,
         "transfer": 0.012,
         "wait": 0.008,
-        "slowest": {"rank": 1, "share": 0.75},
-        "bandwidths": {"all_reduce": {"algbw": 2.5e9, "busbw": 3.75e9}},
-        "ddp_window": {"communication": 0.03, "exposed": 0.01},
+        "slowest": [1, 0.75],
+        "bandwidths": [{"kind": "all_reduce", "algorithm": 2.5e9, "bus": 3.75e9}],
+        "window": {"communication": 0.03, "overlapped": 0.02},
+        "unplaced": False,
     }
 
 
@@ -254,7 +255,7 @@ def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validat
     }
     (on_a,) = first["gpus"]  # no rank computed on the other
     assert (on_a["device"], on_a["sm_clock"], on_a["power"]) == ("a", 1.7e9, None)
-    assert (on_a["throttled"], on_a["others"]) == ({"power cap": 0.333333333}, [{"pid": 7, "memory": None}])
+    assert (on_a["throttled"], on_a["others"]) == ({"power cap": 0.333333333}, {"7": None})
     assert second is None
     assert first["nodes"] == {}
     assert {name: each["steal"] for name, each in on_nodes["nodes"].items()} == {"node 1 (b)": 0.5}
@@ -301,7 +302,7 @@ def test_every_property_is_described() -> None:
             found += undescribed(inner, f"{path}.{name}")
         return found
 
-    schema = schema_of(ResultsData)
+    schema = schema_of(ResultsFile)
     assert [name for root in (schema, *schema["$defs"].values()) for name in undescribed(root, "")] == []
 
 
@@ -374,46 +375,3 @@ def test_the_commit_of_the_baseline_is_told_or_why_it_was_not_measured(
     assert (paired["against"], paired["paired_with"]["launches"], paired["unpaired"]) == (None, 6, "")
     assert (alone["paired_with"], alone["unpaired"]) == (None, "git is not installed")
     assert (against["against"]["launches"], against["paired_with"], against["unpaired"]) == (6, None, "")
-
-
-def test_the_schema_has_every_verdict() -> None:
-    assert get_args(get_args(VerdictWord)[0]) == tuple(verdict.value for verdict in Verdict)
-
-
-class GatedData(Document):
-    """A field of a record inside the record, which has the name too."""
-
-    gated: bool = about()
-    series_gated: bool = about(source="series.gated")
-
-
-def test_a_field_is_of_the_record_that_its_source_names() -> None:
-    record = SimpleNamespace(gated=False, series=SimpleNamespace(gated=True))
-    assert GatedData.filled_from(record) == {"gated": False, "series_gated": True}
-
-
-class SparseData(Document, sparse=True):
-    """Fields of all kinds that may say nothing."""
-
-    count: float = about()
-    name: str = about()
-    parts: dict[str, float] = about()
-    gated: bool = about(always=True)
-    paired: bool = about()
-    bound: float | None = about()
-
-
-def test_a_sparse_document_leaves_out_what_says_nothing_and_is_read_as_it_was() -> None:
-    nothing = SimpleNamespace(count=0.0, name="", parts={}, gated=False, paired=False, bound=None)
-    assert SparseData.filled_from(nothing) == {"count": 0, "gated": False}
-    read = read_as(SparseData, SparseData.filled_from(nothing))
-    assert (read.count, read.name, read.parts, read.gated, read.paired, read.bound) == (0.0, "", {}, False, False, None)
-    something = SimpleNamespace(count=2.0**60, name="a", parts={"b": 1 / 3}, gated=True, paired=True, bound=0.0)
-    assert SparseData.filled_from(something) == {
-        "count": 2**60,
-        "name": "a",
-        "parts": {"b": 0.333333333},
-        "gated": True,
-        "paired": True,
-        "bound": 0,
-    }

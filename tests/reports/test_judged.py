@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.reading import full_name, results_of
-from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.overall import overall
+from pytest_ddpperf.reports.lines import full_name
 from pytest_ddpperf.reports.phrases import change_line, findings
 from pytest_ddpperf.reports.summary import benchmark_table
-from tests.factories import make_results_document
+from pytest_ddpperf.stats.suites import change_of_suite
+from tests.factories import make_results_document, read_again
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
@@ -26,7 +24,7 @@ Compare = Callable[..., Comparison]
 
 def again(*results: Result) -> tuple[Result, ...]:
     """The results as a reader of their file has them."""
-    return results_of(read_as(ResultsData, make_results_document(results, None)))
+    return read_again(make_results_document(results, None)).results
 
 
 def test_the_words_and_the_table_are_those_of_the_run(make_result: Make) -> None:
@@ -90,8 +88,12 @@ def test_the_common_change_is_the_same_when_it_is_read_again(
         make_result(test=f"t.py::test_{number}", reference=reference, comparisons=(step,))
         for number, step in enumerate(steps)
     ]
-    assert overall(results).common_change is not None
-    assert overall(again(*results)) == overall(results)
+    common = change_of_suite(results)
+    assert common is not None
+    read = read_again(make_results_document(results, None))
+    assert read.common_change is not None
+    assert (read.common_change.tests, read.common_change.slower) == (common.tests, common.slower)
+    assert read.common_change.change == pytest.approx(common.change, rel=1e-8)
 
 
 def test_a_full_name_tells_benchmarks_apart(make_result: Make) -> None:

@@ -10,11 +10,14 @@ import pytest
 
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.lines import names_of
 from pytest_ddpperf.reports.outputs import Outputs, Stored
-from pytest_ddpperf.reports.overall import common_text, headline, overall, overall_lines
-from pytest_ddpperf.reports.screen import last_lines
+from pytest_ddpperf.reports.remarks import common_text, headline, overall_lines
+from pytest_ddpperf.reports.screen import last_lines, summary_parts
+from pytest_ddpperf.stats.suites import change_of_suite
+from tests.factories import make_results_document
 from tests.reports.conftest import BASELINE, comparison
+from tests.reports.golden_runs import outputs
 
 Make = Callable[..., Result]
 
@@ -113,13 +116,13 @@ def changed(make_result: Make, test: str, change: float | None, **fields: Any) -
 
 def test_a_slowdown_that_no_test_shows_alone_is_found_in_all_of_them(make_result: Make) -> None:
     results = [changed(make_result, f"test_{number}", 0.03 + 0.002 * (number - 2)) for number in range(5)]
-    for slower in (True, False):
-        assert common_text(results, slower=slower) == [
-            "all 5 tests together: step time +3.0 % [95 % CI +2.6 .. +3.4] slower"
-        ]
+    told = "all 5 tests together: step time +3.0 % [95 % CI +2.6 .. +3.4] slower"
+    assert common_text(change_of_suite(results)) == [told]
     same = [changed(make_result, f"test_{number}", 0.002 * (number - 2)) for number in range(5)]
-    assert common_text(same, slower=False) == ["all 5 tests together: step time +0.0 % [95 % CI -0.4 .. +0.4]"]
-    assert common_text(same, slower=True) == []
+    told = "all 5 tests together: step time +0.0 % [95 % CI -0.4 .. +0.4]"
+    assert common_text(change_of_suite(same)) == [told]
+    shown = {more: summary_parts(outputs(*same), verbosity=more)[0][1] for more in (0, 1)}
+    assert [told in text for text in shown.values()] == [False, True]
 
 
 def test_what_is_no_part_of_the_common_change(make_result: Make) -> None:
@@ -127,8 +130,8 @@ def test_what_is_no_part_of_the_common_change(make_result: Make) -> None:
     variants = [changed(make_result, "test_a", 0.01 * number, measured={"name": str(number)}) for number in range(3)]
     others = [changed(make_result, "test_b", 0.01), changed(make_result, "test_new", None)]
     stored = [changed(make_result, f"test_stored_{number}", 0.5, paired=None) for number in range(3)]
-    assert overall([*variants, *others, *stored]).common_change is None
-    found = overall([*variants, *others, *stored, changed(make_result, "test_c", 0.01)]).common_change
+    assert change_of_suite([*variants, *others, *stored]) is None
+    found = change_of_suite([*variants, *others, *stored, changed(make_result, "test_c", 0.01)])
     assert found is not None
     assert (found.tests, round(found.change, 3)) == (3, 0.01)
 
@@ -136,9 +139,11 @@ def test_what_is_no_part_of_the_common_change(make_result: Make) -> None:
 def test_what_was_measured_beside_the_baselines_commit_has_a_common_change(make_result: Make) -> None:
     stored = StoredBaseline(record=None, origin="cpu", pair=BESIDE)
     results = [changed(make_result, f"test_{i}", 0.03 + 0.001 * i, paired=None, reference=stored) for i in range(3)]
-    assert common_text(results, slower=True) == ["all 3 tests together: step time +3.1 % [95 % CI +2.9 .. +3.3] slower"]
+    assert common_text(change_of_suite(results)) == [
+        "all 3 tests together: step time +3.1 % [95 % CI +2.9 .. +3.3] slower"
+    ]
 
 
 def test_the_figures_of_a_session_have_every_verdict(make_result: Make) -> None:
-    verdicts = overall([changed(make_result, "test_a", 0.01)]).verdicts
+    verdicts = make_results_document([changed(make_result, "test_a", 0.01)], None)["overall"]["verdicts"]
     assert verdicts == dict.fromkeys((verdict.value for verdict in Verdict), 0) | {"ok": 1}

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports import plots
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.plots import figure_of, write_plots
 from tests.reports.charts.test_charts import document
 from tests.reports.formats.samples import HOSTILE
@@ -75,13 +75,6 @@ def test_an_interval_that_is_far_wider_than_all_values_does_not_hide_them() -> N
     assert CUT not in axes_of(LINES).get_title(loc="left")
 
 
-def test_parts_stand_upon_each_other_and_those_below_zero_downwards() -> None:
-    parts = tuple(ChartSeries(name, (ChartPoint(0, y),)) for name, y in (("a", 0.002), ("b", -0.001), ("c", 0.003)))
-    axes = axes_of(replace(LINES, style="stacked", x=Axis(name="", labels=("now",)), series=parts, references=()))
-    bars = [(bar.get_y(), bar.get_height()) for container in axes.containers for bar in container]
-    assert bars == [pytest.approx(each) for each in ((0, 2.0), (0, -1.0), (2.0, 3.0))]
-
-
 def test_numbers_of_ranks_are_the_ticks_of_their_axis() -> None:
     axes = axes_of(
         replace(LINES, x=Axis(name="bucket_cap_mb", log=True), series=(replace_x(NOW, 1, 25),), references=())
@@ -98,10 +91,9 @@ def test_each_benchmark_has_a_file_and_so_has_each_comparison(tmp_path: Path) ->
     drawn = write_plots(document(*RUNS[7].results), tmp_path / "deep" / "pictures", "--plots")
     assert {file.parent for file in drawn} == {tmp_path / "deep" / "pictures"}
     names = [file.name for file in drawn]
-    assert len(set(names)) == len(names) == 9
+    assert len(set(names)) == len(names) == 8
     assert {
         "throughput.perf.test_strategies.test_step-on-2-ranks.png",
-        "phases.perf.test_strategies.test_step.png",
         "perf.test_strategies.test_step-ddp-ddp-w2.png",
     } <= set(names)
     assert all(file.read_bytes().startswith(PNG) for file in drawn)
@@ -151,7 +143,7 @@ def test_a_run_without_charts_draws_nothing(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_drawn_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: ResultsData = document(*RUNS[7].results)
+    made: Run = document(*RUNS[7].results)
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match=r"--plots=.*file: pictures cannot be written there: it is a file; make it"):
         write_plots(made, tmp_path / "file", "--plots")

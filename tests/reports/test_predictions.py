@@ -7,7 +7,7 @@ from pytest_ddpperf.planner.predictions import predicted
 from pytest_ddpperf.planner.transfers import NamedNetwork
 from pytest_ddpperf.records.predictions import Candidate, StrategyAdvice
 from pytest_ddpperf.records.timeline import Timeline
-from pytest_ddpperf.reports.predictions import advice_table, best_line
+from pytest_ddpperf.reports.calls import advice_table, best_line
 
 
 def candidate(strategy: str, seconds: float, batch_size: int | None = None) -> Candidate:

@@ -14,7 +14,7 @@ from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.reading import read_results, results_of
+from pytest_ddpperf.reports.documents.run_file import read_run
 from pytest_ddpperf.reports.files import document_text
 from tests.factories import make_results_document
 from tests.reports.conftest import comparison
@@ -32,19 +32,19 @@ def file(tmp_path: Path, make_result: Make) -> Path:
 
 
 def test_a_document_is_read_with_its_types(file: Path) -> None:
-    document = read_results(file)
+    document = read_run(file)
     (result,) = document.results
     assert (document.date, document.commit, document.dirty) == ("2026-01-12T10:00:00+00:00", None, False)
-    assert result.step_times == [[0.05] * 3] * 8
-    assert result.metrics["step_time"].change == 0.132
-    assert result.metrics["step_time"].interval is not None
-    assert result.metrics["step_time"].interval.high == 0.0478
-    assert document.environments[result.environment_key].recorded == {"host": "runner-1"}
+    assert [launch.step_times for launch in result.measurement.launches] == [(0.05,) * 3] * 8
+    assert result["step_time"].change == 0.132
+    assert result["step_time"].series.interval is not None
+    assert result["step_time"].series.interval.high == 0.0478
+    assert result.measurement.environment.recorded == {"host": "runner-1"}
 
 
 def test_what_was_read_stays_as_it_is(file: Path) -> None:
     with pytest.raises(AttributeError, match="immutable type"):
-        read_results(file).commit = "other"
+        read_run(file).commit = "other"  # type: ignore[misc]
 
 
 def test_times_beside_the_commit_of_the_baseline_are_paired_and_counts_are_not(
@@ -57,7 +57,7 @@ def test_times_beside_the_commit_of_the_baseline_are_paired_and_counts_are_not(
     result = make_result(comparisons=(step, flops), measured={"counts": COUNTS}, reference=reference)
     path = tmp_path / "run.json"
     path.write_text(document_text(make_results_document([result], None)))
-    (read,) = results_of(read_results(path))
+    (read,) = read_run(path).results
     assert read.pair is not None
     assert (read["step_time"].paired, read["flops"].paired) == (True, False)
 
@@ -67,7 +67,7 @@ def test_a_calibration_of_before_is_refused_with_its_field(file: Path) -> None:
     data["calibration"] = [{"test": "t.py::test_a", "noise_floor": 0.04}]
     file.write_text(json.dumps(data))
     with pytest.raises(BaselineError) as caught:
-        read_results(file)
+        read_run(file)
     assert str(caught.value) == (
         f"results file {file}: field calibration[0].noise_floor: is not known here; write it again with "
         "--ddpperf-report=json:FILE"
@@ -107,6 +107,9 @@ def changed(data: Any, path: str, value: object) -> None:
         ("dirty", "no", "field dirty: expected `bool`, got `str`"),
         ("results/0/world_size", 0, "field results[0].world_size: expected `int` >= 1"),
         ("results/0/world_size", 2.5, "field results[0].world_size: expected `int`, got `float`"),
+        ("environment/world_size", 0, "field environment.world_size: expected `int` >= 1"),
+        ("date", "2026-02-30T10:00:00+00:00", "field date: expected `str` matching regex "),
+        ("commit_date", "2026-02-28", "field commit_date: expected `str` matching regex "),
         ("results/0/verdict", "fine", "field results[0].verdict: invalid enum value 'fine'"),
         ("results/0/step_times/7/1", None, "field results[0].step_times[7][1]: expected `float`, got `null`"),
         ("results/0/step_times/7", 3, "field results[0].step_times[7]: expected `array`, got `int`"),
@@ -119,8 +122,8 @@ def changed(data: Any, path: str, value: object) -> None:
         ),
         ("results/0/baseline/date", "January", "field results[0].baseline.date: expected `str` matching regex "),
         ("environment", None, "field environment"),
-        ("schema", "pytest-ddpperf/results/3", "field schema: it was written by a newer pytest-ddpperf (results/3)"),
-        ("schema", "pytest-ddpperf/trend/1", "field schema: expected pytest-ddpperf/results/2, found pytest-ddpperf/"),
+        ("schema", "pytest-ddpperf/results/4", "field schema: it was written by a newer pytest-ddpperf (results/4)"),
+        ("schema", "pytest-ddpperf/trend/1", "field schema: expected pytest-ddpperf/results/3, found pytest-ddpperf/"),
     ],
 )
 def test_a_field_that_does_not_fit_is_named(file: Path, path: str, value: object, problem: str) -> None:
@@ -130,7 +133,7 @@ def test_a_field_that_does_not_fit_is_named(file: Path, path: str, value: object
         data["environments"] = {}
     file.write_text(json.dumps(data))
     with pytest.raises(BaselineError) as caught:
-        read_results(file)
+        read_run(file)
     assert str(caught.value).startswith(f"results file {file}: {problem}")
 
 
@@ -141,7 +144,7 @@ def test_a_field_that_does_not_fit_is_named(file: Path, path: str, value: object
 def test_a_broken_file_is_named(file: Path, text: str, problem: str) -> None:
     file.write_text(text)
     with pytest.raises(BaselineError) as caught:
-        read_results(file)
+        read_run(file)
     assert str(caught.value) == f"results file {file}: {problem}; write it again with --ddpperf-report=json:FILE"
 
 
@@ -149,4 +152,4 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         BaselineError, match=r"run.json: there is no such file; pytest --ddpperf-report=json:.* writes one"
     ):
-        read_results(tmp_path / "run.json")
+        read_run(tmp_path / "run.json")

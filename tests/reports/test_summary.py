@@ -13,7 +13,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.lines import names_of
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.remarks import every_remark, told_once, undecided_lines
 from pytest_ddpperf.reports.screen import summary_parts
@@ -212,10 +212,13 @@ def test_a_row_says_how_much_slower_it_may_be_at_most(make_result: Make, make_co
     assert table.legend["ok"] == "slower by no more than the resolution (--ddpperf-must-detect)"
 
 
+STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
+
+
 def test_a_stale_baseline_is_noted(make_result: Make, make_comparison: Compare) -> None:
     fast = make_comparison("step_time", 0.03, Verdict.IMPROVED, change=-0.25)
     (note,) = remarks_on(make_result(verdict=Verdict.IMPROVED, comparisons=(fast,)))
-    assert note.endswith("the baseline is stale, --ddpperf-save renews it")
+    assert note.endswith(STALE)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +237,8 @@ def test_a_baseline_with_more_counts_is_to_be_renewed_where_it_may_be_stored(
     baseline = {} if verdict is not Verdict.NEW else {"baseline": None}
     flops = counted("flops", Verdict.IMPROVED)
     result = make_result(comparisons=(flops,), verdict=verdict, findings=(fewer,), **baseline)
-    advice = "the baseline has more counts: if less is meant, --ddpperf-save renews it"
-    assert any(advice in note for note in remarks_on(result)) is told
-    assert not any(advice in note for note in remarks_on(result, accepting=True))
+    assert any(note.endswith(f"improved: flops{STALE}") for note in remarks_on(result)) is told
+    assert not any(STALE in note for note in remarks_on(result, accepting=True))
 
 
 def test_what_an_old_baseline_lacks_is_noted_once(make_result: Make, make_comparison: Compare) -> None:
@@ -338,36 +340,23 @@ def test_what_is_undecided_of_a_red_benchmark_stands_in_its_failure_alone(
     assert remarks_on(make_result(verdict=Verdict.REGRESSED, comparisons=(memory, step))) == ()
 
 
-def test_what_looks_better_than_another_revision_is_told(make_result: Make, make_comparison: Compare) -> None:
-    note = "looks better, though not for certain"
-    faster = make_comparison("step_time", 0.038, Verdict.UNCHANGED, baseline=0.04, change=-0.05, note=note)
-    same = make_comparison("peak_resident", 1e8, Verdict.UNCHANGED, baseline=1e8, change=0.0)
-    beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
-    assert remarks_on(make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, same), **beside)) == (
-        "test_step[bucketed]: step_time 40.0 ms -> 38.0 ms (-5.0 %) looks better, though not for certain",
-    )
-
-
 def test_what_got_better_is_told_where_the_rest_stayed(make_result: Make, make_comparison: Compare) -> None:
     faster = make_comparison("step_time", 0.032, Verdict.IMPROVED, baseline=0.04, change=-0.2)
     steady = make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED, baseline=412 * 2.0**20, change=0.0)
-    stale = "step_time 40.0 ms -> 32.0 ms (-20.0 %): the baseline is stale, --ddpperf-save renews it"
     assert remarks_on(make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, steady))) == (
-        f"test_step[bucketed]: {stale}",
+        f"test_step[bucketed]: improved: step_time 40.0 ms -> 32.0 ms (-20.0 %){STALE}",
     )
     # To save would store what has regressed.
     regressed = remarks_on(make_result(verdict=Verdict.REGRESSED, comparisons=(faster, steady)))
     assert not any("stale" in note for note in regressed)
 
 
-def test_nothing_is_to_be_saved_beside_a_metric_that_is_undecided_and_worse(
-    make_result: Make, make_comparison: Compare
-) -> None:
+def test_nothing_is_to_be_saved_beside_a_metric_that_is_undecided(make_result: Make, make_comparison: Compare) -> None:
     memory = make_comparison("peak_resident", 3e8, Verdict.IMPROVED, baseline=4e8, change=-0.25)
-    for change, stale in ((0.05, False), (-0.05, True)):
-        step = make_comparison("step_time", 0.04 * (1 + change), Verdict.INCONCLUSIVE, baseline=0.04, change=change)
-        found = remarks_on(make_result(verdict=Verdict.INCONCLUSIVE, comparisons=(step, memory)))
-        assert any("stale" in note for note in found) is stale
+    step = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, baseline=0.04, change=0.01)
+    for verdict, stale in ((Verdict.INCONCLUSIVE, False), (Verdict.IMPROVED, True)):
+        found = remarks_on(make_result(verdict=verdict, comparisons=(step, memory)))
+        assert any(note.endswith(STALE) for note in found) is stale
 
 
 MIB = 2**20
@@ -378,10 +367,13 @@ def search(found: BatchSize, memory_limit: int | None = 64 * MIB) -> Search:
     return Search(
         test="p/t.py::test_size[a]",
         training="ddp precision=bf16",
-        environment=CPU,
+        world_size=2,
+        environment_key="cpu",
         limit=8,
         memory_limit=memory_limit,
-        found=found,
+        size=found.size,
+        peak=found.peak,
+        tried=found.tried,
     )
 
 

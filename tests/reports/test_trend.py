@@ -10,7 +10,8 @@ from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryR
 from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.documents.schema import schema_of
-from pytest_ddpperf.reports.documents.trend import TrendsData, trend_document
+from pytest_ddpperf.reports.documents.trend import TrendsFile, trend_document
+from pytest_ddpperf.reports.files import document_text
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.trend import change_texts, changes_text, trend_table
 
@@ -182,19 +183,18 @@ def test_of_all_tests_those_that_changed_come_worst_first() -> None:
 def test_the_json_keeps_to_its_schema() -> None:
     counted, creep = trend([5, 9], COUNTED), trend([0.04 * 0.99**i for i in range(11)])
     loss = trend([0.5] * 8, replace(LOSS, steps=65))
-    document = json.loads(json.dumps(trend_document([STEP, counted, creep, loss], "step_time"), allow_nan=False))
-    jsonschema.validate(document, schema_of(TrendsData))
+    document = json.loads(document_text(trend_document([STEP, counted, creep, loss], "step_time")))
+    jsonschema.validate(document, schema_of(TrendsFile))
     first = document["trends"][0]
     assert [point["value"] for point in first["points"]] == [0.04] * 4 + [0.05] * 4
     (change,) = first["changes"]
-    assert (change["kind"], change["worse"], change["size"]) == ("step", True, pytest.approx(0.25))
-    assert (change["before"]["commit"], change["after"]["commit"]) == ("3" * 40, "4" * 40)
+    assert (change["kind"], change["size"]) == ("step", pytest.approx(0.25))
+    assert [first["points"][change[place]]["run"]["commit"] for place in ("before", "after")] == ["3" * 40, "4" * 40]
     assert document["trends"][1]["changes"][0]["evidence"] is None
-    assert [one["steps"] for one in document["trends"]] == [None, None, None, 65]
+    assert [one["benchmark"]["steps"] for one in document["trends"]] == [None, None, None, 65]
 
 
 def test_the_schema_is_strict() -> None:
-    document = trend_document([STEP], "step_time")
-    document["trends"][0]["points"][0]["more"] = 1
+    document = {**json.loads(document_text(trend_document([STEP], "step_time"))), "more": 1}
     with pytest.raises(jsonschema.ValidationError, match="more"):
-        jsonschema.validate(document, schema_of(TrendsData))
+        jsonschema.validate(document, schema_of(TrendsFile))

@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.two_runs import judged, two_runs
-from tests.factories import make_environment, make_launch, make_results_document
+from tests.factories import make_environment, make_launch, make_results_document, read_again
 from tests.reports.formats.test_html import data_of
 
 Make = Callable[..., Result]
@@ -29,10 +28,10 @@ PAUSES = ((0.010, 0.010, 0.010, 0.030),) * 3  # 15 ms on average
 
 
 @pytest.fixture
-def run(make_result: Make, make_comparison: Compare) -> Callable[..., ResultsData]:
+def run(make_result: Make, make_comparison: Compare) -> Callable[..., Run]:
     """A document of a benchmark with these steps of its launches, twice as fast as base."""
 
-    def made(launches: Sequence[tuple[float, ...]]) -> ResultsData:
+    def made(launches: Sequence[tuple[float, ...]]) -> Run:
         samples = tuple(sum(times) / len(times) for times in launches)
         metrics = (
             make_comparison("step_time", sum(samples) / len(samples), Verdict.NEW, samples=samples),
@@ -43,32 +42,32 @@ def run(make_result: Make, make_comparison: Compare) -> Callable[..., ResultsDat
         document: dict[str, Any] = json.loads(
             render(make_results_document([make_result(comparisons=metrics, measured={"launches": timed})], None))
         )
-        return read_as(ResultsData, document)
+        return read_again(document)
 
     return made
 
 
-def told(before: ResultsData, after: ResultsData) -> tuple[dict[str, tuple[str, str, str]], list[str]]:
+def told(before: Run, after: Run) -> tuple[dict[str, tuple[str, str, str]], list[str]]:
     """By metric both values and the change; and the notes but for the last one, on what an interval has."""
     table = two_runs(before, after)
     return {metric: (then, now, change) for _, metric, then, now, change in table.rows}, list(table.notes[:-1])
 
 
-def test_step_times_are_the_means_of_all_steps(run: Callable[..., ResultsData]) -> None:
+def test_step_times_are_the_means_of_all_steps(run: Callable[..., Run]) -> None:
     rows, notes = told(run(QUIET), run(PAUSES))
     assert rows["step_time"][:2] == ("10.0 ms", "15.0 ms")
     assert rows.keys() == {"step_time", "speedup", "peak_resident"}
     assert notes == []
 
 
-def test_a_page_draws_the_launches_of_both(run: Callable[..., ResultsData]) -> None:
+def test_a_page_draws_the_launches_of_both(run: Callable[..., Run]) -> None:
     charts = data_of(two_runs_page(run(PAUSES), run(QUIET)))["charts"]
     (steps,) = [chart for chart in charts if chart["title"] == "step_time by launch"]
     assert [(each["name"], each["y"]) for each in steps["series"]] == [("this run", [10] * 3), ("baseline", [15] * 3)]
     assert steps["x"]["name"] == "launch"
 
 
-def test_a_change_whose_interval_says_nothing_is_noisy(run: Callable[..., ResultsData]) -> None:
+def test_a_change_whose_interval_says_nothing_is_noisy(run: Callable[..., Run]) -> None:
     """Launches of 5 and 20 ms are 10 ms in the middle; a factor of 4 between two of them leaves any change open."""
     rows, _ = told(run(((0.005,), (0.020,))), run(((0.005,), (0.020,))))
     assert rows["step_time"][2] == "+0.0 % (noisy)"
@@ -90,7 +89,7 @@ BUSY = Health(cpu=CpuHealth(others=0.5, steal=0.0))
 def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
     make_result: Make, make_comparison: Compare, now: tuple[float, Health, float], verdict: Verdict
 ) -> None:
-    def made(time: float, health: Health, calls: float) -> ResultsData:
+    def made(time: float, health: Health, calls: float) -> Run:
         counts = Counts(
             totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={}
         )
@@ -103,7 +102,7 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
         environment = make_environment(recorded={"host": "here"})
         measured = {"launches": launches, "counts": counts, "environment": environment}
         result = make_result(comparisons=metrics, measured=measured)
-        return read_as(ResultsData, make_results_document([result], None))
+        return read_again(make_results_document([result], None))
 
     (result,) = judged(made(0.010, ALONE, 2.0), made(*now))
     assert result.verdict is verdict
@@ -118,18 +117,18 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
     ],
 )
 def test_a_second_run_without_times_is_what_it_says(
-    run: Callable[..., ResultsData], make_result: Make, now: Verdict, expected: Verdict
+    run: Callable[..., Run], make_result: Make, now: Verdict, expected: Verdict
 ) -> None:
     made: dict[str, Any] = json.loads(render(make_results_document([make_result(comparisons=())], None)))
     made["results"][0] |= {"verdict": now.value, "metrics": {}}
-    assert [each.verdict for each in judged(run(QUIET), read_as(ResultsData, made))] == [expected]
+    assert [each.verdict for each in judged(run(QUIET), read_again(made))] == [expected]
 
 
 @pytest.mark.parametrize(("tolerance", "expected"), [(0.2, Verdict.UNCHANGED), (0.015, Verdict.REGRESSED)])
 def test_the_tolerance_of_a_test_holds_for_two_runs(
     make_result: Make, make_comparison: Compare, tolerance: float, expected: Verdict
 ) -> None:
-    def document(nbytes: float) -> ResultsData:
+    def document(nbytes: float) -> Run:
         metrics = (
             make_comparison("step_time", 0.01, Verdict.NEW, samples=(0.01,) * 4, tolerance=tolerance),
             make_comparison("peak_resident", nbytes, Verdict.NEW, samples=(nbytes,) * 4),
@@ -138,7 +137,7 @@ def test_the_tolerance_of_a_test_holds_for_two_runs(
         made: dict[str, Any] = json.loads(
             render(make_results_document([make_result(comparisons=metrics, measured={"launches": timed})], None))
         )
-        return read_as(ResultsData, made)
+        return read_again(made)
 
     (result,) = judged(document(1e9), document(1.1e9))
     assert result["peak_resident"].verdict is expected

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map_only
 
+from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.training.trainer import set_tf32
@@ -78,6 +79,15 @@ def computed_alone(ctx: RankContext, function: Callable[..., Any], args: tuple[A
         return function(ctx.device, *args)
 
     return computed(ctx, without_rank, ())
+
+
+def refusal(function: Callable[[], object]) -> str | None:
+    """Why it was refused."""
+    try:
+        function()
+    except WorkloadError as error:
+        return str(error)
+    return None
 
 
 @pytest.fixture(scope="module")

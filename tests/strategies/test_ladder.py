@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.table import parallelise
+from tests.strategies.conftest import refusal
 
 if TYPE_CHECKING:
     from tests.strategies.conftest import Placement
@@ -298,12 +298,3 @@ def nothing_to_train(ctx: RankContext, strategy: str) -> int:
 @pytest.mark.slow
 def test_a_model_may_have_nothing_to_train(on_ranks: OnRanks, strategy: str) -> None:
     assert on_ranks(nothing_to_train, strategy) == (0, 0)
-
-
-def refusal(function: Callable[[], object]) -> str | None:
-    """Why it was refused."""
-    try:
-        function()
-    except WorkloadError as error:
-        return str(error)
-    return None

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.bucketed import _filled_in_order
@@ -20,6 +19,7 @@ from pytest_ddpperf.strategies.overlap_coalesced import _small_together
 from pytest_ddpperf.strategies.reducer import MB, Bucket, Reducer, Slot, packed
 from pytest_ddpperf.strategies.replicas import Trained, replicate
 from pytest_ddpperf.strategies.table import parallelise
+from tests.strategies.conftest import refusal
 
 FLOAT = 4  # bytes
 OnRanks = Callable[..., tuple[Any, ...]]
@@ -159,15 +159,6 @@ def test_buckets_are_sent_during_backward_from_the_second_step_on(launcher: Laun
     for first, second, third in launch(launcher, events_of_steps):
         assert first == ["first layer", "backward done", "send 108", "send 40"]  # it only noted the order
         assert second == third == ["send 108", "first layer", "send 40", "backward done"]
-
-
-def refusal(function: Callable[[], object]) -> str | None:
-    """Why it was refused."""
-    try:
-        function()
-    except WorkloadError as error:
-        return str(error)
-    return None
 
 
 def addresses(module: nn.Module) -> list[int]:

@@ -17,6 +17,7 @@ from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.replicas import whole
 from pytest_ddpperf.strategies.table import parallelise
+from tests.strategies.conftest import refusal
 
 if TYPE_CHECKING:
     from tests.strategies.conftest import Placement
@@ -100,15 +101,6 @@ def test_a_lazy_parameter_is_refused(on_ranks: OnRanks, strategy: str) -> None:
     assert set(on_ranks(refused_lazy, strategy)) == {
         "parameter weight has no shape yet: run one forward pass through a lazy module before model() gives it"
     }
-
-
-def refusal(function: Callable[[], object]) -> str | None:
-    """Why it was refused."""
-    try:
-        function()
-    except WorkloadError as error:
-        return str(error)
-    return None
 
 
 class Mixed(nn.Module):

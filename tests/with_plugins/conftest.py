@@ -11,6 +11,11 @@ from tests.factories import without_plugins
 Run = Callable[..., pytest.RunResult]
 
 
+@pytest.fixture(autouse=True)
+def _installed(other_plugins: None) -> None:
+    """Loads those that are installed."""
+
+
 @pytest.fixture
 def run_with(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the suite beside the plugin of this module; skips the test where it is not installed."""

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.run_file import read_run
+from pytest_ddpperf.reports.phrases import findings
 from tests.factories import without_plugins
 from tests.with_plugins.conftest import Run
 from tests.with_plugins.suites import COUNTED, STEP
@@ -31,8 +32,8 @@ def test_ranks_are_not_traced(inner: pytest.Pytester, run_with: Run) -> None:
     run = run_with(MODULE, "--cov=.", "--ddpperf-report=json:run.json")
     run.assert_outcomes(passed=1)
     assert missed(run) == 7  # the body of build, which runs on ranks
-    (result,) = read_results(inner.path / "run.json").results
-    assert not any("traced" in finding for finding in result.findings)
+    (result,) = read_run(inner.path / "run.json").results
+    assert not any("traced" in text for text in findings(result))
 
 
 @pytest.mark.slow  # what starts ranks is started anew
@@ -47,7 +48,7 @@ def test_ranks_are_traced_where_coverage_is_told_to_and_times_say_so(
     run = pytester.runpytest_subprocess("--cov=.", "--ddpperf-report=json:run.json")
     run.assert_outcomes(passed=2)
     assert missed(run) == 0
-    results = read_results(pytester.path / "run.json").results
-    told = [any("coverage traced the Python code" in finding for finding in result.findings) for result in results]
+    results = read_run(pytester.path / "run.json").results
+    told = [any("coverage traced the Python code" in text for text in findings(result)) for result in results]
     assert told == [False, True]
     assert results[0].verdict == "unchanged"  # what is counted is the same

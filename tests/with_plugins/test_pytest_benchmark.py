@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.run_file import read_run
 from tests.with_plugins.suites import COUNTED, STEP
 
 pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
@@ -82,7 +82,7 @@ def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: li
         outcomes(run, "SKIPPED")
         == {"test_off", "test_step", "test_both", "test_theirs", "test_plain", "test_ranks"} - passed
     )
-    ours = {result.test.rpartition("::")[2] for result in read_results(suite.path / "run.json").results}
+    ours = {result.test.rpartition("::")[2] for result in read_run(suite.path / "run.json").results}
     assert ours == passed & {"test_step", "test_both"}
 
 
@@ -100,9 +100,9 @@ def test_where_benchmarks_are_disabled_ours_only_count(suite: pytest.Pytester, o
     suite.makepyfile(test_suite=TIMED)
     run = suite.runpytest(*options, "--ddpperf-report=json:run.json")
     run.assert_outcomes(passed=timed, skipped=1 - timed)  # it asks for a time
-    (result,) = read_results(suite.path / "run.json").results
-    assert ("step_time" in result.metrics) == timed
-    assert "collective_calls" in result.metrics
+    (result,) = read_run(suite.path / "run.json").results
+    assert ("step_time" in result.measurement) == timed
+    assert "collective_calls" in result.measurement
     assert ("benchmarks are counted and not timed" in run.stdout.str()) != timed
 
 

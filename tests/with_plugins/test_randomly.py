@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.run_file import read_run
 from tests.with_plugins.conftest import Run
 from tests.with_plugins.suites import COUNTED
 
@@ -16,7 +16,7 @@ def test_step(ddpperf, calls):
     ddpperf.check(build_of(calls))
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [1])
 def test_ranks(ddpperf_group, number):
     assert ddpperf_group.run(lambda ctx: ctx.rank).values == (0, 1)
 """
@@ -33,7 +33,7 @@ def test_an_order_of_its_own_changes_no_result(inner: pytest.Pytester, run_with:
     first = run_with(MODULE, "-p", "no:randomly", "--ddpperf-save", *options)
     shuffled = run_with(MODULE, "--randomly-seed=1", *options)
     for run in (first, shuffled):
-        run.assert_outcomes(passed=6)
-    assert {result.verdict for result in read_results(inner.path / "run.json").results} == {"unchanged"}
+        run.assert_outcomes(passed=4)
+    assert {result.verdict for result in read_run(inner.path / "run.json").results} == {"unchanged"}
     assert sorted(order(first)) == sorted(order(shuffled))
     assert order(first) != order(shuffled)

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.run_file import read_run
+from pytest_ddpperf.reports.phrases import findings
 from tests.with_plugins.conftest import Run
 from tests.with_plugins.suites import COUNTED, STEP
 
@@ -57,9 +58,9 @@ def test_a_red_benchmark_stays_red_though_it_would_be_green_now(
     assert (run.parseoutcomes()["failed"], run.parseoutcomes()["rerun"]) == (1, 2)
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     run.stdout.fnmatch_lines(["Cause      all_reduce 1 -> 2 calls*", STANDS])
-    (result,) = read_results(inner.path / "run.json").results
+    (result,) = read_run(inner.path / "run.json").results
     assert result.verdict == "regressed"
-    assert not any("attempt" in finding for finding in result.findings)
+    assert not any("attempt" in text for text in findings(result))
     verdicts = re.findall(r'name="ddpperf custom w2 verdict" value="(\w+)"', (inner.path / "out.xml").read_text())
     assert verdicts == ["regressed"] * 3  # a test case for each attempt
 

@@ -50,9 +50,9 @@ class TrendChange:
     high: float
     earliest: int  # with 95 % confidence a step lies after this point and not after latest; of a creep: before, after
     latest: int
-    # How much worse the best change of the other kind fits, as a difference of the criterion, which is twice a log
-    # likelihood: above 10 there is little doubt.
-    evidence: float
+    # By how much the best change of the other kind fits worse, as a difference of the criterion, which is twice a
+    # logarithm of likelihood: above 10 there is little doubt.
+    evidence: float | None  # None for counts, which have no noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,11 @@ def change_points(values: Sequence[float], alpha: float = ALPHA) -> Fit:
 def exact_change_points(values: Sequence[float]) -> Fit:
     """Finds the changes of a series without noise, such as a count: every difference is a step."""
     steps = [(Shift(i, i + 1), new - old) for i, (old, new) in enumerate(pairwise(values)) if new != old]
-    return Fit(tuple(values), tuple(_change(shift, size, 0.0, shift, math.inf) for shift, size in steps), ())
+    return Fit(tuple(values), tuple(_change(shift, size, 0.0, shift, None) for shift, size in steps), ())
 
 
-def _change(shift: Shift, size: float, half: float, place: tuple[int, int], evidence: float) -> TrendChange:
-    """Builds a change whose interval reaches ``half`` to either side."""
+def _change(shift: Shift, size: float, half: float, place: tuple[int, int], evidence: float | None) -> TrendChange:
+    """A change whose interval reaches by ``half`` to either side."""
     return TrendChange(
         kind=shift.kind,
         before=shift.before,

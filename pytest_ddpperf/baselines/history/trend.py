@@ -83,7 +83,8 @@ def _trend(benchmark: Benchmark, recorded: Sequence[Entry], min_change: float, l
         by_commit.setdefault(entry.run.commit if clean else number, []).append(entry)
     commits = [*by_commit.values()][-(last or 0) :]
     scale = _analysis_scale(benchmark, [entry.value for commit in commits for entry in commit])
-    values = [_mean([scale.forward(entry.value) for entry in commit]) for commit in commits]
+    of_commits = ([scale.forward(entry.value) for entry in commit] for commit in commits)
+    values = [found[0] if min(found) == max(found) else fmean(found) for found in of_commits]  # the same: not rounded
     # A count that differs from step to step has noise.
     exact = benchmark.scale == "exact" and all(entry.gated for entry in recorded)
     fit = exact_change_points(values) if exact else change_points(values)
@@ -118,11 +119,6 @@ def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> _AnalysisS
         return _AnalysisScale(math.log, math.exp, from_log)
     typical = fmean(map(abs, values)) or 1.0
     return _AnalysisScale(float, float, lambda difference: difference / typical)
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Returns the mean, without rounding if all values are equal."""
-    return values[0] if min(values) == max(values) else fmean(values)
 
 
 def _point(

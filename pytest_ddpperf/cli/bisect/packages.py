@@ -10,6 +10,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import ClassVar
 
+from pytest_ddpperf.baselines.files import require_regular
 from pytest_ddpperf.cli.bisect.commits import Answer
 from pytest_ddpperf.errors import SettingError
 
@@ -32,6 +33,7 @@ def read_pins(file: Path, given: str) -> Pins:
         SettingError: the file cannot be read, or a line is no pin.
     """
     try:
+        require_regular(file)
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

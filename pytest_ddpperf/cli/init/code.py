@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _RUNNING = {"backward", "fit", "main", "train"}  # calls with which an assignment does more than to name something
+_NESTED = re.compile(r"\b[A-Z]\w*[a-z]\w*\.[A-Z]")  # Trainer.Config, whose use makes no Trainer
 _TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a script trains
 
 
@@ -38,10 +40,13 @@ class Module:
     relative: bool  # whether it imports by its place in a package, which a script does not have
 
 
-def read(file: Path, code: bytes) -> Module | None:
+def read(file: Path, text: bytes) -> Module | None:
     """Returns what a file of Python has, by its path from the root of the project; None of what is no Python."""
-    tree = _parsed(code)
-    if tree is None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of code that only looks wrong
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
         return None
     imports, relative = _imports(tree, file)
     tops = {target.partition(".")[0] for target in imports.values()}
@@ -62,17 +67,10 @@ def read(file: Path, code: bytes) -> Module | None:
         commands = guarded and bool(getattr(node, "decorator_list", ()))
         if commands or not names or (isinstance(node, ast.Assign) and _RUNNING & found.words):
             parts[""].add(found)
+    if not any(name.startswith("*") for name in parts):  # else any name may be one of another module
+        for code in parts.values():
+            code.uses = {used for used in code.uses if (top := used.partition(".")[0]) in tops or top in parts}
     return Module(parts=parts, relative=relative)
-
-
-def _parsed(code: bytes) -> ast.Module | None:
-    """The syntax tree of code; None of what is no Python, and no word on what only looks wrong."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
-        return None
 
 
 def _imports(tree: ast.Module, file: Path) -> tuple[dict[str, str], bool]:
@@ -103,26 +101,32 @@ def _names(node: ast.stmt) -> list[str]:
 
 def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST] = frozenset()) -> Code:
     """Returns what is kept of a node of the tree, without what is kept ``apart``."""
-    found, left = Code(), [node]
+    found, left, names, arguments = Code(), [node], set[str](), set[str]()
     while left:
         here = left.pop()
-        left += [each for each in ast.iter_child_nodes(here) if each not in apart]
         if dotted := _dotted(here):
-            top, dot, more = dotted.partition(".")
-            found.uses.add(imports.get(top, top) + dot + more)
+            names.add(dotted)
+            continue
+        left += [each for each in ast.iter_child_nodes(here) if each not in apart]
+        if isinstance(here, ast.arg):
+            arguments.add(here.arg)
         elif isinstance(here, ast.Constant) and here.value in _TEXTS:
             found.words.add(str(here.value))
         elif isinstance(here, ast.Call):
             called = getattr(here.func, "attr", getattr(here.func, "id", ""))
             found.words.add(called)
-            names = tuple(str(each.value) for each in here.args if isinstance(each, ast.Constant))
-            if called == "add_argument" and names:
-                found.options.insert(0, (names, _is_needed(names, here)))
+            words = tuple(str(each.value) for each in here.args if isinstance(each, ast.Constant))
+            if called == "add_argument" and words:
+                found.options.insert(0, (words, _is_needed(words, here)))
             elif called in {"Trainer", "Fabric"}:
                 values = [word.value for word in here.keywords if word.arg in {"devices", "num_nodes"}]
                 numbers = [each.value for each in values if isinstance(each, ast.Constant)]
                 named = math.prod(number for number in numbers if isinstance(number, int))
                 found.processes = max(found.processes, named)
+    for top, dot, more in (name.partition(".") for name in names):
+        used = imports.get(top, top) + dot + more
+        if top not in arguments and not _NESTED.search(used):
+            found.uses.add(used)
     return found
 
 
@@ -140,7 +144,8 @@ def _is_needed(names: Sequence[str], call: ast.Call) -> bool:
     words = {word.arg: word.value for word in call.keywords}
     if names[-1].startswith("-"):
         return getattr(words.get("required"), "value", False) is True
-    return getattr(words.get("nargs"), "value", None) not in {"?", "*"}
+    nargs = words.get("nargs")
+    return getattr(nargs, "attr", getattr(nargs, "value", None)) not in {"?", "*", "...", "REMAINDER"}
 
 
 class Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,14 +34,20 @@ _JOINING = re.compile(
     "init_process_group|init_distributed|init_device_mesh|DDP|FSDP|(Fully|Distributed).*Parallel|fully_shard|"
     "Accelerator|Fabric|auto_model|init_dist|RANK|LOCAL_RANK|WORLD_SIZE"
 )
-_STARTING = {"spawn", "start_processes", "notebook_launcher", "ddp_spawn"}  # what starts processes, which nobody sees
+# What starts processes, which nobody sees; the last one is of submitit.
+_STARTING = {"spawn", "start_processes", "notebook_launcher", "ddp_spawn", "AutoExecutor"}
 _OTHER_PURPOSE = re.compile(  # by a word of a script's name
-    r"(?:.*[\W_])?(?:(?:eval|convert|export|infer|generat|sampl|predict|bench|visual)[a-z]*|tests?|demo|megatron|tpu)"
-    r"(?:[\W_].*)?"
+    r"(?:.*[\W_])?(?:(?:eval|convert|export|infer|generat|sampl|predict|bench|visual)[a-z]*|tests?|demo|megatron|tpu|"
+    r"single_(?:device|gpu))(?:[\W_].*)?"
 )
+_NO_TRAINING = re.compile(r"(?:.*_)?(?:convert|export|infer|inference|generate|sample|predict|tests?)(?:_.*)?")
 # Code, and what names scripts.
-_LOOKED_AT = re.compile(r".*\.(?:py|sh|slurm|sbatch)|README.*|Makefile|justfile", re.DOTALL)
-_NAMED = re.compile(r"[\w./-]+\.py\b|-m +(\w+(?:\.\w+)+)")  # a file, or a module that Python runs
+_LOOKED_AT = re.compile(r".*\.(?:md|py|sh|slurm|sbatch)|README.*|Makefile|justfile|pyproject\.toml", re.DOTALL)
+# A file, a module that Python runs, or the function of a command. Here and below no letter is read twice.
+_NAMED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b|(?:-m +|= *[\"'])(\w+(?:\.\w+)+)")
+_STARTER = r"(?:python3?|torchrun|accelerate launch|deepspeed|srun) (?![^`\n]* --(?:help|eval|test)\b)"
+_COMMAND = re.compile(rf"(?:^|`)[ $]*((?:\w+=[^\s`]+ +)*{_STARTER}[^`\n]+)", re.MULTILINE)
+MOST_OF_COMMAND = 300  # letters that are shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +63,7 @@ class TrainingScript:
     joins: bool = False  # whether it trains on several ranks, as far as its code says
     starts: bool = False  # whether it starts processes of its own
     named: int = FAR  # parts of the path of the README or run script next to the root that names it
+    command: str = ""  # that starts it in a README or run script, behind the name of that file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,34 +81,40 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     """The project that holds a folder; files that are no Python are left out. ``chosen``: its only script."""
     root = project_root(folder)
     here = Path(os.path.relpath(folder, root))
-    named: dict[Path, int] = {}
-    modules = dict(_modules(root, named))
+    named: defaultdict[Path, int] = defaultdict(lambda: FAR)
+    commands: defaultdict[Path, str] = defaultdict(str)
+    modules = dict(_modules(root, named, commands))
     # Others call nothing when they are run.
     files = [file for file, module in modules.items() if module.parts[""].words]
     if chosen is not None:
         files = [Path(os.path.relpath(folder / chosen, root))]
         is_file = chosen.suffix == ".py" and (root / files[0]).is_file()
-        found = (modules.get(files[0]) or read(files[0], _code(root / files[0]))) if is_file else None
-        if found is None:
+        module = (modules.get(files[0]) or read(files[0], _code(root / files[0]))) if is_file else None
+        if module is None:
             raise SettingError(f"{chosen} is no file of Python: name a script that trains")
-        modules[files[0]] = found
+        modules[files[0]] = module
     program = Program(modules)
-    scripts = [_script(file, modules[file], program.reached(file), named.get(file, FAR)) for file in files]
-    if chosen is not None:
-        scripts = [replace(each, framework=each.framework or "torch") for each in scripts]
+    found = [_script(file, modules[file], program.reached(file)) for file in files]
+    scripts = [
+        replace(each, framework=each.framework or "torch", named=named[each.file], command=commands[each.file])
+        for each in found
+        if each.framework or chosen
+    ]
+    likely = [each for each in scripts if "train" in each.file.stem or not _NO_TRAINING.fullmatch(each.file.stem)]
     return Project(
         root=root,
         rooted=project_root(root / "tests") == root,
-        scripts=tuple(sorted((each for each in scripts if each.framework), key=lambda each: _likely(each, here))),
+        scripts=tuple(sorted(likely or scripts, key=lambda each: _likely(each, here))),
         installable=any((root / name).is_file() for name in ("pyproject.toml", "setup.py")),
         requirements=(root / "requirements.txt").is_file(),
     )
 
 
-def _modules(root: Path, named: dict[Path, int]) -> Iterator[tuple[Path, Module]]:
+def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> Iterator[tuple[Path, Module]]:
     """Each module of a project by its file, until those that were looked at have ``MOST_BYTES_OF_ALL``.
 
-    ``named`` gets the files that a README or a run script names, with the number of parts of the path of the first one.
+    ``named`` gets the files that a README or a run script names, with the number of parts of the path of the first one;
+    ``commands`` those that one starts, in words.
     """
     left = MOST_BYTES_OF_ALL
     for path in _files(root):
@@ -109,13 +123,21 @@ def _modules(root: Path, named: dict[Path, int]) -> Iterator[tuple[Path, Module]
         if left < 0:
             return
         if path.suffix != ".py":
-            depth = len(path.relative_to(root).parts)  # which grows from file to file
-            for found in _NAMED.finditer(code.decode(errors="replace")):
-                name = f"{found[1].replace('.', '/')}.py" if found[1] else found[0]
-                for folder in (path.parent, root):
-                    named.setdefault(Path(os.path.relpath(folder / name, root)), depth)
+            where, text = path.relative_to(root), re.sub(r"\\[ \t]*\n\s*", "", code.decode(errors="replace"))
+            for each in _named(text, path.parent, root) if path.suffix != ".md" or path.stem == "README" else ():
+                named.setdefault(each, len(where.parts))  # which grows from file to file
+            for command in _COMMAND.findall(text):
+                for each in _named(command, path.parent, root):
+                    commands.setdefault(each, f"{where} starts it by: {command[:MOST_OF_COMMAND].strip()}")
         elif (module := read(path.relative_to(root), code)) is not None:
             yield path.relative_to(root), module
+
+
+def _named(text: str, folder: Path, root: Path) -> Iterator[Path]:
+    """The files that a text in a folder may mean, from the root."""
+    for found in _NAMED.finditer(text):
+        name = f"{found[1].replace('.', '/')}.py" if found[1] else found[0]
+        yield from (Path(os.path.relpath(base / name, root)) for base in (folder, root))
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -124,7 +146,7 @@ def _files(root: Path) -> Iterator[Path]:
     while folders and files > 0 and left > 0:
         entries = _entries(folders.pop(0), min(left, MOST_IN_FOLDER))
         left -= len(entries)
-        found = [Path(entry) for entry in entries if _LOOKED_AT.fullmatch(entry.name) and _is_file(entry.path)][:files]
+        found = [Path(entry) for entry in entries if _LOOKED_AT.fullmatch(entry.name) and os.path.isfile(entry)][:files]  # noqa: PTH113
         files -= len(found)
         yield from (file for file in found if not file.name.startswith("test_"))
         folders += [
@@ -132,7 +154,7 @@ def _files(root: Path) -> Iterator[Path]:
             for entry in entries
             if entry.is_dir(follow_symlinks=False)
             and not _NOT_CODE.fullmatch(entry.name)
-            and not _is_file(f"{entry.path}/pyvenv.cfg")
+            and not os.path.isfile(f"{entry.path}/pyvenv.cfg")  # noqa: PTH113 - a Path raises if nobody may look
         ]
 
 
@@ -143,11 +165,6 @@ def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
             return sorted(itertools.islice(entries, most), key=lambda entry: entry.name)
     except OSError:
         return []
-
-
-def _is_file(path: str) -> bool:
-    """Returns whether there is such a file; False if nobody may look, too."""
-    return os.path.isfile(path)  # noqa: PTH113 - which raises
 
 
 def _code(file: Path) -> bytes:
@@ -164,7 +181,8 @@ def _framework(code: Code) -> str:
     """Returns what code trains with, by what it uses and calls; empty if it does not train."""
     tops, called = {name.partition(".")[0] for name in code.uses}, code.words
     trainers = {top for name in code.uses if name.endswith("Trainer") and (top := name.partition(".")[0])}
-    if "LightningCLI" in called or (tops & _LIGHTNING and "fit" in called):
+    fits = "fit" in called and ("Fabric" not in called or trainers & _LIGHTNING)  # or it is a function of their own
+    if "LightningCLI" in called or (tops & _LIGHTNING and fits):
         return "lightning"
     for library in ("trl", "transformers"):
         if library in trainers and "train" in called:
@@ -176,7 +194,7 @@ def _framework(code: Code) -> str:
     return ""
 
 
-def _script(file: Path, module: Module, code: Code, named: int) -> TrainingScript:
+def _script(file: Path, module: Module, code: Code) -> TrainingScript:
     """A file that gets to this code as a script; without a framework if it does not train."""
     framework = _framework(code)
     longer: dict[str, str] = {}  # an option by its name without - and _
@@ -199,7 +217,6 @@ def _script(file: Path, module: Module, code: Code, named: int) -> TrainingScrip
         needs=tuple(needs),
         joins=framework not in {"", "torch"} or any(map(_JOINING.fullmatch, code.words)),
         starts=bool(code.words & _STARTING),
-        named=named,
     )
 
 
@@ -209,4 +226,4 @@ def _likely(script: TrainingScript, here: Path) -> tuple[bool | int | str, ...]:
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
     odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))
     facts = (not script.file.is_relative_to(here), odd, not script.joins, script.starts, bool(script.needs))
-    return *facts, script.named, name, len(script.file.parts), str(script.file)
+    return *facts, script.named, name, len(script.file.parts), len(str(script.file)), str(script.file)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import distribution
 from pathlib import Path
+from textwrap import wrap
 from types import MappingProxyType
 
 from pytest_ddpperf.against.git import GitError, top_folder
@@ -17,6 +18,7 @@ from pytest_ddpperf.cli.init.project import Project, TrainingScript
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.lines import printable
 
+WIDTH = 110  # of a comment
 STEPS = 20  # that a launch times, where nobody knows how long a script trains
 CI_FOLDERS: Mapping[str, str] = MappingProxyType({"github": ".github/workflows", "gitlab": ".gitlab"})
 _NAMES = {"trl": "TRL", "fabric": "Fabric", "lightning": "Lightning", "accelerate": "Accelerate"}  # of frameworks
@@ -67,6 +69,7 @@ def found_lines(project: Project) -> list[str]:
     lines = [f"{file} trains with {_NAMES.get(script.framework, script.framework)}: the test runs it as it is"]
     if needs:
         lines = [f"{file} trains, and does not run without {needs}: give that behind its name in the test"]
+    lines += [script.command] * bool(script.command)
     if script.starts:
         lines.append(f"{file} can start processes of its own, whose steps are not seen: have it train under torchrun")
     if others:
@@ -80,9 +83,9 @@ def test_text(project: Project, folder: Path) -> str:
     if not project.scripts:
         return _HEAD + _WORKLOAD
     script = project.scripts[0]
+    lines = (line for remark in _script_remarks(script) for line in wrap(printable(remark), WIDTH))
     return _HEAD + _SCRIPT.format(
-        remarks="".join(f"    # {printable(line)}\n" for line in _script_remarks(script)),
-        call=", ".join(_arguments(script, project, folder)),
+        remarks="".join(f"    # {line}\n" for line in lines), call=", ".join(_arguments(script, project, folder))
     )
 
 
@@ -138,21 +141,17 @@ def _script_remarks(script: TrainingScript) -> list[str]:
         lines.append(
             "world_size is the number of processes of Trainer(devices=..., num_nodes=...) or Fabric: keep them equal."
         )
+    lines += [script.command] * bool(script.command)
     if not script.joins:
         lines.append("world_size=1: no call in the script joins a process group; leave it out if the script has one.")
     return lines
 
 
 def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[str]:
-    path = _path(script, project, folder)
+    path = (script.file if project.rooted else Path(os.path.relpath(script.file, folder))).as_posix()
     literal = json.dumps(path, ensure_ascii=False) if path.isprintable() else repr(path)
     single = script.framework in _LIGHTNING
     devices = (script.devices, "2") if single and script.devices else ()
     words = [literal, *(word if word.isdecimal() else f'"{word}"' for word in (*script.longer, *devices))]
     ranks = [f"world_size={2 if devices else script.processes}"] * (single or not script.joins)
     return [f"Script({', '.join(words)})", *ranks, *([] if script.longer else [f"steps={STEPS}"])]
-
-
-def _path(script: TrainingScript, project: Project, folder: Path) -> str:
-    """The path of a script as a test in a folder names it: from pytest's root, where pytest finds that."""
-    return script.file.as_posix() if project.rooted else Path(os.path.relpath(script.file, folder)).as_posix()

@@ -57,6 +57,7 @@ class Cluster:
         self._opened: dict[tuple[int, int], Link] = {}
         self._numbers = itertools.count()
         self._news = threading.Condition()
+        self._asking = threading.Lock()  # of who waits for an agent's answer: another may not read it
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
         self._stores: set[int] = set()
         self._known: frozenset[str] = frozenset()  # addresses; any until all have come
@@ -145,8 +146,9 @@ class Cluster:
     def opened(self, node: Node, preload: Sequence[str], redirection: Redirection | None) -> Link:
         """A link to a new launcher of a node, with the arguments of ``Agent.open``."""
         key = node.number, next(self._numbers)
-        node.link.ask(Agent.open, key[1], preload, redirection)
-        with self._news:  # not its answer: other threads may wait for theirs over the same link
+        with self._asking:
+            node.link.ask(Agent.open, key[1], preload, redirection).answer(_OPEN_SECONDS)
+        with self._news:
             if not self._news.wait_for(lambda: key in self._opened, _OPEN_SECONDS):
                 raise LinkEnded(f"{node.link.name} did not answer within {_OPEN_SECONDS:.0f} s")
             link = self._opened.pop(key)
@@ -166,7 +168,7 @@ class Cluster:
         def ended() -> dict[str, CpuHealth]:
             found = {node.link.name: CpuHealth() for node in watched}
             for node in watched:
-                with contextlib.suppress(LaunchError):
+                with self._asking, contextlib.suppress(LaunchError):
                     found[node.link.name] = node.link.ask(Agent.health).answer(_PING_SECONDS)
             return found
 
@@ -175,7 +177,8 @@ class Cluster:
     @property
     def lost(self) -> str:
         """Returns which agent is gone; empty while all are there."""
-        return next(filter(None, (_end_of(node.link) for node in self.nodes)), "")
+        with self._asking:
+            return next(filter(None, (_end_of(node.link) for node in self.nodes)), "")
 
     def close(self, status: int, *, first: bool = False) -> None:
         """End all tasks with this exit status; with ``first`` they wait until this process has ended.

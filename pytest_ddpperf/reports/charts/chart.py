@@ -14,8 +14,8 @@ from pytest_ddpperf.units import scale
 CUT = "An interval that ends at the edge goes on beyond it."  # where a view cuts one
 _NEAR = 0.4  # of the highest value: 0 is shown where the lowest one is below that
 _AROUND = 0.06  # of what an axis shows: free to either side
-Style = Literal["lines", "points", "stacked"]
-"""Points of a series joined by a line, or each for itself; or the series' amounts upon each other at each place."""
+Style = Literal["lines", "points"]
+"""Points of a series joined by a line, or each for itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChartSeries:
-    """Points that belong together; in a ``stacked`` chart the amounts of one part, which may be below 0.
+    """Points that belong together.
 
     ``of`` is the name of the series that a reference belongs to; empty for one of all series.
     """
@@ -117,13 +117,10 @@ def view_of(chart: Chart) -> View:
 
 
 def in_units(chart: Chart) -> Chart:
-    """The chart with its numbers in the units in which both axes read well; of what is stacked, in that of the sums."""
+    """The chart with its numbers in the units in which both axes read well."""
     values = [(each.x, each.y) for series in chart.series for each in series.points]
-    ys = [y for _, y in values]
-    if chart.style == "stacked":
-        ys = [sum(y for x, y in values if x == place) for place in {x for x, _ in values}]
     by_x = scale([x for x, _ in values] if chart.x.unit else [], chart.x.unit or "1")
-    by_y = scale(ys, chart.y.unit or "1")
+    by_y = scale([y for _, y in values], chart.y.unit or "1")
 
     def value(y: float | None) -> float | None:
         return None if y is None else y / by_y.factor

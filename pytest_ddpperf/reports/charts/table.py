@@ -1,21 +1,23 @@
-"""The charts of a results document: a new one is a function and a row."""
+"""The charts of a run: a new one is a function and a row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.charts import of_benchmark, of_run
 from pytest_ddpperf.reports.charts.chart import Chart, filled
-from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
+from pytest_ddpperf.reports.lines import full_name
 
 
-def _of_each(make: Callable[[ResultData], Iterator[Chart]]) -> Callable[[ResultsData], Iterator[Chart]]:
+def _of_each(make: Callable[[Result], Iterator[Chart]]) -> Callable[[Run], Iterator[Chart]]:
     """The charts of each benchmark, with its name and its place."""
 
-    def charts(document: ResultsData) -> Iterator[Chart]:
-        for i, result in enumerate(document.results):
-            name = f"{result.test} {result.name} w{result.world_size}"
+    def charts(run: Run) -> Iterator[Chart]:
+        for i, result in enumerate(run.results):
+            name = full_name(result)
             yield from (
                 replace(chart, benchmarks=(i,), subject=f"{name} {chart.subject}".rstrip()) for chart in make(result)
             )
@@ -23,7 +25,7 @@ def _of_each(make: Callable[[ResultData], Iterator[Chart]]) -> Callable[[Results
     return charts
 
 
-CHARTS: Mapping[str, Callable[[ResultsData], Iterator[Chart]]] = {
+CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
     "speedup": of_run.speedup,
     "efficiency": of_run.efficiency,
     "rank_throughput": of_run.rank_throughput,
@@ -32,15 +34,13 @@ CHARTS: Mapping[str, Callable[[ResultsData], Iterator[Chart]]] = {
     "launches": _of_each(of_benchmark.launches),
     "memory": _of_each(of_benchmark.memory),
     "memory_phases": _of_each(of_benchmark.memory_phases),
-    "phases": of_run.phases,
-    "phase_change": _of_each(of_benchmark.phase_change),
     "bucket_sizes": of_run.bucket_sizes,
     "convergence": of_run.convergence,
     "epoch_time": of_run.epoch_time,
 }
-"""What makes the charts of each kind; none if the document has no data for it."""
+"""What makes the charts of each kind; none if the run has no data for it."""
 
 
-def charts_of(document: ResultsData) -> tuple[Chart, ...]:
-    """All charts of a document that have data, in the order of ``CHARTS``."""
-    return tuple(replace(chart, kind=kind) for kind, make in CHARTS.items() for chart in filled(make(document)))
+def charts_of(run: Run) -> tuple[Chart, ...]:
+    """All charts of a run that have data, in the order of ``CHARTS``."""
+    return tuple(replace(chart, kind=kind) for kind, make in CHARTS.items() for chart in filled(make(run)))

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from pytest_ddpperf.baselines.document import Document, struct_of
+from pytest_ddpperf.reports.documents.entries import JsonEntry
 
 
-def schema_of(document: type[Document]) -> dict[str, Any]:
+def schema_of(document: type[JsonEntry]) -> dict[str, Any]:
     """Returns the JSON schema of a document."""
-    schema = msgspec.json.schema(struct_of(document, read=False))
-    kinds = [Document]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-        properties = schema["$defs"].get(kind.__name__, {}).get("properties", {})
-        words = [_words_of(record) for record in kind.words_from] if properties else []
-        for name in properties.keys() & kind.fields.keys():
-            field = kind.fields[name][1]
-            attribute = field.source if field.source and isinstance(field.source, str) else name
-            known = (each[last] for each in words if (last := attribute.rpartition(".")[2]) in each)
-            properties[name].setdefault("description", field.description or next(known, ""))
+    schema = msgspec.json.schema(document)
+    for kind in kinds_of(document, set()):
+        words: dict[str, str] = {}
+        for record in (*getattr(kind, "words_from", ()), kind):
+            words |= _words_of(record)
+        names = {} if is_dataclass(kind) else {one.encode_name: one.name for one in msgspec.structs.fields(kind)}
+        for name, field in schema["$defs"][kind.__name__]["properties"].items():
+            field.setdefault("description", words.get(names.get(name, name), ""))
     return schema
+
+
+def kinds_of(hint: Any, known: set[Any]) -> Iterator[Any]:
+    """The kinds of objects in a type."""
+    inner = get_args(hint)
+    if (is_dataclass(hint) or isinstance(hint, msgspec.StructMeta)) and hint not in known:
+        known.add(hint)
+        yield hint
+        inner = tuple(get_type_hints(hint, include_extras=True).values())
+    for each in inner:
+        yield from kinds_of(each, known)
 
 
 def _words_of(record: type) -> dict[str, str]:
@@ -32,7 +42,7 @@ def _words_of(record: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in [each for each in reversed(record.__mro__) if each.__module__ == record.__module__]:
         found |= {name: of.__doc__ or "" for name, of in vars(base).items() if isinstance(of, property)}
-        found |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(base), re.MULTILINE))
+        found |= dict(re.findall(r"^    (\w+): .*?  # (?!type: )(.+)$", inspect.getsource(base), re.MULTILINE))
         found |= dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(base) or "", re.MULTILINE))
     first = {name: " ".join(text.partition("\n\n")[0].split()) for name, text in found.items()}
     told = {name: text.removeprefix("Returns ").removesuffix(".") for name, text in first.items()}

@@ -11,15 +11,14 @@ from typing import Any, TypeAlias
 
 from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.reports.documents.reading import full_name, results_of
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.findings import words_of_note
-from pytest_ddpperf.reports.lines import printable
+from pytest_ddpperf.reports.lines import full_name, printable
 from pytest_ddpperf.reports.phrases import change_text
 from pytest_ddpperf.units import significant
 
 _NAME = 1024  # characters of a name that Bencher takes
-_OfBenchmark: TypeAlias = "Callable[[Result, ResultsData], Any]"
+_OfBenchmark: TypeAlias = "Callable[[Result, Run], Any]"
 _BENCHMARK: Mapping[str, _OfBenchmark] = {
     "test": lambda result, _: result.test,
     "name": lambda result, _: result.name,
@@ -27,8 +26,8 @@ _BENCHMARK: Mapping[str, _OfBenchmark] = {
     "mode": lambda result, _: result.measurement.mode,
     "world_size": lambda result, _: result.measurement.world_size,
     "launches": lambda result, _: len(result.measurement.launches),
-    "commit": lambda _, document: document.commit,
-    "date": lambda _, document: document.date,
+    "commit": lambda _, run: run.commit,
+    "date": lambda _, run: run.date,
     "benchmark_verdict": lambda result, _: result.verdict.value,
 }
 _METRIC: Mapping[str, Callable[[Comparison], Any]] = {
@@ -51,7 +50,7 @@ _METRIC: Mapping[str, Callable[[Comparison], Any]] = {
 }
 
 
-def bencher(document: ResultsData) -> str:
+def bencher(run: Run) -> str:
     """Bencher's metric format, for its adapter ``json``: gated metrics, each a measure of its name, in base units."""
     measured = {
         printable(full_name(result))[-_NAME:]: {
@@ -59,7 +58,7 @@ def bencher(document: ResultsData) -> str:
             for comparison in result.comparisons
             if comparison.gated and math.isfinite(comparison.series.value)
         }
-        for result in results_of(document)
+        for result in run.results
     }
     return json.dumps({name: metrics for name, metrics in measured.items() if metrics}, indent=2) + "\n"
 
@@ -70,20 +69,20 @@ def _metric(comparison: Comparison) -> dict[str, float]:
     return {"value": comparison.series.value, **{name: end for name, end in ends.items() if math.isfinite(end)}}
 
 
-def smaller_is_better(document: ResultsData) -> str:
+def smaller_is_better(run: Run) -> str:
     """``customSmallerIsBetter`` of github-action-benchmark: gated times, bytes and counts."""
-    return _list(document, "lower")
+    return _list(run, "lower")
 
 
-def bigger_is_better(document: ResultsData) -> str:
+def bigger_is_better(run: Run) -> str:
     """``customBiggerIsBetter`` of github-action-benchmark: gated rates, and speedups and efficiencies."""
-    return _list(document, "higher")
+    return _list(run, "higher")
 
 
-def _list(document: ResultsData, better: Better) -> str:
+def _list(run: Run, better: Better) -> str:
     values = [
         _value(result, comparison)
-        for result in results_of(document)
+        for result in run.results
         for comparison in result.comparisons
         if comparison.series.better == better and comparison.gated and math.isfinite(comparison.series.value)
     ]
@@ -104,7 +103,7 @@ def _value(result: Result, comparison: Comparison) -> dict[str, Any]:
     return {**facts, "range": " .. ".join(map(significant, ends))}
 
 
-def comma_separated(document: ResultsData) -> str:
+def comma_separated(run: Run) -> str:
     """A row for each metric of each benchmark, with all digits; one without metrics has a row of its own.
 
     Benchmarks differ in their metrics, and each metric has ten figures: a row for each keeps the columns the same from
@@ -113,8 +112,8 @@ def comma_separated(document: ResultsData) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*_BENCHMARK, *_METRIC])
-    for result in results_of(document):
-        facts = [_cell(column(result, document)) for column in _BENCHMARK.values()]
+    for result in run.results:
+        facts = [_cell(column(result, run)) for column in _BENCHMARK.values()]
         for comparison in result.comparisons:
             writer.writerow([*facts, *(_cell(column(comparison)) for column in _METRIC.values())])
         if not result.comparisons:

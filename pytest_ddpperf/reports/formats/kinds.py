@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest, instead
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.flat import bencher, bigger_is_better, comma_separated, smaller_is_better
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.latex import latex
@@ -22,7 +22,7 @@ class Kind:
 
     name: str  # of the option of ``ddpperf report``, and in ``--ddpperf-report=KIND:FILE``
     help: str  # what it is, and for whom
-    render: Callable[[ResultsData], str]  # the text of the file
+    render: Callable[[Run], str]  # the text of the file
 
 
 KINDS: Mapping[str, Kind] = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pytest_ddpperf.reports.documents.reading import results_of
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import NOTHING
@@ -32,12 +31,11 @@ _ESCAPES: Mapping[str, str] = {
 _SPECIAL = re.compile("|".join(map(re.escape, _ESCAPES)))
 
 
-def latex(document: ResultsData) -> str:
+def latex(run: Run) -> str:
     """A ``tabular`` with the rules of booktabs: a row for each benchmark, the worst first."""
-    results = results_of(document)
-    if not results:
+    if not run.results:
         return "% no benchmark was judged\n"
-    table = benchmark_table(worst_first(results))
+    table = benchmark_table(worst_first(run.results))
     numbers = len(table.headers) - table.left - table.right
     lines = [
         r"% needs \usepackage{booktabs}",

@@ -7,12 +7,17 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN
-from pytest_ddpperf.reports.documents.reading import facts_line, results_of
-from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.lines import printable
-from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.overall import common_text, headline, overall_lines
-from pytest_ddpperf.reports.remarks import all_findings, reasons, undecided_lines
+from pytest_ddpperf.reports.documents.entries import Run
+from pytest_ddpperf.reports.lines import names_of, printable
+from pytest_ddpperf.reports.remarks import (
+    all_findings,
+    common_text,
+    facts_line,
+    headline,
+    overall_lines,
+    reasons,
+    undecided_lines,
+)
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count
@@ -29,14 +34,14 @@ _LINKS = re.compile(r"([@#](?=\w)|://|www\.)", re.IGNORECASE)  # what GitHub lin
 _DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 
 
-def markdown(document: ResultsData) -> str:
+def markdown(run: Run) -> str:
     """What became worse and why, then all benchmarks, folded; names are shown as they are, whatever they hold."""
-    results = worst_first(results_of(document))
+    results = worst_first(run.results)
     red = sorted((result for result in results if result.red), key=lambda result: -result.severity)
     named = list(zip(names_of(results), results, strict=True))
     blocks = [MARK, f"## ddpperf: {plain(headline(results))}"]
-    if document.interrupted:
-        blocks.append(f"The run ended before all its tests had run: {plain(document.interrupted)}")
+    if run.interrupted:
+        blocks.append(f"The run ended before all its tests had run: {plain(run.interrupted)}")
     for result in red[:_TOLD]:
         lines = [f"- {plain(line)}" for line in reasons(result)]
         blocks.append("\n".join([f"**{result.verdict.value}**: {code(f'{result.test} {result.name}')}", "", *lines]))
@@ -48,11 +53,11 @@ def markdown(document: ResultsData) -> str:
         title = "All" if number <= most else f"{most} of"
         blocks += [
             "\n".join(f"- {plain(line)}" for line in undecided_lines(named)[:_UNDECIDED]),
-            *map(plain, (*common_text(results, slower=False), *overall_lines(results))),
+            *map(plain, (*common_text(run.common_change), *overall_lines(results))),
             _folded(f"{title} {format_count(number, 'benchmark')}", markdown_table(benchmark_table(shown))),
             _remarks(results),
         ]
-        blocks.append(plain(facts_line(document, results)))
+        blocks.append(plain(facts_line(run)))
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 

@@ -6,50 +6,46 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.diagnosis import CAUSES
-from pytest_ddpperf.reports.documents.reading import facts_line, results_of
-from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
+from pytest_ddpperf.reports.calls import advice_table, predictions_table
+from pytest_ddpperf.reports.diagnosis import CAUSES, advice_text, cause_text, diagnosis_text
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.lines import INDENT, printable
-from pytest_ddpperf.reports.overall import headline
 from pytest_ddpperf.reports.phrases import findings
-from pytest_ddpperf.reports.predictions import advice_table, predictions_table
-from pytest_ddpperf.reports.remarks import reasons
+from pytest_ddpperf.reports.remarks import facts_line, headline, reasons
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import render
 
 _TITLE = "Performance report"
 
 
-def performance_report(document: ResultsData) -> str:
+def performance_report(run: Run) -> str:
     """All benchmarks in a table; then each with its verdict, its bottleneck and what would make its step faster.
 
     Steps that were predicted and ways to train follow.
     """
-    results = results_of(document)
-    data = {id(result): each for result, each in zip(results, document.results, strict=True)}
-    ordered = worst_first(results)
-    ended = [f"the run ended before all its tests had run: {document.interrupted}"] if document.interrupted else []
-    facts = [facts_line(document, results)] if results else []
+    ordered = worst_first(run.results)
+    ended = [f"the run ended before all its tests had run: {run.interrupted}"] if run.interrupted else []
+    facts = [facts_line(run)] if ordered else []
     head = [_TITLE, "=" * len(_TITLE), *map(printable, (*facts, *ended))]
-    blocks = ["\n".join(head), headline(results)]
+    blocks = ["\n".join(head), headline(ordered)]
     if ordered:
         blocks.append(render(benchmark_table(ordered)))
-    blocks += ["\n".join(_benchmark(result, data[id(result)])) for result in ordered]
-    if document.predictions:
-        blocks.append(render(predictions_table(document.predictions)))
-    blocks += [f"{printable(advice.test)}\n{render(advice_table(advice))}" for advice in document.advice]
+    blocks += ["\n".join(_benchmark(result)) for result in ordered]
+    if run.predictions:
+        blocks.append(render(predictions_table(run.predictions)))
+    blocks += [f"{printable(advice.test)}\n{render(advice_table(advice))}" for advice in run.advice]
     return "\n\n".join(blocks) + "\n"
 
 
-def _benchmark(result: Result, data: ResultData) -> Sequence[str]:
+def _benchmark(result: Result) -> Sequence[str]:
     """Returns what is known of one benchmark, a line each."""
-    name, found = printable(f"{result.test} {result.name}"), data.diagnosis
-    advice = [] if found is None else [f"{number}. {each.text}" for number, each in enumerate(found.advice, 1)]
+    name, found = printable(f"{result.test} {result.name}"), result.step.diagnosis
+    advice = [] if found is None else [f"{number}. {advice_text(each)}" for number, each in enumerate(found.advice, 1)]
     unknown = [] if found is None else ["none: no change is known that would make its step faster"]
     parts = {
         "": reasons(result),
-        "bound by": [] if found is None else [found.text],
-        "causes": [] if found is None else [f"{CAUSES[c.bottleneck]}: {c.text}" for c in found.causes],
+        "bound by": [] if found is None else [diagnosis_text(found)],
+        "causes": [] if found is None else [f"{CAUSES[c.bottleneck]}: {cause_text(c)}" for c in found.causes],
         "recommendations": advice or unknown,
         "notes": [] if result.verdict is Verdict.BROKEN else list(findings(result)),
     }

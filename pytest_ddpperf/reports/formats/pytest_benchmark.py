@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.reading import full_name, results_of
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
+from pytest_ddpperf.reports.lines import full_name
 
 _VERSION = "5.0.0"  # of pytest-benchmark, whose files these are like
 _TUKEY = 1.5  # interquartile ranges beyond the quartiles: what lies further out is an outlier
 
 
-def pytest_benchmark(document: ResultsData) -> str:
+def pytest_benchmark(run: Run) -> str:
     """A file as ``--benchmark-json`` writes it, of the benchmarks whose steps were timed."""
-    environment = document.environment
+    environment = run.environment
     recorded = {} if environment is None else environment.recorded
     system, _, release = recorded.get("kernel", "").partition(" ")
     content = {
@@ -30,23 +30,23 @@ def pytest_benchmark(document: ResultsData) -> str:
             "cpu": {} if environment is None else {"brand_raw": environment.cpu_model, "count": environment.cores},
         },
         "commit_info": {
-            "id": document.commit or "unknown",
-            "time": document.commit_date,
-            "dirty": document.dirty,
-            "branch": document.branch or "(unknown)",
+            "id": run.commit or "unknown",
+            "time": run.commit_date,
+            "dirty": run.dirty,
+            "branch": run.branch or "(unknown)",
         },
-        "benchmarks": entries(document),
-        "datetime": document.date or "",
+        "benchmarks": entries(run),
+        "datetime": run.date or "",
         "version": _VERSION,
     }
     return json.dumps(content) + "\n"  # there may be a million rounds
 
 
-def entries(document: ResultsData, *, data: bool = True) -> list[dict[str, Any]]:
+def entries(run: Run, *, data: bool = True) -> list[dict[str, Any]]:
     """Each benchmark whose steps were timed as an entry of such a file; ``data``: with the time of each step."""
     timed = (
         (result, [time for launch in result.measurement.launches for time in launch.step_times])
-        for result in results_of(document)
+        for result in run.results
     )
     return [_entry(result, times, data=data) for result, times in timed if times]
 

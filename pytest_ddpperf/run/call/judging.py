@@ -62,7 +62,9 @@ class JudgedRun(BenchmarkRun):
     _beside_baseline = False  # whether the reference is the commit of the stored baselines
 
     def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
-        """Verifies, measures and judges; lists the results, then fails the test if the worst verdict requires it."""
+        """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must."""
+        from pytest_ddpperf.analysis.diagnosis import analysis_of
+
         __tracebackhide__ = True
         if self._paired is not None:
             derive = gated_if_paired(derive)
@@ -85,7 +87,7 @@ class JudgedRun(BenchmarkRun):
             raise told from error.__cause__
         results = self._with_profiles(results)
         spent = self._spent()
-        results = tuple(replace(result, spent=spent) for result in results)
+        results = tuple(replace(one, spent=spent, step=analysis_of(one.measurement)) for one in results)
         measured = tuple(result.measurement for result in results)
         self._tell_measured([each for each in measured if not each.unfit])
         failing = () if self.settings.accepting else self.settings.failing

@@ -109,6 +109,9 @@ class VerbCall:
         for word in way.settings:
             if not KNOBS[word].training and word not in PLACES:
                 raise SettingError(f"{where}: {word} holds for all ways; give it as {verb}(..., {word}=...)")
+        if settings.env:
+            variables = dict(self.settings.env or ()) | dict(settings.env)
+            settings = replace(settings, env=tuple(sorted(variables.items())))
         require_consistent(settings)
         return replace(
             self,

@@ -15,8 +15,8 @@ from pytest_ddpperf.analysis.traces.clocks import align, merged_trace
 from pytest_ddpperf.analysis.traces.difference import difference
 from pytest_ddpperf.analysis.traces.reading import RankTrace, rank_in_name, read_trace
 from pytest_ddpperf.errors import TraceError
-from pytest_ddpperf.reports.files import writing_into
-from pytest_ddpperf.reports.names import file_stem
+from pytest_ddpperf.reports.files import write_text, writing_into
+from pytest_ddpperf.reports.lines import file_stem
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.traces import alignment_line, difference_table, summary_table
 from pytest_ddpperf.run.call.variant import Variant
@@ -70,21 +70,21 @@ def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Ite
     if missing:
         yield f"the traces of ranks {', '.join(missing)} are on other nodes, in a folder of the same name"
     group = read_group(name, there)
-    yield merge(group, merged)
+    yield merge(group, merged, KNOBS["profile"].option)
     yield render(summary_table(name, group.traces))
     if beside and not missing and all(file.is_file() for file in others):
         found = difference(read_group(beside, others).traces, group.traces)
         yield f"A: the reference; B: this checkout\n{render(difference_table(found, MOST_CHANGES))}"
 
 
-def merge(group: TracedGroup, file: Path) -> str:
+def merge(group: TracedGroup, file: Path, option: str) -> str:
     """Writes one trace of all ranks; returns how their clocks were aligned, or why nothing was written."""
     try:
         alignment = align(group.traces)
     except TraceError as error:
         return str(error)
     document = merged_trace(group.documents, group.traces, alignment)
-    file.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
+    write_text(file, json.dumps(document, separators=(",", ":")), option)
     return alignment_line(group.traces, alignment)
 
 
@@ -122,6 +122,7 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
             found = [path]
         else:
             found = sorted(path.parent.glob(f"{glob.escape(path.name)}_rank_*_trace.json*"))
+        found = [file for file in found if file.is_file()]  # nobody may write into a pipe
         if not found:
             raise TraceError(f"no trace is at {path}: name a folder that {KNOBS['profile'].option}=DIR has written")
         for file in found:

@@ -13,7 +13,7 @@ from pytest_ddpperf.baselines.files import located
 from pytest_ddpperf.settings import KNOBS
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.reports.documents.results import ResultsData
+    from pytest_ddpperf.reports.documents.entries import Run
     from pytest_ddpperf.run.session.session import Session
 
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file of a job's summary on GitHub
@@ -37,7 +37,7 @@ def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[C
     """Yields a function for each requested file, which writes it; ``interrupted``: why tests are missing."""
     settings, ended = session.settings, dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
     document = cache(partial(_document, session, interrupted, ended))
-    typed = cache(lambda: _typed(document()))
+    typed = cache(lambda: _read(document()))
     for kind, file in settings.report or ():
         option, place = f"{KNOBS['report'].option}={kind}:{file}", located(root, file)
         if kind == "json":
@@ -48,10 +48,10 @@ def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[C
         yield partial(_record, session, settings.history, ended)
 
 
-def _document(session: Session, interrupted: str | None = None, ended: str | None = None) -> dict[str, Any]:
-    from pytest_ddpperf.reports.documents.results import results_document
+def _document(session: Session, interrupted: str | None = None, ended: str | None = None) -> str:
+    from pytest_ddpperf.reports.documents.run_file import run_text
 
-    return results_document(session.outputs, session.archive.code, date=ended, interrupted=interrupted)
+    return run_text(session.outputs, session.archive.code, date=ended, interrupted=interrupted)
 
 
 def _record(session: Session, history: Path, ended: str) -> None:
@@ -62,14 +62,14 @@ def _record(session: Session, history: Path, ended: str) -> None:
         made.recorded = f"this run is number {number} of {history}"
 
 
-def _write_json(document: Callable[[], dict[str, Any]], file: Path, option: str) -> None:
+def _write_json(document: Callable[[], str], file: Path, option: str) -> None:
     from pytest_ddpperf.reports.files import write
 
     write(file, document(), option)
 
 
-def _write_report(kind: str, document: Callable[[], ResultsData], file: Path, option: str) -> None:
-    """Writes one report; a report in Markdown also goes into the summary of the job on GitHub."""
+def _write_report(kind: str, document: Callable[[], Run], file: Path, option: str) -> None:
+    """Writes one report; one in Markdown to the summary of the job on GitHub, too."""
     from pytest_ddpperf.reports.files import write_text
     from pytest_ddpperf.reports.formats.kinds import kind_named
 
@@ -81,19 +81,17 @@ def _write_report(kind: str, document: Callable[[], ResultsData], file: Path, op
         write_text(Path(summary), text, SUMMARY, append=True)
 
 
-def _write_plots(document: Callable[[], ResultsData], folder: Path, option: str) -> None:
+def _write_plots(document: Callable[[], Run], folder: Path, option: str) -> None:
     from pytest_ddpperf.reports.plots import write_plots
 
     write_plots(document(), folder, option)
 
 
-def _typed(document: dict[str, Any]) -> ResultsData:
-    """Returns the results in the form in which reports read them from the JSON file."""
-    from pytest_ddpperf.baselines.document import read_as
-    from pytest_ddpperf.reports.documents.results import ResultsData
-    from pytest_ddpperf.reports.files import document_text
+def _read(document: str) -> Run:
+    """Returns the run as a report takes it: as it would be read from the JSON file."""
+    from pytest_ddpperf.reports.documents.run_file import run_of
 
-    return read_as(ResultsData, document_text(document).encode())
+    return run_of(document)
 
 
 def append_entries(session: Session, others: list[dict[str, Any]]) -> None:
@@ -101,4 +99,4 @@ def append_entries(session: Session, others: list[dict[str, Any]]) -> None:
     if session.outputs.results:
         from pytest_ddpperf.reports.formats.pytest_benchmark import entries
 
-        others += entries(_typed(_document(session)), data=any("data" in each["stats"] for each in others))
+        others += entries(_read(_document(session)), data=any("data" in each["stats"] for each in others))

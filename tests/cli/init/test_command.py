@@ -99,6 +99,21 @@ def test_the_call_is_that_of_the_framework(here: Path, files: dict[str, str], ca
     assert f"    ddpperf.check({call}" in text
 
 
+def test_the_command_of_a_readme_stands_in_the_test_and_on_the_screen(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "train.py").write_text(TRAIN)
+    (here / "README.md").write_text(f"torchrun train.py \x1b[2J{'--word ' * 40}\n")
+    assert main(["init"]) == 0
+    text = (here / "perf" / "test_training.py").read_text()
+    ast.parse(text)
+    assert "    # README.md starts it by: torchrun train.py " in text
+    assert max(map(len, text.split("\n"))) <= 120
+    out = capsys.readouterr().out
+    assert "\nREADME.md starts it by: torchrun train.py " in out
+    assert all(line.isprintable() for line in (text + out).split("\n"))
+
+
 HOSTILE = "m\nraise SystemExit\n#\x1b]0;owned\x07\u202e"
 
 

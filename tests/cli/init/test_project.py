@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -92,6 +93,8 @@ def test_a_script_may_train_by_a_module_of_the_project(tmp_path: Path) -> None:
         ('"data", nargs=2, default="x"', ("data",)),
         ('"data", nargs="?"', ()),
         ('"data", nargs="*", default="x"', ()),
+        ('"opts", nargs=argparse.REMAINDER', ()),
+        ('"opts", nargs="..."', ()),
         ('"--data", required=True', ("--data",)),
         ('"--data", required=False', ()),
     ],
@@ -266,6 +269,51 @@ REPOSITORIES = {
         {"eval_linear.py": DDP, "main_dino.py": DDP, "run_with_submitit.py": "import main_dino\nmain_dino.main()\n"},
         ["main_dino.py torch", "run_with_submitit.py torch", "eval_linear.py torch"],
     ),
+    "a launcher of Slurm jobs": (
+        {
+            "kit/run/train.py": "import submitit\nfrom kit.train import main\nsubmitit.AutoExecutor().submit(main)\n",
+            "kit/train.py": DDP,
+            "README.md": "python kit/run/train.py --nodes 4\n",
+        },
+        ["kit/train.py torch", "kit/run/train.py torch"],
+    ),
+    "recipes": (
+        {
+            "recipes/lora_single_device.py": DDP,
+            "recipes/full_distributed.py": DDP,
+            "README.md": "[a recipe](recipes/lora_single_device.py)\n",
+        },
+        ["recipes/full_distributed.py torch", "recipes/lora_single_device.py torch"],
+    ),
+    "a console script": (
+        {
+            "kit/__main__.py": "from kit.pretrain import main\nmain()\n",
+            "kit/pretrain.py": f"import lightning as L\ndef main():\n    L.Fabric()\n    fit()\ndef fit():\n{STEP}",
+            "extra/xla/train.py": FABRIC,
+            "extra/xla/README.md": "python train.py\n",
+            "pyproject.toml": "[project.scripts]\nkit = 'kit.__main__:main'\n",
+        },
+        ["kit/__main__.py fabric", "extra/xla/train.py fabric"],
+    ),
+    "a shorter name": ({"a_plain_train_net.py": DDP, "train_net.py": DDP}, ["train_net.py torch"]),
+    "names of arguments": (
+        {
+            "train.py": f"{DDP.replace('def main', 'def train')[: -len('main()') - 1]}train()\n",
+            "score.py": "from train import Net\ndef main(train=True):\n    Net(train)\nmain()\n",
+        },
+        ["train.py torch"],
+    ),
+    "a class in a class": (
+        {
+            "train.py": TRAINS.replace("    def evaluate", "    class Config: ...\n\n    def evaluate"),
+            "score.py": "from train import Trainer\nprint(isinstance(x, Trainer.Config), x.run())\n",
+        },
+        ["train.py torch"],
+    ),
+    "what only reads": (
+        {"train.py": TRAINS, "infer/infer.py": RUNS.format(of="train", what="run"), "numerical_tests_kit.py": DDP},
+        ["train.py torch"],
+    ),
     "Accelerate": (
         {
             "src/accelerate/accelerator.py": f"class Accelerator:\n    def backward(self):\n    {STEP}",
@@ -355,6 +403,9 @@ def test_the_scripts_of_public_repositories_are_ranked(tmp_path: Path, name: str
         "examples/inference/llama.py",
         "src/eval.py",
         "serve.py",
+        "score.py",
+        "infer/infer.py",
+        "numerical_tests_kit.py",
     }
     assert "kit/registry.py" not in told
 
@@ -376,6 +427,36 @@ def test_of_several_options_the_surest_one_lets_a_script_train_for_longer(
     asked = "".join(f"parser.add_argument({option!r}, type=int)\n" for option in options)
     (script,) = project(tmp_path, {"train.py": f"{asked}{PLAIN}"}).scripts
     assert script.longer == longer
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "command"),
+    [
+        ("README.md", "Run it:\n\n    $ torchrun train.py \\\n        --data D\n", "torchrun train.py --data D"),
+        ("README.md", "Run `A=1 python kit/../train.py x`, or else.", "A=1 python kit/../train.py x"),
+        (
+            "README.md",
+            "python train.py --help\npython train.py --eval x\npython train.py --evals\n",
+            "python train.py --evals",
+        ),
+        ("START.md", "python -m train\naccelerate launch train.py\n", "accelerate launch train.py"),
+        ("run.sh", "srun python train.py $1\n", "srun python train.py $1"),
+        ("run.sh", "python other.py\n# train.py\npip install python train.py-x\n", ""),
+    ],
+)
+def test_the_command_by_which_a_readme_starts_a_script_is_shown(
+    tmp_path: Path, file: str, text: str, command: str
+) -> None:
+    (script,) = project(tmp_path, {"train.py": DDP, file: text}).scripts
+    assert script.command == (f"{file} starts it by: {command}" if command else "")
+
+
+@pytest.mark.parametrize("text", ["a", "`a=", "python ", "./", "a=b "])
+def test_a_large_file_that_may_name_scripts_is_read_in_seconds(tmp_path: Path, text: str) -> None:
+    long = text * (looking.MOST_BYTES // len(text))
+    started = time.process_time()
+    assert project(tmp_path, {"train.py": DDP, "README.md": long}).scripts[0].named == looking.FAR
+    assert time.process_time() - started < 20
 
 
 def test_scripts_below_the_current_folder_come_first(tmp_path: Path) -> None:

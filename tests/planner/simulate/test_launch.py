@@ -27,7 +27,7 @@ OPTIONS = (
     "fsdp2[replicas=2]",
     "fsdp2[param_dtype=bf16]",
 )
-EVERYDAY = ("ddp", "fsdp2")  # C++ that reads values, shards without them
+EVERYDAY = ("ddp",)  # another test has shards
 WORDS, WIDTH = 50, 16
 
 Simulate: TypeAlias = "Callable[..., RankPrepared]"  # job, world size, rank
@@ -193,7 +193,7 @@ OURS = {  # the categories of torch's trackers, by ours; the tensors of a batch 
         ("single", 1),
         pytest.param("flat", 4, marks=pytest.mark.slow),
         pytest.param("fsdp2", 4, marks=pytest.mark.slow),
-        ("fsdp2", 1024),
+        pytest.param("fsdp2", 1024, marks=pytest.mark.slow),
     ],
 )
 def test_the_peak_is_that_of_torchs_own_tracker(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.baselines.jsonfile import render
@@ -18,23 +17,23 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, thinned, view_of
 from pytest_ddpperf.reports.charts.table import CHARTS, charts_of
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.page.trends import trend_chart
-from tests.factories import make_results_document
+from tests.factories import make_results_document, read_again
 from tests.reports.golden_runs import RUNS, metric, result, strategy
 from tests.reports.test_trend import BENCHMARK
 
 SCALED = "perf/test_scaling.py::test_weak"
 
 
-def document(*results: Result, change: Callable[[Any], None] = lambda _: None, **more: Any) -> ResultsData:
+def document(*results: Result, change: Callable[[Any], None] = lambda _: None, **more: Any) -> Run:
     """The results as their file has them, with a change."""
     data = json.loads(render(make_results_document(results, None, **more)))
     change(data)
-    return read_as(ResultsData, data)
+    return read_again(data)
 
 
-def charts(kind: str, made: ResultsData) -> list[Chart]:
+def charts(kind: str, made: Run) -> list[Chart]:
     return [chart for chart in charts_of(made) if chart.kind == kind]
 
 
@@ -133,34 +132,10 @@ def test_a_single_launch_is_no_distribution() -> None:
     assert charts("launches", document(slower(samples=(0.2,)))) == []
 
 
-def test_phases_are_stacked_for_the_variants_of_a_test() -> None:
-    variants = [
-        result(f"t.py::test_step[{name}]", Verdict.NEW, step, measured=strategy(name))
-        for name, step in (("ddp", 0.1), ("flat", 0.2))
-    ]
-    (chart,) = charts("phases", document(*variants))
-    assert (chart.style, chart.subject, chart.x.labels) == ("stacked", "t.py::test_step", ("ddp", "flat"))
-    forward, backward = chart.series[1:3]
-    assert (forward.name, points(forward)) == ("forward", [(0, 0.03, 0.0297, 0.0303), (1, 0.06, 0.0594, 0.0606)])
-    assert [point[1] for point in points(backward)] == pytest.approx([0.045, 0.09])
-    assert charts("phase_change", document(*variants)) == []
-
-
-def test_phases_before_and_now_need_those_of_the_baseline() -> None:
-    def change(data: Any) -> None:
-        for name, judged in data["results"][0]["metrics"].items():
-            if name.startswith("phase_"):
-                judged["baseline"] = judged["value"] / 2
-
-    (chart,) = charts("phase_change", document(slower(), change=change))
-    assert chart.x.labels == ("baseline", "this run")
-    assert points(chart.series[1]) == [(0, 0.03), (1, 0.06, 0.0594, 0.0606)]
-
-
 def test_many_variants_are_shown_in_parts() -> None:
     variants = [result(f"t.py::test_step[{i}]", Verdict.NEW, 0.1) for i in range(30)]
-    first, second = charts("phases", document(*variants))
-    assert (first.subject, len(first.x.labels)) == ("t.py::test_step, part 1 of 2", 24)
+    first, second = charts("throughput", document(*variants))
+    assert (first.subject, len(first.x.labels)) == ("t.py::test_step on 2 ranks, part 1 of 2", 24)
     assert (len(second.x.labels), second.benchmarks) == (6, tuple(range(24, 30)))
 
 

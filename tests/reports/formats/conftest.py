@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.document import read_as
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.results import ResultsData
-from tests.factories import make_results_document
+from pytest_ddpperf.reports.documents.entries import Run
+from tests.factories import make_results_document, read_again
 from tests.reports.formats.samples import CODE, HOSTILE, MakeDocument
 
 Make = Callable[..., Result]
@@ -28,9 +27,9 @@ COUNTS = Counts(totals={"collective_calls": 8.0}, details={"collective_calls": {
 def make_document() -> MakeDocument:
     """A document of these results as its file has it."""
 
-    def make(*results: Result, **more: Any) -> ResultsData:
+    def make(*results: Result, **more: Any) -> Run:
         document = make_results_document(results, CODE, **{"date": "2026-01-12T10:00:00+00:00", **more})
-        return read_as(ResultsData, document)
+        return read_again(document)
 
     return make
 

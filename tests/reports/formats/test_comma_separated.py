@@ -67,10 +67,9 @@ def test_a_name_is_no_formula_of_a_spreadsheet(make_document: MakeDocument, brok
 
 def test_numbers_come_back_as_they_were(make_document: MakeDocument, regressed: Result) -> None:
     document = make_document(regressed)
-    metrics = document.results[0].metrics
     for row in rows(comma_separated(document)):
-        metric = metrics[row["metric"]]
-        assert float(row["value"]) == metric.value
+        metric = document.results[0][row["metric"]]
+        assert float(row["value"]) == metric.series.value
         assert (float(row["change"]), float(row["baseline"])) == (metric.change, metric.baseline)
 
 

@@ -5,18 +5,20 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import msgspec
 import pytest
 
-from pytest_ddpperf.baselines.document import replaced
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StrategyAdviceData
+from pytest_ddpperf.reports.breakdown import phase_table
+from pytest_ddpperf.reports.documents.entries import CandidateEntry, PredictionEntry, StrategyAdviceEntry
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of, sort_key
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.remarks import reasons
+from tests.factories import make_launch
 from tests.reports.formats.samples import HOSTILE, MakeDocument
 from tests.reports.formats.test_performance_report import STEP
 from tests.reports.golden_runs import RUNS, result
@@ -58,7 +60,7 @@ def section(data: Any, entry: int, title: str) -> list[Any]:
 def test_verdicts_come_first(make_document: MakeDocument, regressed: Result, unchanged: Result) -> None:
     text = html(make_document(unchanged, regressed))
     page = Read(text)
-    assert page.text["h1"][0] == "ddpperf: 1 regressed, 1 passed"
+    assert page.text["h1"][0] == "ddpperf: 1 regressed, 1 passed | against the baseline of 3f2a1c0"
     rows = [attributes for tag, attributes in page.elements if tag == "tr" and "data-verdict" in attributes]
     assert [row["data-verdict"] for row in rows] == ["regressed", "unchanged"]
     chips = [attributes["value"] for tag, attributes in page.elements if tag == "input" and "value" in attributes]
@@ -95,10 +97,19 @@ def test_each_benchmark_has_what_is_known_of_it(make_document: MakeDocument, reg
     assert ["steps of a launch", "60, after 5 of warm-up"] in section(data, 0, "Settings")[0]["facts"]
 
 
+def test_phases_are_in_the_table_of_the_terminal_for_each_and_for_all(make_document: MakeDocument) -> None:
+    results = [result(f"t.py::test_a[{name}]", Verdict.NEW, 0.1) for name in ("x", "y")]
+    data = data_of(html(make_document(*results)))
+    (own,) = section(data, 0, "Phases")
+    (both,) = next(part["blocks"] for part in data["sections"] if part["title"] == "Phases")
+    assert both["table"]["caption"] == phase_table(results).title == own["table"]["caption"]
+    assert [row[1:] for row in both["table"]["rows"]] == own["table"]["rows"] * 2
+
+
 def test_predictions_and_advice_are_with_their_test_and_together(
     make_document: MakeDocument, unchanged: Result
 ) -> None:
-    candidate = CandidateData(
+    candidate = CandidateEntry(
         name="fsdp2",
         strategy="fsdp2",
         batch_size=None,
@@ -109,10 +120,10 @@ def test_predictions_and_advice_are_with_their_test_and_together(
         measured=None,
         standing="does not fit",
     )
-    advice = StrategyAdviceData(test="t.py::test_a", world_size=64, memory=None, candidates=[candidate])
-    predicted = PredictionData(test=unchanged.test, name="ddp", gain=None, **STEP)
+    advice = StrategyAdviceEntry(test="t.py::test_a", world_size=64, memory=None, candidates=(candidate,))
+    predicted = PredictionEntry(test=unchanged.test, name="ddp", gain=None, **STEP)
     document = make_document(unchanged)
-    data = data_of(html(replaced(document, predictions=[predicted], advice=[advice])))
+    data = data_of(html(msgspec.structs.replace(document, predictions=(predicted,), advice=(advice,))))
     (own,) = section(data, 0, "Predictions and advice")
     assert own["table"]["rows"] == [["test_b ddp", "64", "40.0 [30.0, 50.0]", "25", "75 [60, 90]"]]
     shared = {each["title"]: each["blocks"] for each in data["sections"]}
@@ -225,11 +236,18 @@ def test_cells_are_sorted_by_their_number(cell: str, key: str) -> None:
     assert sort_key(cell) == key
 
 
+LINES = ((0.1,) * 8, (0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1, 0.4))
+
+
+def timed_result(*launches: tuple[float, ...]) -> Result:
+    """A benchmark with the step times of each launch."""
+    return result("t.py::test_a", Verdict.NEW, 0.1, measured={"launches": tuple(map(make_launch, launches))})
+
+
 def test_a_page_of_many_lines_has_fewer_points(monkeypatch: pytest.MonkeyPatch, make_document: MakeDocument) -> None:
     monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._POINTS", 20)
     monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._FEWEST", 2)
-    timed = make_document(result("t.py::test_a", Verdict.NEW, 0.1))
-    timed.results[0].step_times[:] = [[0.1] * 8, [0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1, 0.4]] * 3
+    timed = make_document(timed_result(*LINES * 3))
     (chart,) = [chart for chart in data_of(html(timed))["charts"] if chart["kind"] == "steps"]
     assert chart["series"][1]["y"] == [300, 100, 400]
     assert chart["note"].endswith("of every 3 points the largest is shown")
@@ -240,8 +258,7 @@ def test_a_chart_has_no_more_points_than_a_browser_draws(
 ) -> None:
     monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._OF_CHART", 12)
     monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._FEWEST", 2)
-    timed = make_document(result("t.py::test_a", Verdict.NEW, 0.1))
-    timed.results[0].step_times[:] = [[0.1] * 8, [0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1, 0.4]]
+    timed = make_document(timed_result(*LINES))
     (chart,) = [chart for chart in data_of(html(timed))["charts"] if chart["kind"] == "steps"]
     # 12 points for two lines are 6 for each: of every 2 of its 8 points one.
     assert chart["series"][1]["y"] == [200, 300, 100, 400]

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
-from pytest_ddpperf.baselines.document import replaced
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from pytest_ddpperf.records.diagnosis import Advice, Cause, Diagnosis
 from pytest_ddpperf.records.predictions import Gain
-from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StepData, StrategyAdviceData
-from pytest_ddpperf.reports.documents.parts import AdviceData, CauseData, DiagnosisData
-from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.records.results import Result, StepAnalysis
+from pytest_ddpperf.reports.documents.entries import (
+    CandidateEntry,
+    PredictionEntry,
+    Run,
+    StepEntry,
+    StrategyAdviceEntry,
+)
 from pytest_ddpperf.reports.formats.performance_report import performance_report
 from tests.reports.formats.samples import MakeDocument
 
@@ -22,7 +31,7 @@ def test_red_first_then_what_is_known_of_each(
         "==================",
         f"commit 3f2a1c0+changes of main; 2026-01-12T10:00:00+00:00; {MACHINE}; compared with {KEY}",
         "",
-        "1 regressed, 1 passed",
+        "1 regressed, 1 passed | against the baseline of 3f2a1c0",
         "",
         f"{MACHINE}, 2 ranks",
         "benchmark                          change  at most          step time  throughput     counts  verdict",
@@ -44,43 +53,30 @@ def test_red_first_then_what_is_known_of_each(
     ]
 
 
-def diagnosed(document: ResultsData, *advice: AdviceData) -> ResultsData:
+def diagnosed(document: Run, *advice: Advice) -> Run:
     """The document, its first benchmark with a diagnosis."""
-    causes = [
-        CauseData(bottleneck="data", seconds=0.06, share=0.6, text="60 % of the step (60.0 ms)"),
-        CauseData(bottleneck="unclear", seconds=0.04, share=0.4, text="40 % of the step (40.0 ms)"),
-    ]
-    diagnosis = DiagnosisData(
-        bottleneck="data",
-        step=0.1,
-        causes=causes,
-        memory=None,
-        lost=0.0,
-        advice=list(advice),
-        text="data-bound: 60 % of the step",
-    )
+    causes = (Cause(bottleneck="data", seconds=0.06, share=0.6), Cause(bottleneck="unclear", seconds=0.04, share=0.4))
+    diagnosis = Diagnosis(bottleneck="data", step=0.1, causes=causes, advice=advice)
     first, *others = document.results
-    return replaced(document, results=[replaced(first, diagnosis=diagnosis), *others])
+    results = (replace(first, step=StepAnalysis(diagnosis=diagnosis)), *others)
+    return msgspec.structs.replace(document, results=results)
 
 
 def test_what_would_make_a_step_faster_is_recommended(make_document: MakeDocument, unchanged: Result) -> None:
     advice = [
-        AdviceData(change=change, bottleneck="data", gain=None, estimated=False, text=text)
-        for change, text in (
-            ("workers", "load with workers=4 (saves at most 60 %)"),
-            ("batch", "use a batch twice as large"),
-        )
+        Advice(code="loader_workers", bottleneck="data", gain=0.6, facts={"workers": 4}),
+        Advice(code="larger_batch", bottleneck="overhead", gain=None, facts={"times": 2}),
     ]
     assert performance_report(diagnosed(make_document(unchanged), *advice)).splitlines()[-9:] == [
         "step_time: 30.0 ms -> 30.0 ms, +0.1 % [95 % CI -0.2 .. +0.4], at most +0.4 %",
         "bound by:",
-        "  data-bound: 60 % of the step",
+        "  data-bound: 60 % of the step (60.0 ms); load with workers=4 (saves at most 60 %)",
         "causes:",
         "  waiting for data: 60 % of the step (60.0 ms)",
         "  what no instrument explains: 40 % of the step (40.0 ms)",
         "recommendations:",
         "  1. load with workers=4 (saves at most 60 %)",
-        "  2. use a batch twice as large",
+        "  2. use a batch 2 times as large",
     ]
 
 
@@ -99,7 +95,7 @@ def test_a_broken_benchmark_says_why_once(make_document: MakeDocument, broken: R
     assert "\\n" in text
 
 
-STEP = {
+STEP: dict[str, Any] = {
     "world_size": 64,
     "network": "pcie-ethernet100",
     "accelerator": "h100",
@@ -120,15 +116,15 @@ STEP = {
 def test_what_was_predicted_and_advised_follows(make_document: MakeDocument, unchanged: Result) -> None:
     gain = Gain(value=0.2, low=0.1, high=0.3)
     predictions = [
-        PredictionData(test="t.py::test_p", name="ddp", gain=None, **STEP),
-        PredictionData(test="t.py::test_p", name="flat", gain=gain, **{**STEP, "seconds": 0.032}),
+        PredictionEntry(test="t.py::test_p", name="ddp", gain=None, **STEP),
+        PredictionEntry(test="t.py::test_p", name="flat", gain=gain, **{**STEP, "seconds": 0.032}),
     ]
-    same = {"strategy": "", "batch_size": None, "measured": None}
+    same: dict[str, Any] = {"strategy": "", "batch_size": None, "measured": None}
     candidates = [
-        CandidateData(
-            name="fsdp2", memory=2**30, fits=True, reason="", prediction=StepData(**STEP), standing="best", **same
+        CandidateEntry(
+            name="fsdp2", memory=2**30, fits=True, reason="", prediction=StepEntry(**STEP), standing="best", **same
         ),
-        CandidateData(
+        CandidateEntry(
             name="ddp",
             memory=2**36,
             fits=False,
@@ -138,8 +134,8 @@ def test_what_was_predicted_and_advised_follows(make_document: MakeDocument, unc
             **same,
         ),
     ]
-    advice = [StrategyAdviceData(test="t.py::test_a", world_size=64, memory=2**35, candidates=candidates)]
-    document = replaced(make_document(unchanged), predictions=predictions, advice=advice)
+    advice = [StrategyAdviceEntry(test="t.py::test_a", world_size=64, memory=2**35, candidates=tuple(candidates))]
+    document = msgspec.structs.replace(make_document(unchanged), predictions=predictions, advice=advice)
     report = performance_report(document).splitlines()
     begin = report.index("steps that were predicted, not measured: pcie-ethernet100, computing of h100")
     assert [" ".join(line.split()) for line in report[begin + 4 : begin + 6]] == [

@@ -175,7 +175,7 @@ def test_variants_that_do_not_fit_into_memory_take_no_turns(
         inner,
         """
 def test_it(ddpperf):
-    ddpperf.compare({"old": lambda ctx: lambda: 1.0, "new": lambda ctx: lambda: 1.0})
+    ddpperf.compare({"old": lambda ctx: lambda: 1.0, "new": lambda ctx: lambda: 1.0}, counts="off")
 """,
     )
     run.assert_outcomes(passed=1)
@@ -210,12 +210,11 @@ def test_something_goes_on(ddpperf):
     )
     run.assert_outcomes(passed=3)
     both, neither, zero1 = results
-    *parts, total = (both["time"][part] for part in (*PARTS, "total"))
+    parts = [both["time"][part] for part in PARTS]
     assert [seconds > 0 for seconds in parts] == [True, True, False, True, True, True]  # nothing was counted
-    assert sum(parts) == pytest.approx(total)
-    assert total == pytest.approx(float((inner.path / "wall.txt").read_text()), rel=0.1)
+    assert sum(parts) == pytest.approx(float((inner.path / "wall.txt").read_text()), rel=0.1)
     assert {"exposed_communication", "communication_overhead"} <= both["metrics"].keys()
-    assert (both["profile"]["communication_busy_share"] > 0, both["still_sent"]) == (True, "")
+    assert (both["profile"]["busy"] > 0, both["still_sent"]) == (True, "")
     assert not {"exposed_communication", "communication_overhead"} & neither["metrics"].keys()
     assert (neither["profile"], zero1["profile"]) == (None, None)
     run.stdout.fnmatch_lines(

@@ -125,6 +125,14 @@ def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
     assert ring.variables == (("A", "2"), ("NCCL_ALGO", "Ring"))
 
 
+def test_a_way_adds_its_variables_to_those_of_the_call() -> None:
+    given: dict[str, dict[str, Any]] = {"same": {}, "more": {"env": {"B": 3, "C": 4}}, "none": {"env": None}}
+    ways = several(nothing_of_a_rank, None, None, ways=given)
+    call = VerbCall(settings=overlay_words(Settings(), {"env": {"A": 1, "B": 2}}, where="ddpperf.compare"), knobs={})
+    found = {name: call.for_variant(way, name).settings.env for name, way in ways.by_name.items()}
+    assert found == {"same": (("A", "1"), ("B", "2")), "more": (("A", "1"), ("B", "3"), ("C", "4")), "none": None}
+
+
 @pytest.mark.parametrize(
     ("own", "said"),
     [

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddpperf.errors import NOT_MEASURED
 from pytest_ddpperf.parsers import reports
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.run_file import read_run
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import MARK
 from pytest_ddpperf.reports.plots import write_plots
@@ -70,8 +70,8 @@ def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester, mo
     lines = "".join(f"\n    {kind}:out/{kind}" for kind in ("json", *KINDS))
     suite.makeini(f"[pytest]\nddpperf_report ={lines.replace('out/json', 'run.json')}\n")
     suite.runpytest().assert_outcomes(passed=1)
-    document = read_results(suite.path / "run.json")
-    assert document.results[0].metrics["collective_calls"].value == 1
+    document = read_run(suite.path / "run.json")
+    assert document.results[0]["collective_calls"].series.value == 1
     for kind in KINDS.values():
         assert (suite.path / "out" / kind.name).read_text() == kind.render(document)
     head, mark, page = summary.read_text().partition(MARK)
@@ -85,15 +85,15 @@ def test_pictures_and_junit_have_the_figures_of_the_runs_json_file(inner: pytest
     inner.makepyfile(test_suite=TIMED, test_other="def test_other(): pass")
     options = ("--ddpperf-report=json:run.json", "--ddpperf-report=plots:pictures", "--junitxml=out.xml")
     inner.runpytest(*options).assert_outcomes(passed=2)
-    later = write_plots(read_results(inner.path / "run.json"), inner.path / "later", "--plots")
+    later = write_plots(read_run(inner.path / "run.json"), inner.path / "later", "--plots")
     assert {file.name: file.read_bytes() for file in later} == {
         file.name: file.read_bytes() for file in (inner.path / "pictures").iterdir()
     }
     assert "test_suite.test_step-custom-w2.png" in {file.name for file in later}
     found = properties(inner.path / "out.xml")
     assert found["test_other"] == {}
-    (result,) = read_results(inner.path / "run.json").results
-    step = result.metrics["step_time"].value
+    (result,) = read_run(inner.path / "run.json").results
+    step = result["step_time"].series.value
     assert step is not None
     assert found["test_step"]["ddpperf custom w2 verdict"] == "new"
     assert float(found["test_step"]["ddpperf custom w2 step_time"]) == pytest.approx(step)
@@ -175,6 +175,7 @@ def test_without_properties_junit_keeps_to_the_schema_of_jenkins(
     assert not (suite.path / "summary.md").exists()
 
 
+@pytest.mark.usefixtures("other_plugins")
 def test_reportlog_has_verdicts_and_counts(suite: pytest.Pytester) -> None:
     pytest.importorskip("pytest_reportlog", reason="pytest-reportlog is not installed")
     suite.runpytest("--report-log=out.jsonl").assert_outcomes(passed=1)
@@ -203,6 +204,7 @@ def test_theirs(benchmark):
 """
 
 
+@pytest.mark.usefixtures("other_plugins")
 def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester) -> None:
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
     inner.makepyfile(test_suite=TIMED, test_beside=BESIDE)
@@ -215,6 +217,7 @@ def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("other_plugins")
 def test_where_none_of_ours_ran_pytest_benchmark_saves_its_own(inner: pytest.Pytester) -> None:
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
     inner.makepyfile(test_beside=BESIDE)

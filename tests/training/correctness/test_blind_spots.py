@@ -23,7 +23,7 @@ from pytest_ddpperf.training.verification import Leniency, Verification
 from pytest_ddpperf.training.workload import Workload
 
 RANKS = 2
-PRECISIONS = ["fp32", pytest.param("bf16", marks=pytest.mark.slow), "fp16"]
+PRECISIONS = ["fp32", *(pytest.param(each, marks=pytest.mark.slow) for each in ("bf16", "fp16"))]
 FULL = "the whole model does not fit on one device"
 
 

@@ -3,56 +3,57 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter
 
+from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.records.counts import COUNTS, Counts
-from pytest_ddpperf.records.health import Health
+from pytest_ddpperf.records.diagnosis import Diagnosis
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.breakdown import time_text
+from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, time_text
 from pytest_ddpperf.reports.charts.chart import Chart
-from pytest_ddpperf.reports.documents.parts import DiagnosisData
-from pytest_ddpperf.reports.documents.results import ResultData
+from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.formats.page.page import Block, PageSection, filled
 from pytest_ddpperf.reports.phrases import bound_text, change_text, findings, names_by_remark, size_text, values_text
 from pytest_ddpperf.reports.remarks import reasons
 from pytest_ddpperf.reports.table import Quantity, Table, table_of
-from pytest_ddpperf.units import format_count, format_number, format_percent, format_value, significant
+from pytest_ddpperf.units import format_count, format_number, significant
 
 _PARTS = 12  # of a count, the largest ones
 _OF_CURVES = ("speedup", "efficiency", "rank_throughput", "throughput", "bucket_sizes", "epoch_time", "convergence")
 
 
-def sections_of_benchmark(
-    result: Result, data: ResultData, environment: Environment | None, charts: Sequence[Chart], more: Sequence[Block]
-) -> tuple[PageSection, ...]:
+def sections_of_benchmark(result: Result, charts: Sequence[Chart], more: Sequence[Block]) -> tuple[PageSection, ...]:
     """Those that have any content. ``charts``: all on which the benchmark is; ``more``: predictions and advice."""
+    measured, diagnosis = result.measurement, result.step.diagnosis
     exact = [each for each in result.comparisons if each.series.scale == "exact"]
-    measured = [each for each in result.comparisons if each.series.scale != "exact"]
+    others = [each for each in result.comparisons if each.series.scale != "exact"]
     parts: dict[str, Sequence[Block]] = {
         "Verdict": [tuple(reasons(result))],
         "Findings": [() if result.verdict is Verdict.BROKEN else findings(result)],
         "Change": [
-            _changes([each for each in measured if each.gated], "metrics that decide"),
-            _changes([each for each in measured if not each.gated], "metrics that decide nothing"),
+            _changes([each for each in others if each.gated], "metrics that decide"),
+            _changes([each for each in others if not each.gated], "metrics that decide nothing"),
         ],
         "Distribution over launches": _drawn(charts, ("launches", "steps")),
-        "Phases": [*_drawn(charts, ("phase_change", "phases")), _named_sections(data)],
+        "Phases": [_of_one(phase_table([result])), _named_sections(result)],
         "Memory": _drawn(charts, ("memory", "memory_phases")),
         "Counts": [
             _changes([each for each in exact if each.gated], "counts that decide"),
             _changes([each for each in exact if not each.gated], "counts that decide nothing"),
-            _parts(data.counts),
+            _parts(measured.counts),
         ],
         "Curves": _drawn(charts, _OF_CURVES),
-        "Communication": [_communication(data)],
-        "Diagnosis": [] if data.diagnosis is None else _diagnosis(data.diagnosis),
+        "Communication": [_of_one(communication_table([result])), _of_one(collective_table([result]))],
+        "Diagnosis": [] if diagnosis is None else _diagnosis(diagnosis),
         "Predictions and advice": more,
-        "Environment": [{} if environment is None else environment_facts(environment), _health(data.health)],
-        "Settings": [_settings(data)],
+        "Environment": [environment_facts(measured.environment), _health(measured.launches)],
+        "Settings": [_settings(result)],
     }
     told = ((title, tuple(filter(filled, blocks))) for title, blocks in parts.items())
     return tuple(PageSection(title, blocks) for title, blocks in told if blocks)
@@ -105,9 +106,9 @@ def _parts(counts: Counts | None) -> Table:
     )
 
 
-def _named_sections(data: ResultData) -> Table:
+def _named_sections(result: Result) -> Table:
     return table_of(
-        data.sections,
+        result.step.sections,
         {
             "section": lambda each: each.path,
             "entries a step": lambda each: significant(each.count),
@@ -120,43 +121,25 @@ def _named_sections(data: ResultData) -> Table:
     )
 
 
-def _communication(data: ResultData) -> Mapping[str, str]:
-    """Returns what the profiler saw."""
-    found = data.profile
-    if found is None:
-        return {"sent all the same": data.still_sent} if data.still_sent else {}
-    facts = {
-        "collectives": f"{format_value(found.communication_busy, 's')} of a profiled step of "
-        f"{format_value(found.step, 's')} ({format_percent(found.communication_busy_share)})",
-        "exposed": format_value(found.exposed, "s"),
-        "overlap": "" if found.overlap is None else format_percent(found.overlap),
-        "transfer": "" if found.transfer is None else format_value(found.transfer, "s"),
-        "wait for the last rank": "" if found.wait is None else format_value(found.wait, "s"),
-        "last rank": ""
-        if found.slowest is None
-        else f"{found.slowest['rank']:g} ({format_percent(found.slowest['share'])})",
-        **{
-            f"bus bandwidth of {kind}": f"{significant(each['busbw'] / 1e9)} GB/s"
-            for kind, each in found.bandwidths.items()
-        },
-        "sent all the same": data.still_sent,
-    }
-    return {name: text for name, text in facts.items() if text}
+def _of_one(table: Table) -> Table:
+    """A table of one benchmark, without its name."""
+    rows = tuple(row[1:] for row in table.rows)
+    return replace(table, headers=table.headers[1:], rows=rows, left=0)
 
 
-def _diagnosis(found: DiagnosisData) -> list[Block]:
+def _diagnosis(found: Diagnosis) -> list[Block]:
     causes = table_of(
         found.causes,
         {
             "cause": lambda each: each.bottleneck.replace("_", " "),
             "time": Quantity(value=lambda each: each.seconds, unit="s"),
             "of the step": Quantity(value=lambda each: each.share, unit="%"),
-            "what it rests on": lambda each: each.text,
+            "what it rests on": cause_text,
         },
         title="causes; together they are the step",
     )
-    advice = tuple(f"{number}. {each.text}" for number, each in enumerate(found.advice, 1))
-    return [(f"bound by {found.text}",), causes, advice]
+    advice = tuple(f"{number}. {advice_text(each)}" for number, each in enumerate(found.advice, 1))
+    return [(f"bound by {diagnosis_text(found)}",), causes, advice]
 
 
 def environment_facts(environment: Environment) -> dict[str, str]:
@@ -176,9 +159,9 @@ def environment_facts(environment: Environment) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-def _health(launches: Sequence[Health | None]) -> Table:
+def _health(launches: Sequence[Launch]) -> Table:
     """Returns what else went on in the machine, a row for each launch."""
-    known = [(number, each.cpu) for number, each in enumerate(launches, 1) if each is not None]
+    known = [(number, each.health.cpu) for number, each in enumerate(launches, 1) if each.health is not None]
     return table_of(
         known,
         {
@@ -195,25 +178,25 @@ def _health(launches: Sequence[Health | None]) -> Table:
     )
 
 
-def _settings(data: ResultData) -> dict[str, str]:
+def _settings(result: Result) -> dict[str, str]:
     """Returns how it was measured, and what it was compared with."""
+    measured, baseline = result.measurement, result.baseline
+    size = measured.effective_batch_size
     facts = {
-        "test": data.test,
-        "name": data.name,
-        "strategy": data.strategy,
-        "scaling": data.mode or "",
-        "speedup over": data.over or "",
-        **data.recipe,
-        "ranks": str(data.world_size),
-        "samples of an optimizer step": (
-            "" if data.effective_batch_size is None else format_number(data.effective_batch_size)
-        ),
-        "launches": str(data.launches),
-        "steps of a launch": f"{data.plan.steps}, after {data.plan.warmup} of warm-up",
-        "in turns with others": "yes" if data.turns else "",
-        "compared with": data.origin,
-        "baseline saved": "" if data.baseline is None else data.baseline.date,
-        "environment key": data.environment_key,
-        "time of the call": "" if data.time is None else time_text(data.time),
+        "test": result.test,
+        "name": result.name,
+        "strategy": measured.strategy,
+        "scaling": measured.mode or "",
+        "speedup over": measured.over or "",
+        **measured.recipe,
+        "ranks": str(measured.world_size),
+        "samples of an optimizer step": "" if size is None else format_number(size),
+        "launches": str(len(measured.launches)),
+        "steps of a launch": f"{measured.plan.steps}, after {measured.plan.warmup} of warm-up",
+        "in turns with others": "yes" if measured.turns else "",
+        "compared with": result.reference.origin,
+        "baseline saved": "" if baseline is None else baseline.date,
+        "environment key": environment_key(measured.environment),
+        "time of the call": "" if result.spent is None else time_text(result.spent),
     }
     return {name: text for name, text in facts.items() if text}

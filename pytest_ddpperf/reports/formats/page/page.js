@@ -213,7 +213,7 @@
     const render = () => {
       holder.replaceChildren(draw("title", {}, chart.title), draw("desc", { id: `${id}-desc` }, description(chart, many)));
       const width = Math.max(260, Math.round(figure.clientWidth || 640));
-      const sideways = chart.style === "stacked" || (chart.x.labels && !chart.x.name);
+      const sideways = chart.x.labels && !chart.x.name;
       (sideways ? drawSideways : drawUpright)(holder, chart, width, many, id);
     };
     render();
@@ -243,7 +243,7 @@
     } else {
       chart.series.forEach((series, i) => items.push(el("li", {}, swatch(
         chart.style === "lines" ? draw("path", { d: "M1 6H21", class: "line", style: `stroke: ${colour(i)}; stroke-dasharray: ${DASHES[(i >> 2) % 4]}` }) : null,
-        chart.style === "stacked" ? draw("rect", { x: 5, y: 0, width: 12, height: 12, style: `fill: ${colour(i)}` }) : draw("path", { d: MARKS[i % 4](11, 6, 4), style: `fill: ${colour(i)}` })), series.name)));
+        draw("path", { d: MARKS[i % 4](11, 6, 4), style: `fill: ${colour(i)}` })), series.name)));
     }
     chart.references.forEach((series, i) => items.push(el("li", {}, swatch(draw("path", { d: "M1 6H21", class: "reference", style: `stroke: ${referenceColour(chart, i)}` })), series.name)));
     return el("ul", { class: "key" }, ...items);
@@ -360,14 +360,12 @@
   }
 
   function drawSideways(holder, chart, width, many, id) {
-    const stacked = chart.style === "stacked";
     const labels = chart.x.labels;
     const room = Math.min(width * 0.4, 14 + 7.2 * Math.max(...labels.map((each) => each.length)));
     const letters = Math.floor((room - 12) / 7.2);
-    const left = Math.round(room), right = 22, above = 6, below = 40, step = stacked ? 30 : 18 + 11 * chart.series.length;
+    const left = Math.round(room), right = 22, above = 6, below = 40, step = 18 + 11 * chart.series.length;
     const height = above + below + step * labels.length;
-    const sums = labels.map((_, i) => [0, 0].map((_zero, side) => chart.series.flatMap((series) => points(series)).filter((p) => p.x === i && (side ? p.y > 0 : p.y < 0)).reduce((sum, p) => sum + p.y, 0)));
-    const [low, high] = stacked ? [Math.min(0, ...sums.map(([less]) => less)), Math.max(...sums.map(([, more]) => more)) || 1] : chart.shown;
+    const [low, high] = chart.shown;
     const x = (value) => left + ((value - low) / (high - low)) * (width - left - right);
     const at = (value) => Math.round(value * 10) / 10;
     holder.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -381,18 +379,9 @@
     holder.append(frame, draw("clipPath", { id: `${id}-clip` }, draw("rect", { x: left - 5, y: 0, width: width - left - right + 10, height: height - below })));
     const inside = draw("g", { "clip-path": `url(#${id}-clip)` });
     holder.append(inside);
-    const reached = labels.map(() => [0, 0]);
     chart.series.forEach((series, i) => {
       for (const point of points(series)) {
         const told = draw("title", {}, pointText(chart, series, point));
-        if (stacked) {
-          const side = point.y < 0 ? 0 : 1, from = reached[point.x][side], to = (reached[point.x][side] += point.y);
-          const [start, end] = [at(x(Math.min(from, to))), at(x(Math.max(from, to)))];
-          const y = above + step * point.x + 4;
-          inside.append(draw("rect", { x: start, y, width: Math.max(0, end - start - 1), height: step - 8, class: "mark", style: `fill: ${colour(i)}` }, told));
-          if (end - start > 7 * series.name.length + 8) inside.append(draw("text", { x: start + 5, y: y + step / 2, class: "inside", "aria-hidden": "true" }, series.name));
-          continue;
-        }
         const y = above + step * (point.x + (i + 1) / (chart.series.length + 1));
         if (point.low !== null || point.high !== null) {
           const [from, to] = [at(x(point.low ?? point.y)), at(x(point.high ?? point.y))];

@@ -12,9 +12,8 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, TypeAlias
 
-from pytest_ddpperf.reports.charts.chart import Chart, thinned
-from pytest_ddpperf.reports.formats.page.drawn import chart_data
-from pytest_ddpperf.reports.lines import printable
+from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartSeries, in_units, remark_of, thinned, view_of
+from pytest_ddpperf.reports.lines import JOINED, printable
 from pytest_ddpperf.reports.table import NOTHING, Table
 
 Block: TypeAlias = "Chart | Table | Mapping[str, str] | tuple[str, ...]"
@@ -26,6 +25,9 @@ _PIECES = re.compile(r"[^_\-:\[/.]*[_\-:\[/.]*")  # of a name
 _POINTS = 400_000  # of all charts together: a page of 10 MB
 _FEWEST = 10  # points of a line, however many lines there are
 _OF_CHART = 40_000  # points of one chart: what a browser draws without a pause
+
+_LEVEL = re.compile(r"[\d.]+ % CI")  # in which no line is broken
+_WHOLE = 12  # digits of a place: all that it has but for what a division leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,3 +245,56 @@ def _bar(rows: Sequence[PageRow]) -> Any:
         }
 
     return bar
+
+
+def chart_data(chart: Chart) -> dict[str, Any]:
+    """Title, axes and series, with all numbers in the unit that the axis names."""
+    chart = in_units(chart)
+    names = [series.name for series in chart.series]
+    references = [_series(series) for series in chart.references]
+    for series, data in zip(chart.references, references, strict=True):
+        if series.of in names:
+            data["of"] = names.index(series.of)
+    found: dict[str, Any] = {
+        "kind": chart.kind,
+        "title": printable(chart.title),
+        "style": chart.style,
+        "subject": "" if len(chart.benchmarks) == 1 else printable(chart.subject),
+        "x": _axis(chart.x),
+        "y": _axis(chart.y),
+        "series": [_series(series) for series in chart.series],
+        "references": references,
+    }
+    view = view_of(chart)
+    found["shown"] = [view.low, view.high]
+    if view.cut:
+        found["cut"] = CUT
+    remark = _LEVEL.sub(lambda level: level[0].replace(" ", JOINED), remark_of(chart))
+    return {**found, "note": remark} if remark else found
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": printable(axis.name), "unit": axis.unit}
+    if axis.labels:
+        data["labels"] = list(map(printable, axis.labels))
+    return {**data, "log": True} if axis.log else data
+
+
+def _series(series: ChartSeries) -> dict[str, Any]:
+    """Its numbers as lists; ``x`` is the first one where whole numbers follow it, ends are left out where none is."""
+    xs = [_short(each.x, _WHOLE) for each in series.points]
+    consecutive = xs == [xs[0] + i for i in range(len(xs))]
+    ends = {"low": [each.low for each in series.points], "high": [each.high for each in series.points]}
+    known = any(end is not None for several in ends.values() for end in several)
+    return {
+        "name": printable(series.name),
+        "x": xs[0] if consecutive else xs,
+        "y": [_short(each.y) for each in series.points],
+        **({name: [None if end is None else _short(end) for end in ends[name]] for name in ends} if known else {}),
+    }
+
+
+def _short(value: float, digits: int = 5) -> float | int:
+    """A number of so many digits."""
+    number = float(f"{value:.{digits}g}")
+    return int(number) if number.is_integer() else number

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.formats.page.drawn import chart_data
+from pytest_ddpperf.reports.formats.page.page import chart_data
 
 
 def drawn(unit: str, *points: ChartPoint) -> dict[str, Any]:

@@ -1,0 +1,320 @@
+"""The results document of a run: written, and read again as the results of a run."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, fields, replace
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.baselines.jsonfile import FileKind, checked, problem_text, read_text, uncollected
+from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.judge.calibration import Calibrated
+from pytest_ddpperf.metrics.launch_figures import gpus_of
+from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
+from pytest_ddpperf.metrics.table import METRICS, rules_of
+from pytest_ddpperf.records.convergence import Convergence
+from pytest_ddpperf.records.counts import COUNTS, Counts
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import Health
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Interval, Measurement, Series
+from pytest_ddpperf.records.predictions import Predicted
+from pytest_ddpperf.records.results import (
+    BaselineRecord,
+    Comparison,
+    PairedRevision,
+    Result,
+    StepAnalysis,
+    StoredBaseline,
+)
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.diagnosis import in_words
+from pytest_ddpperf.reports.documents import entries
+from pytest_ddpperf.reports.files import document_text
+from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.phrases import findings
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.against.git import Checkout
+    from pytest_ddpperf.reports.outputs import Outputs
+
+RESULTS = FileKind(subject="results", version=3, cure="write it again with --ddpperf-report=json:FILE")
+_PLACES = {
+    name: place for place, name in enumerate((*COUNTS, *(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY))
+}
+_UNPLACED = ("operators", "flops", "collective_send_bytes")  # counts of which others have the lines
+_UNKNOWN = {"commit": None, "branch": None, "dirty": False, "commit_date": None}  # code outside of a repository
+_OF_SERIES = ("unit", "better", "family", "scale", "value", "interval", "samples", "min_tolerance")
+_OF_COUNTS = {**dict.fromkeys(("better", "family", "min_tolerance", "tolerance"), None), "samples": ()}  # say nothing
+_SAME = [each for each in entries.MetricEntry.__struct_fields__ if each not in {*_OF_SERIES, "note"}]
+_OF_MEASUREMENT = ("name", "strategy", "recipe", "mode", "over", "turns", "plan")
+_OF_STEP = [each.name for each in fields(StepAnalysis) if each.name != "diagnosis"]
+
+
+class _Read(entries.ResultsFile, frozen=True):
+    convergences: tuple[dict[str, Any], ...]  # type: ignore[assignment]  # null is a number that is not finite
+
+
+@uncollected
+def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None) -> str:
+    """The document of what a run has made, each in the order made: a line for each field, and item of its lists.
+
+    ``interrupted``: why the run ended before all its tests had run; None if it did not. ``date``: when it ended.
+    """
+    benchmarks: list[Result | Calibrated] = [*made.results, *made.calibrated]
+    environments = [one.measurement.environment for one in benchmarks]
+    verdicts = Counter(result.verdict for result in made.results)
+    keys = {id(environment): environment_key(environment) for environment in environments}
+    document: dict[str, Any] = {
+        "schema": RESULTS.schema,
+        # Benchmarks of one run differ in their number of ranks: the largest group stands for the run.
+        "environment": max(environments, key=lambda environment: environment.world_size, default=None),
+        "environments": {keys[id(environment)]: environment for environment in reversed(environments)},
+        "date": date,
+        **(_UNKNOWN if code is None else asdict(code)),
+        "overall": {
+            "verdicts": {verdict: verdicts[verdict] for verdict in Verdict},
+            "common_change": made.common_change,
+        },
+        "interrupted": interrupted,
+        "results": [_entry(result, keys[id(result.measurement.environment)]) for result in made.results],
+        "batch_sizes": made.searches,
+        "calibration": [_calibrated(one, keys[id(one.measurement.environment)]) for one in made.calibrated],
+        "convergences": list(map(_convergence, made.convergences)),
+        "advice": [_struct(entries.StrategyAdviceEntry, one) for one in made.advice],
+        "predictions": list(map(_prediction, made.predictions)),
+    }
+    return document_text(document)
+
+
+def _struct(kind: type[Any], record: Any) -> Any:
+    """A record, or a part of it, as an entry of the document."""
+    return msgspec.convert(record, kind, from_attributes=True)
+
+
+def _entry(result: Result, key: str) -> Any:
+    measured, known = result.measurement, result.baseline
+    stored = None if known is None else {**_facts(known), "environment_key": environment_key(known.environment)}
+    more = ("mode", "over", "effective_batch_size", "plan", "turns", "profile")
+    return entries.ResultEntry(
+        **_benchmark(result.test, measured, key),
+        **{name: getattr(measured, name) for name in more},
+        **{name: getattr(result.step, name) for name in _OF_STEP},
+        verdict=result.verdict,
+        failure=result.failure,
+        metrics={each.series.metric: _metric(each) for each in result.comparisons},
+        launches=len(measured.launches),
+        step_times=tuple(launch.step_times for launch in measured.launches),
+        seconds=result.seconds,
+        time=result.spent,
+        against=None if result.paired is None else _against(result.paired),
+        paired_with=_against(result.pair) if result.pair and not result.paired else None,
+        unpaired=getattr(result.reference, "unpaired", ""),
+        baseline=None if stored is None else entries.BaselineEntry(**stored),
+        origin=result.reference.origin,
+        counts=None if measured.counts is None else _counts(measured.counts),
+        diagnosis=None if result.step.diagnosis is None else in_words(result.step.diagnosis),
+        findings=findings(result),
+    )
+
+
+def _benchmark(test: str, measured: Measurement, key: str) -> dict[str, Any]:
+    """The fields of each benchmark that was measured."""
+    healths = (launch.health and replace(launch.health, gpus=gpus_of(launch)) for launch in measured.launches)
+    identity = {name: getattr(measured, name) for name in ("name", "strategy", "recipe", "world_size")}
+    return {"test": test, "environment_key": key, "health": tuple(healths), **identity}
+
+
+def _metric(judged: Comparison) -> Any:
+    notes = filter(None, map(words_of_note, (judged.note, judged.difference)))
+    values = {name: getattr(judged.series, name) for name in _OF_SERIES}
+    values |= {name: getattr(judged, name) for name in _SAME}
+    values |= _OF_COUNTS if judged.series.scale == "exact" else {}
+    endless = {name: None for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)}
+    return entries.MetricEntry(**values | endless, note="; ".join(notes))
+
+
+def _counts(counts: Counts) -> Any:
+    details = {metric: parts for metric, parts in counts.details.items() if parts}
+    sites = {metric: sites for metric, sites in counts.sites.items() if metric not in _UNPLACED}
+    return _struct(entries.CountsEntry, replace(counts, details=details, sites=sites))
+
+
+def _against(paired: PairedRevision) -> Any:
+    return entries.AgainstEntry(
+        **{name: getattr(paired, name) for name in ("revision", "commit", "launches", "python")},
+        modules={name: {"here": here, "there": there} for name, (here, there) in paired.modules.items()},
+        environment=None if paired.record is None else paired.record.environment,
+        packages={name: {"there": there, "here": here} for name, (there, here) in paired.packages.items()},
+    )
+
+
+def _facts(stored: BaselineRecord | entries.BaselineEntry) -> dict[str, Any]:
+    return {name: getattr(stored, name) for name in ("date", "commit", "dirty", "counted")}
+
+
+def _calibrated(found: Calibrated, key: str) -> Any:
+    rates = {name: _struct(entries.RateEntry, getattr(found, name)) for name in ("alarms", "green")}
+    figures = {name: getattr(found, name) for name in ("bound", "mde", "gross")}
+    return entries.CalibratedEntry(**_benchmark(found.test, found.measurement, key), **rates, **figures)
+
+
+def _convergence(found: Convergence) -> dict[str, Any]:
+    kept = [{**msgspec.to_builtins(row), "agreement": row.agreement} for row in found.kept]
+    return {**msgspec.to_builtins(found), "launches": len(found.strategies[0].curves), "kept": kept}
+
+
+def _prediction(found: Predicted) -> Any:
+    step = msgspec.structs.asdict(_struct(entries.StepEntry, found.prediction))
+    return entries.PredictionEntry(**step, test=found.test, name=found.prediction.name, gain=found.gain)
+
+
+def read_run(file: Path) -> entries.Run:
+    """Returns the run of a results document; ``-`` is standard input.
+
+    Raises:
+        BaselineError: there is no such file, or it is broken, or of another schema or version; the message names the
+            file, the field and the cure.
+    """
+    text = read_text(file := Path("/dev/stdin") if file == Path("-") else file, RESULTS)
+    if text is None:
+        raise BaselineError(
+            f"{RESULTS.name} {file}: there is no such file; pytest --ddpperf-report=json:{file} writes one"
+        )
+    try:
+        return run_of(text)
+    except msgspec.DecodeError as error:
+        checked(text, file, RESULTS)
+        raise RESULTS.error(file, problem_text(error)) from None
+
+
+@uncollected
+def run_of(text: str) -> entries.Run:
+    """The run of a document's text, with all that a report on it says, and what a verdict on it needs.
+
+    What the document does not have stays out: each rank's own figures, and the series of a baseline.
+    """
+    read = msgspec.json.decode(text, type=_Read)
+    same = {name: getattr(read, name) for name in entries.RunFacts.__struct_fields__}
+    return entries.Run(
+        **same | {"convergences": msgspec.convert(_with_nan(read.convergences), tuple[Convergence, ...])},
+        results=tuple(_result(data, read) for data in read.results),
+        common_change=read.overall.common_change,
+    )
+
+
+def _with_nan(data: Any, *, number: bool = False) -> Any:
+    """JSON data in which null is a number that is not finite, in fields that have numbers alone."""
+    if isinstance(data, dict):
+        of_numbers = {"value", "values", "samples"}
+        return {name: _with_nan(value, number=number or name in of_numbers) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_with_nan(value, number=number) for value in data]
+    return math.nan if data is None and number else data
+
+
+def _result(data: entries.ResultEntry, read: _Read) -> Result:
+    environment = read.environments.get(data.environment_key, read.environment)
+    if environment is None:
+        raise msgspec.ValidationError("is null, and benchmarks were measured - at `$.environment`")
+    # In the order of the tables of counts and metrics, those of hooks last.
+    names = sorted(data.metrics, key=lambda name: (_PLACES.get(name, len(_PLACES)), name))
+    comparisons = tuple(_comparison(name, data.metrics[name]) for name in names)
+    launches = zip(data.step_times, chain(data.health, repeat(None)), strict=False)
+    measured = Measurement(
+        **{name: getattr(data, name) for name in _OF_MEASUREMENT},
+        environment=replace(environment, world_size=data.world_size),
+        launches=tuple(_launch(number, *each, data.effective_batch_size) for number, each in enumerate(launches)),
+        series=tuple(comparison.series for comparison in comparisons),
+        counts=msgspec.convert(data.counts, Counts | None, from_attributes=True),
+        profile=data.profile,
+    )
+    paired, pair = (None if one is None else _revision(one, measured) for one in (data.against, data.paired_with))
+    return Result(
+        **{name: getattr(data, name) for name in ("test", "verdict", "seconds", "failure")},
+        measurement=measured,
+        comparisons=comparisons,
+        reference=paired
+        or StoredBaseline(
+            record=None if data.baseline is None else _record(measured, **_facts(data.baseline)),
+            origin=data.origin,
+            pair=pair,
+            unpaired=data.unpaired,
+        ),
+        findings=tuple(Finding("read_again", {"text": text}) for text in data.findings),
+        spent=data.time,
+        step=StepAnalysis(**{name: getattr(data, name) for name in ("diagnosis", *_OF_STEP)}),
+    )
+
+
+def _comparison(name: str, metric: entries.MetricEntry) -> Comparison:
+    value, exact = math.nan if metric.value is None else metric.value, metric.scale == "exact"
+    series = Series(
+        metric=name,
+        unit=metric.unit,
+        better=metric.better or "lower",
+        family=metric.family or "counted",
+        scale=metric.scale,
+        gated=metric.gated,
+        min_tolerance=metric.min_tolerance or 0.0,
+        samples=(value,) if exact else _numbers(metric.samples),
+        value=value,
+        interval=_interval(metric.interval),
+        rules=rules_of(name),
+    )
+    return Comparison(
+        **{name: getattr(metric, name) for name in _SAME}
+        | {
+            "series": series,
+            "change_interval": _interval(metric.change_interval),
+            "df": math.inf if metric.df is None else metric.df,
+            "tolerance": metric.tolerance if metric.tolerance is not None else 0.0 if exact else math.inf,
+            "note": Finding("read_again", {"text": metric.note}) if metric.note else None,
+            "base_samples": _numbers(metric.base_samples),
+        }
+    )
+
+
+def _numbers(samples: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(math.nan if sample is None else sample for sample in samples)
+
+
+def _interval(read: entries.IntervalEntry | None) -> Interval | None:
+    if read is None:
+        return None
+    low, high = -math.inf if read.low is None else read.low, math.inf if read.high is None else read.high
+    return Interval(low=low, high=high, confidence=read.confidence)
+
+
+def _launch(number: int, times: tuple[float, ...], health: Health | None, samples: float | None) -> Launch:
+    """A launch as one rank, whose steps last as long as those of the slowest rank."""
+    rank = RankLaunch(rank=0, step_times=times, memory={}, loss=None, samples_per_step=samples, tokens_per_step=None)
+    return Launch(round=number, ranks=(rank,), seconds=0.0, health=health)
+
+
+def _record(measured: Measurement, **known: Any) -> BaselineRecord:
+    """What is known of the record that a benchmark is compared with."""
+    return BaselineRecord(**measured.identity_fields | {"plan": measured.plan, "series": (), "steps": ()} | known)
+
+
+def _revision(data: entries.AgainstEntry, measured: Measurement) -> PairedRevision:
+    """The other revision; its record has only that it ran."""
+    record, environment = None, data.environment
+    if environment is not None:
+        environment = replace(environment, world_size=measured.world_size)
+        record = _record(measured, environment=environment, commit=data.commit, date="")
+    return PairedRevision(
+        revision=data.revision,
+        commit=data.commit,
+        record=record,
+        launches=data.launches,
+        candidate_launches=len(measured.launches),
+        python=data.python,
+    )
