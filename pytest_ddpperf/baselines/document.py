@@ -34,13 +34,13 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """What a field is made of, besides its name and its type."""
+    """A field's declaration besides its name and its type."""
 
     source: Callable[[Any], Any] | None = None  # a function of the record; None for the attribute of the same name
 
 
 def about(source: Callable[[Any], Any] | None = None) -> Any:
-    """Declares a field of a document; its source is the attribute of the same name if none is named."""
+    """Declares a field of a document; its default source is the attribute of the same name."""
     return Field(source=source)
 
 
@@ -57,17 +57,17 @@ def _number(value: float) -> float | None:
 
 
 class Document:
-    """A JSON object, by its fields: each is an attribute of a ``record``, as which it is read.
+    """A JSON object; each of its fields is an attribute of a ``record``, and it is read as that record.
 
-    It has all fields of the record but those ``without`` which it goes. Those fields that are ``sparse`` are left out
-    if they are null, false or empty.
+    It has all fields of the record except ``without``. Its ``sparse`` fields are omitted if they are null, false or
+    empty.
     """
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
-    makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes JSON data of a record
-    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes a record's field of msgspec's
-    needed: ClassVar[Collection[str]] = ()  # the fields that are never left out
-    whole: ClassVar[type | None] = None  # the record that it is read as
+    makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: from a record to JSON data
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: from msgspec's value to the record's
+    needed: ClassVar[Collection[str]] = ()  # the fields that are never omitted
+    whole: ClassVar[type | None] = None  # the record that the document is read as
     number: ClassVar[Any] = staticmethod(_number)  # writes a float
 
     def __init_subclass__(
@@ -107,7 +107,7 @@ class Document:
 
     @classmethod
     def read_from(cls, struct: Any) -> Any:
-        """Returns the record of what msgspec has read."""
+        """Returns the record of msgspec's object."""
         found = ((name, getattr(struct, name)) for name in cls.fields)
         values = {name: value for name, value in found if value is not msgspec.UNSET}
         return cls.made(**values | {name: read(values[name]) for name, read in cls.readers.items() if name in values})
@@ -162,7 +162,7 @@ def _nothing(hint: Any) -> Any:
 
 
 def _maker(name: str, hint: Any, field: Field, number: Callable[[float], float | None]) -> Callable[[Any], Any]:
-    """Returns what makes JSON data of a record's field."""
+    """Returns a function that makes JSON data of a record's field."""
     write, source = _writer(hint, number), field.source or operator.attrgetter(name)
     return lambda record: write(source(record))
 
@@ -210,7 +210,7 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
 
 @functools.cache
 def _struct_of(document: Any) -> type[msgspec.Struct]:
-    """Returns msgspec's type for a document, which is a class; mypy takes no class of ours for hashable."""
+    """Returns msgspec's type for a document class; mypy does not know that classes are hashable."""
     made: list[Any] = []
     for name, (hint, _) in document.fields.items():
         kind, nothing = _mapped(hint, _msgspec_type), _nothing(hint)

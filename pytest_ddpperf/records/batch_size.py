@@ -37,11 +37,11 @@ class BatchSize:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search(BatchSize):
-    """A search for the largest batch, as a test asked for it, and its result."""
+    """A test's search for the largest batch, with its arguments and its result."""
 
     test: str  # pytest node id
     training: str  # strategy and recipe in one line
     world_size: int  # number of ranks
-    environment_key: str  # stands for the environment of the search
-    limit: int | None  # the largest size that was to be tried; None for no limit
-    memory_limit: int | None  # bytes for each rank; None for what the device has
+    environment_key: str  # the key of the environment of the search
+    limit: int | None  # the largest size to try; None for no limit
+    memory_limit: int | None  # bytes for each rank; None for all of the device's memory

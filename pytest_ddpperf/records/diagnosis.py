@@ -28,9 +28,9 @@ class Cause:
     Attributes:
         bottleneck: the cause.
         seconds: of the step.
-        share: that as a share of the step; those of all causes add up to one.
-        facts: the figures that it rests on, by name.
-        text: in words, with the figures that it rests on; empty unless a file has them.
+        share: ``seconds`` as a share of the step; the shares of all causes add up to one.
+        facts: the figures that support it, by name.
+        text: the cause and its figures in words; empty unless read from a file.
     """
 
     bottleneck: Bottleneck
@@ -50,8 +50,8 @@ class Advice:
         gain: the share of the step, or of a sample's time, that it saves at most; None if it only makes room, or if
             the gain is unknown.
         estimated: whether the gain is an estimate, which the change may exceed.
-        facts: what the words need, by name.
-        text: in words; empty unless a file has them.
+        facts: the figures that the words need, by name.
+        text: the advice in words; empty unless read from a file.
     """
 
     code: str
@@ -74,7 +74,7 @@ class Diagnosis:
         advice: changes that may pay, the largest gain first; changes that make room in memory come last.
         memory: the largest share of its memory limit that a rank uses; None if no limit is known.
         lost: the share of the cores' time that other processes took.
-        text: in one line; empty unless a file has it.
+        text: the diagnosis in one line; empty unless read from a file.
     """
 
     bottleneck: Bottleneck

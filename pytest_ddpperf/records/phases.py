@@ -57,12 +57,12 @@ class PhaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class SectionSummary:
-    """A section of the user's, over all ranks and launches."""
+    """A section that the user named, over all ranks and launches."""
 
     path: str  # outer/inner
     count: float  # how many times a step enters it
-    seconds: float  # of a step, in all entries together, with the sections inside it
-    own_seconds: float  # without those
+    seconds: float  # of a step, over all entries, inner sections included
+    own_seconds: float  # the same without inner sections
     share: float  # ``seconds`` as a fraction of the step
     memory: MemoryUse | None = None  # the largest change and the largest peak that a rank saw; None if unknown
 

@@ -208,17 +208,16 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepAnalysis:
-    """What the launches of a benchmark say of its step, beside its metrics.
+    """Figures of a benchmark's step from its launches, besides its metrics.
 
     Attributes:
-        diagnosis: what its step is bound by, and what would make it faster; None if no step was taken apart.
+        diagnosis: the causes that limit the step, and advice to make it faster; None if no step was diagnosed.
         sections: the parts of a step that the user named, averaged over ranks, launches and steps.
-        memory_by_rank: by kind of memory, each rank's, averaged over launches; bytes, but for alloc_retries and ooms.
-        memory_by_phase: what each phase did to the memory of a rank in one step; the largest figures over ranks and
-            launches.
-        still_sent: what steps that averaged no gradients sent all the same: exposed communication is without it; empty
-            for nothing.
-        synchronised_step: seconds of a whole step in the blocks that exposed communication is from; None without any.
+        memory_by_rank: memory of each rank by kind, averaged over launches; in bytes, except alloc_retries and ooms.
+        memory_by_phase: memory that each phase of a step used on a rank; the largest figures over ranks and launches.
+        still_sent: communication of steps that averaged no gradients, which exposed communication does not include;
+            empty if there was none.
+        synchronised_step: seconds of a whole step in the blocks that show exposed communication; None without them.
     """
 
     diagnosis: Diagnosis | None = None
@@ -245,7 +244,7 @@ class Result:
         spent: seconds of the call that measured them, by purpose; None if they are unknown.
         attempt: number of this run of the test, from 1, if the test runs again.
         failure: why its test failed, a line for each reason; empty if it passed.
-        step: what its launches say of its step.
+        step: figures of its step from its launches.
     """
 
     test: str

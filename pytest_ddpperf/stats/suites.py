@@ -27,8 +27,8 @@ class CommonChange:
     Attributes:
         tests: how many tests it is estimated from.
         change: relative: 0.031 is +3.1 %.
-        interval: where ``change`` lies.
-        slower: whether the suite as a whole takes longer for certain, by more than both sides may differ by.
+        interval: confidence interval of ``change``.
+        slower: whether the suite is slower for certain, by more than two sides with the same code may differ.
     """
 
     tests: int
@@ -38,7 +38,7 @@ class CommonChange:
 
 
 def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
-    """The change of the step time that the tests measured side by side have in common."""
+    """Returns the change of the step time that tests measured side by side have in common; None if unknown."""
     paired: dict[str, list[float]] = {}
     for result in results:
         for one in result.comparisons:

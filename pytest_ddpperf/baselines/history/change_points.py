@@ -50,8 +50,8 @@ class TrendChange:
     high: float
     earliest: int  # with 95 % confidence a step lies after this point and not after latest; of a creep: before, after
     latest: int
-    # By how much the best change of the other kind fits worse, as a difference of the criterion, which is twice a
-    # logarithm of likelihood: above 10 there is little doubt.
+    # How much worse the best change of the other kind fits, as a difference of the criterion, which is twice a log
+    # likelihood: above 10 there is little doubt.
     evidence: float | None  # None for counts, which have no noise
 
 
@@ -89,7 +89,7 @@ def exact_change_points(values: Sequence[float]) -> Fit:
 
 
 def _change(shift: Shift, size: float, half: float, place: tuple[int, int], evidence: float | None) -> TrendChange:
-    """A change whose interval reaches by ``half`` to either side."""
+    """Builds a change whose interval reaches ``half`` to either side."""
     return TrendChange(
         kind=shift.kind,
         before=shift.before,

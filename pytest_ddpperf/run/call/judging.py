@@ -62,7 +62,7 @@ class JudgedRun(BenchmarkRun):
     _beside_baseline = False  # whether the reference is the commit of the stored baselines
 
     def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
-        """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must."""
+        """Verifies, measures and judges; lists the results, then fails the test if the worst verdict requires it."""
         from pytest_ddpperf.analysis.diagnosis import analysis_of
 
         __tracebackhide__ = True

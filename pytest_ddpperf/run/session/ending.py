@@ -21,13 +21,13 @@ _PASSED, _FAILED, _INTERRUPTED, _NO_TESTS = 0, 1, 2, 5  # exit statuses of pytes
 
 
 def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
-    """Writes the files that were asked for, and tells what went wrong where no terminal reporter does."""
+    """Writes the requested files, and reports faults on stderr if no terminal reporter does."""
     made = ours.outputs
     if made.results:
         from pytest_ddpperf.stats.suites import change_of_suite
 
         made.common_change = change_of_suite(made.results)
-    # Without any result, too: a file of an earlier run must not pass for this one's.
+    # Without any result, too: an earlier run's file must not pass for this one's.
     ended = session.shouldfail or session.shouldstop or "interrupted" * (exitstatus == _INTERRUPTED)
     if any(getattr(ours.settings, name) is not None for name in FILES):
         from pytest_ddpperf.run.session.files import outputs

@@ -69,7 +69,7 @@ def _write_json(document: Callable[[], str], file: Path, option: str) -> None:
 
 
 def _write_report(kind: str, document: Callable[[], Run], file: Path, option: str) -> None:
-    """Writes one report; one in Markdown to the summary of the job on GitHub, too."""
+    """Writes one report; a report in Markdown also goes into the summary of the job on GitHub."""
     from pytest_ddpperf.reports.files import write_text
     from pytest_ddpperf.reports.formats.kinds import kind_named
 
@@ -88,7 +88,7 @@ def _write_plots(document: Callable[[], Run], folder: Path, option: str) -> None
 
 
 def _read(document: str) -> Run:
-    """Returns the run as a report takes it: as it would be read from the JSON file."""
+    """Returns the run in the form in which reports read it from the JSON file."""
     from pytest_ddpperf.reports.documents.run_file import run_of
 
     return run_of(document)
