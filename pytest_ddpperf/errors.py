@@ -173,7 +173,7 @@ class RanksDiffer(FoundWrong):
 
 
 class RankSkipped(DdpperfError):
-    """A rank called ``pytest.skip``; the fixture turns it into a skip of the test."""
+    """A rank called ``pytest.skip``; the fixture then skips the test."""
 
 
 class UnexpectedCount(FoundWrong):
@@ -185,11 +185,11 @@ class TargetMissed(FoundWrong):
 
 
 class QualityLost(FoundWrong):
-    """A strategy trains to a worse or another model than the first one; the message names both and their ends."""
+    """A strategy trains to a worse or another model than the first one; the message names both and their results."""
 
 
 class NotTimed(DdpperfError):
-    """A test asks for a time in a run that only counts; the plugin turns it into a skip of the rest of the test."""
+    """A test asks for a time in a run that only counts; the plugin then skips the rest of the test."""
 
 
 class BaselineError(DdpperfError):

@@ -122,7 +122,7 @@ def none_word(parse: Callable[[object], object]) -> str:
 
 
 def written(value: object) -> str:
-    """Writes a value as the command line takes it."""
+    """Formats a value as the command line takes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, frozenset):  # members of an enumeration, in the order of their declaration

@@ -32,7 +32,7 @@ class Scale:
     exact: bool = False
 
     def number(self, value: float) -> str:
-        """Returns the value in this unit, without the unit: three significant digits, or all before the point."""
+        """Returns the value without its unit: three significant digits, or all digits before the point."""
         scaled = value / self.factor
         return f"{scaled:.0f}" if self.exact else significant(scaled)
 
@@ -59,7 +59,7 @@ def scale(values: Iterable[float], unit: str) -> Scale:
 
 
 def _largest(steps: tuple[tuple[float, str], ...], typical: float, *, smallest: bool) -> tuple[float, str]:
-    """Returns the largest unit that the value fills; the base unit for a group of zeros."""
+    """Returns the largest unit that ``typical`` fills, with its factor; the base unit if ``smallest``."""
     if smallest:
         return steps[0]
     # A value that rounds up to a full unit is printed in that unit: 0.9999 ms is 1.00 ms, not 1000 us.
@@ -67,7 +67,7 @@ def _largest(steps: tuple[tuple[float, str], ...], typical: float, *, smallest: 
 
 
 def significant(value: float) -> str:
-    """Writes a number in three digits, or three decimals, or all digits before its point: 4.18, 41.8, 4182, 0.012, 0.
+    """Formats a number in three digits, or three decimals, or all digits before its point: 4.18, 41.8, 4182, 0.012, 0.
 
     A number that is too small for three decimals has two digits: 0.0042, 4.2e-06.
     """
@@ -79,45 +79,45 @@ def significant(value: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Writes a plain number, such as of calls: 1,234 if it is whole, else with three decimals at most: 0.25."""
+    """Formats a plain number, such as of calls: 1,234 if it is whole, else with three decimals at most: 0.25."""
     if 0 < abs(value) < 0.001:  # noqa: PLR2004 - three decimals show nothing of it
         return significant(value)
     return f"{value:,.3f}".rstrip("0").rstrip(".")
 
 
 def span(text: Callable[[Any], str], values: Iterable[Any]) -> str:
-    """Writes the least and the most of values by ``text``: ``12 to 38``, ``12 % to 38 %``; equal ones once."""
+    """Formats the least and the most of values by ``text``: ``12 to 38``, ``12 % to 38 %``; equal ones once."""
     every = list(values)
     return " to ".join(dict.fromkeys((text(min(every)), text(max(every)))))
 
 
 def format_value(value: float, unit: str) -> str:
-    """Writes a quantity in the unit that fits its size: ``format_value(0.0418, "s")`` is ``41.8 ms``."""
+    """Formats a quantity in the unit that fits its size: ``format_value(0.0418, "s")`` is ``41.8 ms``."""
     return scale([value], unit).text(value)
 
 
 def format_values(values: Iterable[float], unit: str) -> tuple[str, ...]:
-    """Writes several quantities, all in one unit; see `scale`."""
+    """Formats several quantities, all in one unit; see `scale`."""
     group = tuple(values)
     common = scale(group, unit)
     return tuple(map(common.text, group))
 
 
 def ordinal(number: int) -> str:
-    """Writes a number as a place: ``1st``, ``12th``, ``22nd``."""
+    """Formats an ordinal number: ``1st``, ``12th``, ``22nd``."""
     last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if number % 100 in {11, 12, 13} else last}"
 
 
 def power_of_two(nbytes: float, *, above: bool = False) -> str:
-    """Writes the next power of two below a number of bytes, or above it, as an option takes it: ``512``, ``32MiB``."""
+    """Formats the next power of two below a number of bytes, or above it, as an option takes it: ``512``, ``32MiB``."""
     number = 1 << (math.ceil(nbytes) - 1).bit_length() if above else 1 << max(0, int(nbytes).bit_length() - 1)
     shift, unit = next(((shift, unit) for shift, unit in _BINARY if number >> shift), (0, ""))
     return f"{number >> shift}{unit}"
 
 
 def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
-    """Writes several counts in one unit; to the last byte or digit if fewer digits would hide that they differ."""
+    """Formats several counts in one unit; to the last byte or digit if fewer digits would hide that they differ."""
     values = list(values)
     plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
     scaled = {"B": lambda: list(format_values(values, unit)), "FLOP": lambda: _flop_texts(values)}
@@ -128,7 +128,7 @@ def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
 
 
 def _differ_as(values: Sequence[float], texts: Sequence[str]) -> bool:
-    """Returns whether the texts, in one unit, differ by what the values differ by, within half of each difference."""
+    """Returns whether differences of the texts match those of the values, within half of each difference."""
     told = [float(text.split()[0].replace(",", "")) for text in texts]
     unit = max(map(abs, values), default=0.0) / (max(map(abs, told), default=0.0) or 1.0)
     pairs = zip(pairwise(values), pairwise(told), strict=True)
@@ -142,19 +142,19 @@ def _flop_texts(values: Sequence[float]) -> list[str]:
 
 
 def format_change(change: float) -> str:
-    """Writes a relative change in percent, with its sign: 0.132 is ``+13.2 %``."""
+    """Formats a relative change in percent, with its sign: 0.132 is ``+13.2 %``."""
     return f"{signed_percent(change)} %"
 
 
 def signed_percent(change: float) -> str:
-    """Writes only the number of a relative change in percent, with its sign: 0.132 is ``+13.2``."""
+    """Formats only the number of a relative change in percent, with its sign: 0.132 is ``+13.2``."""
     percent = 100 * change
     decimals = 0 if abs(percent) >= 999.5 else 1  # noqa: PLR2004 - from 1000 % on a decimal means nothing
     return f"{_rounded(percent, decimals):+.{decimals}f}"
 
 
 def format_percent(share: float) -> str:
-    """Writes a share in percent, without sign and trailing zero: 0.03 is ``3 %``, 0.021 is ``2.1 %``; up to 1000 %."""
+    """Formats a share in percent, without sign and trailing zero: 0.03 is ``3 %``, 0.021 is ``2.1 %``; up to 1000 %."""
     if share > 10:  # noqa: PLR2004 - from a few launches, so large an effect may be anything
         return "over 1000 %"
     if 1e-9 < share < 0.0005:  # noqa: PLR2004 - one decimal would be 0; less is rounding
@@ -163,7 +163,7 @@ def format_percent(share: float) -> str:
 
 
 def format_difference(difference: float, unit: str, of: Iterable[float] = ()) -> str:
-    """Writes an absolute change with its sign, in the unit that fits its size: -0.07 of ``1`` is ``-0.070``.
+    """Formats an absolute change with its sign, in the unit that fits its size: -0.07 of ``1`` is ``-0.070``.
 
     ``of`` are the subtracted values: a difference that rounding leaves of them is ``0``.
     """
@@ -179,7 +179,7 @@ def _rounded(value: float, decimals: int) -> float:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Writes a number with its noun: ``1 rank``, ``2 ranks``; ``launch``: ``2 launches``, ``entry``: ``2 entries``."""
+    """Formats a number with its noun: ``1 rank``, ``2 ranks``; ``launch``: ``2 launches``, ``entry``: ``2 entries``."""
     if number == 1:
         return f"1 {noun}"
     if noun.endswith("ry"):
@@ -188,6 +188,6 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """Writes seconds as minutes and seconds: ``4:10``."""
+    """Formats seconds as minutes and seconds: ``4:10``."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}:{rest:02}"

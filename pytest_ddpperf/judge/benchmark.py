@@ -177,7 +177,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
 
 
 def _warnings(measurement: Measurement, reference: Reference, context: DecisionContext) -> tuple[Finding, ...]:
-    """Returns why stored times alone judge times; or that times differ from stored ones though no code does."""
+    """Returns findings: stored times alone judge times, or times differ from stored ones though no code changed."""
     if not isinstance(reference, StoredBaseline) or reference.record is None or not measurement.launches:
         return ()
     slower = slower_than_stored(measurement, reference, context)

@@ -30,7 +30,7 @@ class Calibrated:
 
     @property
     def alarms(self) -> Rate:
-        """The rate of red runs, though nothing had changed."""
+        """The rate of red runs: false alarms, because nothing had changed."""
         return self._rate({Verdict.REGRESSED})
 
     @property

@@ -28,7 +28,7 @@ def change_from(series: Series, base: Series, measurement: Measurement, *, paire
 
 
 def part_of(series: Series, launches: slice) -> Series:
-    """Returns the series of a slice of its launches."""
+    """Returns the series of only these launches."""
     return replace(series, samples=series.samples[launches], within=series.within[launches])
 
 
@@ -47,7 +47,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Returns how many launches are worse than their round's partner, else than the base's median; None below 2."""
+    """Returns how many launches are worse than the base in their round, else than its median; None below two."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None

@@ -164,7 +164,7 @@ def _is_other_work(comparison: Comparison) -> bool:
 
 
 def _other_work(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Finds that a step does another amount of work than the reference's: other passes have other rows, too."""
+    """Finds that a step does another amount of work than the reference's; reports the first such count only."""
     return tuple(
         Finding("other_work", {"metric": metric, "before": then, "now": each.series.value, "paired": reference.paired})
         for each in exact
@@ -231,7 +231,7 @@ def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, refer
 
 
 def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Finds counts that may have changed: not all steps do the same, and these are too few to decide."""
+    """Finds counts that may have changed: steps differ, and too few steps were counted to decide."""
     then, now = _counts_of(reference), measurement.counts
     if then is None or now is None:
         return ()
@@ -242,7 +242,7 @@ def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, refere
 
 
 def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Finds the changes of counts compared with another torch, which gate nothing."""
+    """Finds the changes of counts between two versions of torch, which gate nothing."""
     told = [c for c in exact if c.baseline is not None and c.series.gated and _differs(c.series.metric, reference)]
     if not reference.paired or not told:
         return ()

@@ -34,7 +34,7 @@ TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015  # the worsening accepted if a test se
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionContext:
-    """The settings of a judgement and the state of its measuring."""
+    """The settings of a judgement, and the progress of the measuring."""
 
     tolerance: float | None = None  # the worsening that the test accepts, as a fraction (absolute for differences)
     alpha: float  # two-sided significance level of the benchmark
@@ -310,7 +310,7 @@ def decide_benchmark(
 
 
 def to_confirm(result: Result, *, lost: bool) -> Result:
-    """Returns the result with worse metrics left open, for fresh launches to confirm; ``lost``: metrics are missing."""
+    """Returns the result with worse metrics open, until fresh launches confirm them; ``lost``: see ``decided_anew``."""
     comparisons = tuple(
         replace(each, verdict=Verdict.INCONCLUSIVE, note=Finding("to_confirm"), suspicious=True)
         if each.verdict is Verdict.REGRESSED and wants_launches(each)

@@ -86,7 +86,7 @@ def worsening(change: Change, better: Better) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """The shares of a benchmark's looks in ``UNPROVEN``, the error of proofs that a metric is no worse.
+    """The error of ``UNPROVEN`` that a benchmark's looks spend on proofs that a metric is no worse.
 
     The error that looks may spend grows with the elapsed share of the time (Lan and DeMets 1983, linear spending).
     """

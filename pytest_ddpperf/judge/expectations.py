@@ -10,7 +10,7 @@ from pytest_ddpperf.units import format_number
 
 
 def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object]) -> str | None:
-    """Returns a sentence on an expectation that is missing or no number; None if it can be compared with counts."""
+    """Returns a sentence if nothing is expected, or something that is no number; None if counts can be compared."""
     if collectives is None and not totals:
         return "nothing is expected; name counts, such as optimizer_steps=1"
     for name, number in {**(collectives or {}), **totals}.items():

@@ -209,7 +209,7 @@ class Judge:
         )
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
-        """Returns the metrics that may be found worse; all diagnosed ones, unless fresh diagnoses have to confirm."""
+        """Returns the metrics that may be found worse, by suspicions on launches and on diagnoses; None for all."""
         if self._suspected is None and self._grown is None:
             return None
         diagnosed = frozenset(series.metric for series in measured.series if series.rules.diagnosed)
@@ -235,7 +235,7 @@ class Judge:
         return Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: Interim) -> int:
-        """Returns how many launches may show a suspect to be worse: side by side all, else half of the time's."""
+        """Returns how many launches may show a suspect to be worse: side by side all, else those of half the time."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._state.phase is Phase.CONFIRM:
@@ -243,7 +243,7 @@ class Judge:
         return made + interim.rounds if paired else max((made + interim.rounds) // 2, min(made, MIN_LAUNCHES))
 
     def _looks_better(self, comparison: Comparison) -> bool:
-        """Returns whether a metric is proven no worse than the other revision's, and looks so good that it goes on."""
+        """Returns whether a metric is proven no worse than the other revision's and looks better: it goes on."""
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
     def _prove(self, gated: Sequence[Comparison]) -> None:

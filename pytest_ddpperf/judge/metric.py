@@ -41,7 +41,7 @@ SHOWN = {"incomparable", "timed_otherwise"}  # obstacles that still let stored t
 
 
 def reference_of(series: Series, reference: Reference) -> Reference:
-    """Returns the reference that judges a metric: for one that drifts, a baseline's commit if it was measured."""
+    """Returns the reference of a metric: for one that drifts, the baseline's commit if that was measured."""
     pair = None if isinstance(reference, PairedRevision) else reference.pair
     return pair if pair is not None and pair.record is not None and series.drifts else reference
 
@@ -224,7 +224,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns how a comparable record of the metric was made in another way; None if it was not."""
+    """Returns how a comparable record of the metric was made differently; None if it was made alike."""
     if series.rules.interleaved and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:

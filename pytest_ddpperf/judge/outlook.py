@@ -37,7 +37,7 @@ def enough(evidence: Evidence, change: Change, context: DecisionContext, resolut
     """Returns about how many launches the candidate needs in all for a verdict, if estimate and scatter stay the same.
 
     A rough figure, because the estimate will move. More launches have more degrees of freedom; the baseline's own error
-    stays. The number exceeds the present one; None if ``MAX_LAUNCHES`` would not do, or if the scatter is unknown.
+    stays. At least one more than present; None if ``MAX_LAUNCHES`` are not enough, or if the scatter is unknown.
     ``resolution``: the worsening that it suffices to rule out.
     """
     proofs = replace(context.proofs.at_interim(1.0, last=True), proves=True)

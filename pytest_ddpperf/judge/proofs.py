@@ -37,7 +37,7 @@ class AlphaLedger:
             self._now[key] = now if more else spent
 
     def commit(self) -> None:
-        """Counts the look: its proofs are spent."""
+        """Commits this look: its proofs are spent."""
         self._committed = {key: (launches, self._now[key]) for key, launches in self._launches.items()}
 
     def keep(self) -> None:

@@ -35,7 +35,7 @@ class QualityRules:
 
 
 def trained(name: str, curves: Sequence[Curve], *, lost: Sequence[str] = ()) -> Trainings:
-    """Returns a strategy's launches with their last values; ``lost``: lines on values that were not finite."""
+    """Returns a strategy's trainings with their last values; ``lost``: lines on values that were not finite."""
     finals = {quantity: _final([curve.values[quantity][-1] for curve in curves]) for quantity in curves[0].values}
     return Trainings(name=name, curves=tuple(curves), finals=finals, lost=tuple(lost))
 

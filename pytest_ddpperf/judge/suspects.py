@@ -93,7 +93,7 @@ def suspicious_metrics(result: Result) -> tuple[str, ...]:
 
 
 def with_related_times(suspects: Sequence[str], result: Result) -> frozenset[str]:
-    """Returns the metrics that a confirmation may find worse: suspects, and with a time among them all times."""
+    """Returns the metrics that a confirmation may find worse: suspects, and all times if a suspect is a time."""
     timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
     return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
 

@@ -63,7 +63,7 @@ def flops_rate(measurement: Measurement) -> Samples | None:
 
 
 def mfu(measurement: Measurement) -> Samples | None:
-    """Returns model FLOPs utilisation: ``flops_rate`` as a share of the GPU's peak in the products' precision."""
+    """Returns model FLOPs utilisation: ``flops_rate`` over the GPU's peak in that precision; None if unknown."""
     rates, precision = flops_rate(measurement), precision_of_products(measurement)
     environment = measurement.environment
     if "activation_checkpointing" in measurement.recipe:

@@ -179,7 +179,7 @@ def _phase_of_long_steps(measurement: Measurement) -> str | None:
 
 
 def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
-    """Returns seconds and steps of each block timed on devices, as long as on its slowest rank; empty on the host."""
+    """Returns (seconds on the slowest rank, steps) of each block timed on devices; empty if the host timed steps."""
     if launch.ranks[0].unseen is None:
         return []
     sizes = _sizes_of_steps(launch)

@@ -22,7 +22,7 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
     """Merges the profiles of a group's ranks, in rank order; each has the same number of steps.
 
     Transfer and wait are separated as in PyTorch's TensorBoard plugin. The rank that enters a collective last sees the
-    shortest time: that time is the transfer, and the rest of the other ranks' time is waiting. This requires to know
+    shortest time: that time is the transfer, and the rest of the other ranks' time is waiting. This requires knowing
     which ranks met in the collective.
     """
     steps = [step for rank in ranks for step in rank.steps]
@@ -84,7 +84,7 @@ def _alike(collective: Collective) -> tuple[str, float]:
 
 
 def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
-    """Returns the rank that entered most collectives last, and the share of collectives in which it was last."""
+    """Returns the rank that entered most collectives last, and its share of them; None for one rank or none."""
     if not instances or len(instances[0]) == 1:
         return None
     last = Counter(min(range(len(ranks)), key=lambda rank: ranks[rank].seconds) for ranks in instances)

@@ -114,7 +114,7 @@ def speedup(
 def efficiency(
     base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1, work: float = 1.0
 ) -> float:
-    """Returns the reached share of the ideal speedup, n / m; 1 is perfect.
+    """Returns the share of the ideal speedup, n / m, that the group reaches; 1 is perfect.
 
     In the symbols of ``speedup``: m T0 / (n T) in strong scaling, T0 / T in weak scaling, times ``work``.
     """

@@ -87,7 +87,7 @@ _COLUMNS = ("unit", "better", "family", "scale", "gated", "min_tolerance", "rule
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One metric: how it is named, compared and computed.
+    """One metric: its name, its comparison and its computation.
 
     Attributes:
         name: its name in results and baselines, in snake_case.

@@ -62,7 +62,7 @@ class Window:
 
     @property
     def exposed(self) -> float:
-        """The part of the window after backward's computation."""
+        """Seconds of the window after backward's computation."""
         return self.communication - self.overlapped
 
 

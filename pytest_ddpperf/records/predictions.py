@@ -15,7 +15,7 @@ from pytest_ddpperf.units import format_count, format_percent, format_values
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replayed:
-    """A step on a network, in seconds.
+    """The times of a step on a network, in seconds.
 
     Attributes:
         seconds: the whole step.

@@ -126,7 +126,7 @@ class PairedRevision:
 
     @property
     def named(self) -> str:
-        """Its name for reports: ``revision 3f2a1c0 (main)``, ``this checkout under new/bin/python``."""
+        """The revision's name for reports: ``revision 3f2a1c0 (main)``, ``this checkout under new/bin/python``."""
         words = self.revision if self.revision == "this checkout" else f"revision {self.revision}"
         return words if self.python is None else f"{words} under {self.python}"
 

@@ -121,7 +121,7 @@ class SideBySide:
 
     @property
     def compared(self) -> list[str]:
-        """The names with both figures; empty if only the base has them."""
+        """The names with both speedup and memory ratio; empty if only the base has them."""
         needed = {"speedup", "memory_ratio"}
         known = [name for name in self.names if needed <= {series.metric for series in self[name].series}]
         return known if len(known) > 1 else []

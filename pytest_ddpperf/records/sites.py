@@ -110,7 +110,7 @@ def _aligned(
 
 
 def _moved(old: CallSite, new: CallSite) -> bool:
-    """Returns whether a site may be the other one, moved to another function or file."""
+    """Returns whether ``new`` may be ``old``, moved to another function or file."""
     return bool(old.source) and (old.part, old.source, old.backward) == (new.part, new.source, new.backward)
 
 

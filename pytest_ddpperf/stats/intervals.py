@@ -273,7 +273,7 @@ def _assemble(
 
 
 def _errors(new: Center, base: Center) -> _Errors | None:
-    """Returns the errors of both means; a single launch borrows the other side's scatter. None for two single ones."""
+    """Returns the errors of both means; a single launch borrows the other side's scatter, None if both are single."""
     if new.variance is not None and base.variance is not None:
         return _Errors(new.variance, base.variance, (new.df, base.df), new.assumed)
     if base.variance is not None:

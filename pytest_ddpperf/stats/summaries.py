@@ -76,7 +76,7 @@ def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
 
 
 def _period(distances: Counter[int]) -> int | None:
-    """Returns the distance between nearly all successive long steps; None without such a distance.
+    """Returns the number of steps between most successive long steps; None if it is not regular.
 
     Adjacent long steps are one disturbance, not a period.
     """

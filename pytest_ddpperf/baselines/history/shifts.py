@@ -204,7 +204,7 @@ def _best(gains: Gains, before: Indices, after: Indices) -> Shift:
 
 
 def _gains(data: PenalisedSeries, shifts: list[Shift]) -> Gains:
-    """Returns a function of places: by how much a shift there, added to these, lowers the sum of squares."""
+    """Returns a function that says by how much one more shift, at given places, lowers the sum of squares."""
     import numpy as np
 
     n, basis = data.n, _basis(tuple(shifts), data.n)

@@ -58,7 +58,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
-    """Returns the request of a call of a verb after a look of its first pass; None if all is decided."""
+    """Returns the time that a call of a verb requests after a look of its first pass; None if all is decided."""
     compared = [
         (result, comparison)
         for result in results

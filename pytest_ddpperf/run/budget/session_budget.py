@@ -71,7 +71,7 @@ class SessionBudget:
         self.before = 0.0  # seconds of the measuring call before it began to measure
 
     def start(self) -> None:
-        """Start the clock unless it runs: work that the session does for all tests before does not count."""
+        """Start the clock unless it runs; earlier work of the session for all tests does not count."""
         self._start = self.now() if self._start is None else self._start
 
     def begin_test(self, test: str) -> None:
@@ -182,11 +182,11 @@ class SessionBudget:
         return self.now() - self._call_begun
 
     def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
-        """Returns whether a round of these seconds fits into the call's time, or into its part for finding suspects."""
+        """Returns whether a round of ``round_seconds`` fits into the call's time, or into its part for suspects."""
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def has_time_for(self, diagnosis_seconds: float) -> bool:
-        """Returns whether a diagnosis of these seconds fits into the call's time."""
+        """Returns whether a diagnosis of ``diagnosis_seconds`` fits into the call's time."""
         return self.now() + diagnosis_seconds <= self._call_ends
 
     def over(self, *, last: bool) -> float:
@@ -253,7 +253,7 @@ class SessionBudget:
 
     @property
     def complaint(self) -> str | None:
-        """The sentence that the budget was too small, with a sufficient one; None if it was large enough."""
+        """The sentence that the budget was too small, and which one would do; None if it was large enough."""
         late = [seconds for seconds in self._late.values() if seconds > 0]
         if not late or self._seconds is None:
             return None

@@ -142,7 +142,7 @@ class BenchmarkRun:
         return measurements
 
     def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
-        """Returns a measuring; in the second pass over the suite it continues the rounds of the first pass."""
+        """Returns a ``Measuring``; in the second pass over the suite it continues the rounds of the first pass."""
         __tracebackhide__ = True
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
@@ -172,7 +172,7 @@ class BenchmarkRun:
         return Measuring(variants, limits, run, observer, budget, rounds)
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
-        """Returns the variants with their communication as the profiler sees it, if asked to; writes their traces."""
+        """Adds to variants their communication as the profiler sees it, and writes traces, if settings ask for it."""
         __tracebackhide__ = True
         if not self.settings.profile:
             return variants
@@ -222,7 +222,7 @@ class BenchmarkRun:
         return replace(variant, profile=profile.merged(ranks))
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
-        """Returns the reports of one launch's ranks, each limited to ``memory_limit`` bytes, or without a limit."""
+        """Runs one launch and returns its ranks' reports; ``memory_limit``: bytes of each rank, None for no limit."""
         __tracebackhide__ = True
         return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
 
@@ -240,7 +240,7 @@ class BenchmarkRun:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        """Clears the status line after the launches of its body; a rank that skips skips the test."""
+        """Clears the status line after the launches of the body; a skip by a rank skips the test."""
         __tracebackhide__ = True
         try:
             with skipping():

@@ -205,7 +205,7 @@ class BenchmarkLaunches:
 
 
 class TimedLaunches:
-    """Launches variants to be timed or diagnosed; adds the output of each one's first launch to the test's report.
+    """Launches variants to be timed or diagnosed; adds each variant's first output to the test's report.
 
     The settings of data loading that a launch picked hold for all later ones: compared launches have to load alike.
     """

@@ -241,7 +241,7 @@ class JudgedRun(BenchmarkRun):
         return BaselineReferences(told, both_sides=tuple(variants), derive=self._derive)
 
     def _learn(self, paired: PairedLaunches) -> None:
-        """Adds the imports of the first pass's launches."""
+        """Adds the imports that launches of the first pass made."""
         if self.progress.kept.get("paired") is not paired:
             paired.learn(self.progress.kept.get("paired"))
         self.progress.kept["paired"] = paired
@@ -287,7 +287,7 @@ class JudgedRun(BenchmarkRun):
         ], found
 
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
-        """Lists benchmarks that train incorrectly, or after another error all benchmarks, as not measured."""
+        """Lists as broken the benchmarks that train incorrectly, or after another error all of the call."""
         if isinstance(error, IncorrectTraining):
             reasons = error.wrong
         else:

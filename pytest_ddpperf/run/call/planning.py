@@ -159,7 +159,7 @@ def warmup_of(variant: Variant, wanted: int) -> int:
 
 
 def pilot_plan(warmup: int, steps: int | None) -> Plan:
-    """Returns the plan of a pilot for launches of ``steps`` steps; None if the pilot is to decide their number."""
+    """Returns the plan of a pilot: a few steps, but not more than ``steps`` (None for no limit)."""
     return Plan(warmup=warmup, steps=PILOT_STEPS if steps is None else min(PILOT_STEPS, steps))
 
 

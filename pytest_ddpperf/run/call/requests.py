@@ -39,7 +39,7 @@ PLACES = ("world_size", "backend", "device", "env")  # settings besides those of
 
 
 def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
-    """Returns the numbers of ranks of a curve; SettingError if they are none."""
+    """Returns the numbers of ranks of a curve; SettingError for anything else, or fewer than two."""
     said = f"ddpperf.scaling(world_sizes={given!r})"
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise SettingError(f"{said}: expected numbers of ranks, such as [1, 2]")
@@ -53,7 +53,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
 
 
 def grows(subject: object) -> bool:
-    """Returns whether a function gives the Workload for a number of ranks, by its argument's name: it is not called.
+    """Returns whether a function gives a Workload by number of ranks: by its argument's name, without calling it.
 
     Any other function builds a step.
     """
@@ -201,7 +201,7 @@ class VerbCall:
         return self._found(reference)
 
     def _recipe(self, subject: Subject) -> tuple[Mapping[str, str], tuple[Finding, ...]]:
-        """Returns the settings that differ from plain training, and a finding for settings without effect here."""
+        """Returns the settings that differ from plain training, and findings on settings that the subject ignores."""
         recipe = dict(self.settings.recipe)
         if not isinstance(subject, Workload):
             return {}, (Finding("settings_of_a_workload", {"settings": tuple(recipe.items())}),) if recipe else ()

@@ -155,7 +155,7 @@ class Measuring:
         return median(durations) if durations else math.fsum(self._plans.seconds)
 
     def _diagnosed(self, interim: Interim, action: Action) -> tuple[Measurement, ...]:
-        """Returns the measurements with diagnosing launches: in full if asked for or in time, else of growth alone.
+        """Returns the measurements after diagnosis: in full if asked for or in time, else only growth of memory.
 
         Under a session's budget, growth is measured only if it fits into the remaining time, too.
         """
@@ -237,7 +237,7 @@ class Rounds:
         return self
 
     def launch(self) -> None:
-        """Launches what goes on once more, in random order; every second round reverses the previous order."""
+        """Launches every variant that goes on, in random order; every second round reverses the previous order."""
         launched = self._launched_last = self._going_on
         self._order = self._arranged(self._order[::-1] if self.every % 2 == 1 else ())
         for group in self._in_order([i for i in self._order if i in launched]):

@@ -65,7 +65,7 @@ class Archive:
         return None
 
     def provenance(self) -> Provenance:
-        """Returns today's date, and what is checked out."""
+        """Returns today's date, with the commit and the digest of the code."""
         commit, dirty = (None, False) if self.code is None else (self.code.commit, self.code.dirty)
         date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
         return Provenance(date=date, commit=commit, dirty=dirty, code=self.digest)

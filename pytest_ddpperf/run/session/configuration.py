@@ -178,7 +178,7 @@ def mark_ours(items: Iterable[pytest.Item]) -> None:
 
 
 def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
-    """Returns the numbers of ranks in a test's closest marker; empty if a benchmark uses them, too."""
+    """Returns the numbers of ranks in a test's closest marker; empty if the test has a benchmark, too."""
     marks = metafunc.definition.iter_markers(MARKER)
     given = next((mark.kwargs["world_size"] for mark in marks if "world_size" in mark.kwargs), None)
     if given is None or "ddpperf" in metafunc.fixturenames:

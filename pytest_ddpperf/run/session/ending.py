@@ -93,12 +93,12 @@ def tell_left_out(session: pytest.Session, ours: Session, number: int) -> None:
 
 
 def set_status(session: pytest.Session, unmeasured: int) -> None:
-    """Sets the exit status for failures (``unmeasured``) that are all benchmarks that could not be measured."""
+    """Sets a separate exit status if all failures (``unmeasured``) are benchmarks that could not be measured."""
     if session.exitstatus == _FAILED and unmeasured and unmeasured == session.testsfailed:
         session.exitstatus = NOT_MEASURED
 
 
 def _spoil(session: pytest.Session) -> None:
-    """Sets a failing exit status for a run without another fault that could not do all that was asked."""
+    """Sets a failing exit status, unless the run has failed already: a requested task could not be done."""
     if session.exitstatus in {_PASSED, _NO_TESTS}:
         session.exitstatus = NOT_MEASURED

@@ -28,7 +28,7 @@ _COLUMNS = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "
 
 
 class Extensions:
-    """The hooks of one session; ``hook`` is pytest's relay, None if nobody adds anything.
+    """The hooks of one session; ``hook`` is pytest's relay of hook calls, None without hooks.
 
     While ``waits()``, a test may run once more: hook calls about the test are kept until ``tell`` or ``forget``.
     """

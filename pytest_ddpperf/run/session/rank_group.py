@@ -211,7 +211,7 @@ class RankGroup:
 
 
 def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[str, str]:
-    """Returns the variable that shows ranks of a pytest-xdist worker GPUs that no other worker is shown.
+    """Returns the environment variable that shows some GPUs only to the ranks of this pytest-xdist worker.
 
     Empty if a worker's share of the visible GPUs is less than its ranks: then ranks of several workers share GPUs.
     """

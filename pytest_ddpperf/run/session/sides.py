@@ -38,7 +38,7 @@ PRELOADED = (  # imported once in a fork server, not on every rank of every laun
 
 
 class Sides:
-    """The sides of a session's code, whose fork servers live as long as it; ``first`` is called before any starts."""
+    """The sides of a session's code; fork servers live until it ends. ``first`` is called before any starts."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Sides:
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Process ids of the running fork servers, which are the parents of ranks; only None if none runs.
+        """Process ids of the running fork servers, which are the parents of ranks; ``(None,)`` if none runs.
 
         CPU time of a fork server that starts later counts as other processes': a machine then looks busier than it is.
         """

@@ -119,7 +119,7 @@ class UnderLauncher:
             pytest.fail(f"{reason}: leave -n out, or start one pytest without {self._task.launcher}", pytrace=False)
 
     def _let_go(self) -> None:
-        """Print the held back output: this suite under a launcher is not ours."""
+        """Print the output that was held back, because this suite does not use our fixtures."""
         if self._held is not None:
             (writer, file), self._held = self._held, None
             text, writer._file = writer._file.getvalue(), file  # noqa: SLF001 - the same
