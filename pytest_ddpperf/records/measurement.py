@@ -186,7 +186,7 @@ class Measurement(BenchmarkId):
 
     @property
     def lost(self) -> float:
-        """The share of the cores' time that other processes took on the busiest node, in the median launch; 0 on GPUs."""
+        """The share of the cores' time that others took on the busiest node, median over launches; 0 on GPUs."""
         return (self._lost or 0.0) if self.environment.device == "cpu" else 0.0
 
     @property
