@@ -117,7 +117,7 @@ class Store:
         for record in records:
             group = groups.setdefault(self.file(test, record.environment), {})
             if record.name in group:
-                raise BaselineError(f"{test}: two benchmarks are named {record.name!r}; give each a name of its own")
+                raise BaselineError(f"{test}: two benchmarks are named {record.name!r}; give them different names")
             group[record.name] = record
         saved: list[SavedRecord] = []
         with ExitStack() as locks:

@@ -232,7 +232,7 @@ class VerbCall:
             raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
         for word, value in self.knobs.items():
             if KNOBS[word].training:
-                raise SettingError(f"{word}={value!r}: is for a Workload; this step has to see to it itself")
+                raise SettingError(f"{word}={value!r}: is for a Workload; this step has to set it itself")
         if isinstance(subject, Script):
             return None
         if isinstance(subject, type) and issubclass(subject, Workload):

@@ -65,7 +65,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
         given = f"{list(named)}"
     elif not isinstance(subject, Workload) or isinstance(strategies, (str, Strategy)) or strategies is None:
         others = (
-            ", what is to be compared by name, such as {'old': build, 'new': other_build}, "
+            ", several subjects by name, such as {'old': build, 'new': other_build}, "
             "or settings by name, such as ways={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
         )
         raise SettingError(

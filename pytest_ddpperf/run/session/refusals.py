@@ -12,8 +12,8 @@ from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, why_gone
 _ALIKE = 0.8  # of difflib: a less similar word is hardly meant
 _PURPOSES = {
     "against": "another revision, and none is named",
-    "profile": "what is profiled, and nothing is",
-    "save": "what is saved, and nothing is",
+    "profile": "profiled benchmarks, and nothing is profiled",
+    "save": "saved results, and nothing is saved",
 }
 NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  # they need more than a first look
 
