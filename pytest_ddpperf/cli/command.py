@@ -277,7 +277,7 @@ COMMANDS = (
     ),
     Command(
         name="simulate",
-        help="count a step of a rank among any number of ranks, in one process",
+        help="count one rank's step for any number of ranks, in one process",
         add_arguments=_add_simulate,
         run=_simulate,
         passes_on=True,

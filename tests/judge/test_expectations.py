@@ -22,7 +22,7 @@ from tests.factories import make_counts
         (
             None,
             {"calls": {"all_reduce": 1}},
-            "there is no count calls that several numbers are expected of: calls are collectives={'all_reduce': 1}",
+            "there is no count calls of several numbers; expect calls as collectives={'all_reduce': 1}",
         ),
         (None, {"flops": None}, "flops is expected to be None, which is no number"),
         (None, {"flops": True}, "flops is expected to be True, which is no number"),

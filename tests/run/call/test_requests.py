@@ -168,7 +168,7 @@ def test_a_variable_that_ranks_could_not_have_is_refused(name: str, said: str) -
 def test_a_step_of_its_own_takes_no_settings_of_training() -> None:
     way = several(nothing_of_a_rank, None, None, ways={"a": {}, "b": {"precision": "bf16"}}).by_name["b"]
     call = VerbCall(settings=Settings(), knobs={}).for_variant(way, "b")
-    with pytest.raises(SettingError, match="precision='bf16': is for a Workload; this step has to see to it itself"):
+    with pytest.raises(SettingError, match="precision='bf16': is for a Workload; this step has to set it itself"):
         call.variant(way.subject, CPU, name="b")
 
 
