@@ -1,4 +1,4 @@
-"""What can go wrong, each as a type of its own; the first line of every message is one clear sentence."""
+"""The errors of this plugin, each with its own type; the first line of every message is one clear sentence."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, TypeVar
 
 E = TypeVar("E", bound="DdpperfError")
 _LONGEST = 400  # characters of an exception's message in a sentence
-NOT_MEASURED = 10  # pytest's exit status where nothing was found worse, and not all was measured; its own end at 6
+NOT_MEASURED = 10  # pytest's exit status if nothing was found worse but not all was measured; its own statuses end at 6
 
 
 class DdpperfError(Exception):
-    """Base of all errors that this plugin raises on purpose; ``benchmark`` is the one that failed, if it is known.
+    """Base of all errors that this plugin raises on purpose; ``benchmark`` names the failed benchmark, if it is known.
 
-    The plugin shows such an error as its text alone: fact first, then the cure, then where in the test it happened.
+    The plugin shows only the text of such an error: first the fact, then the cure, then the place in the test.
 
     Attributes:
-        benchmark: name and number of ranks of the benchmark that failed; None if it is not known.
-        sections: titles and texts of what the ranks printed, for the test's report.
-        found_wrong: whether something was found worse or wrong, which no other attempt of the test changes; else it
-            could not be measured.
+        benchmark: name and number of ranks of the benchmark that failed; None if unknown.
+        sections: titles and texts of the ranks' output, for the test's report.
+        found_wrong: whether a result is worse or wrong, which no other attempt of the test changes; otherwise the
+            result could not be measured.
     """
 
     found_wrong = False
@@ -33,13 +33,13 @@ class DdpperfError(Exception):
 
     @property
     def headline(self) -> str:
-        """The first line of the message: what went wrong, without cure and details."""
+        """The first line of the message: the fact, without cure and details."""
         first, *others = str(self).split("\n")
         return f"{first} {next(filter(None, map(str.strip, others)), '')}".rstrip() if first.endswith(":") else first
 
 
 def in_a_line(error: BaseException) -> str:
-    """Class and message of an exception of anybody's, for a sentence: the first line, cut, whatever its methods do."""
+    """Returns class and message of any exception for a sentence: the first line, cut, even if its methods fail."""
     try:
         message = str(error).strip().partition("\n")[0]
     except BaseException as second:  # noqa: BLE001  a __str__ may raise anything
@@ -48,21 +48,21 @@ def in_a_line(error: BaseException) -> str:
 
 
 def reason(report: Any, error: BaseException | None) -> str:
-    """Returns why a test failed, in a line, by pytest's report of it; empty if it did not fail."""
+    """Returns why a test failed, in one line, from pytest's report of it; empty if it did not fail."""
     words = str(report.longrepr) if error is None else in_a_line(error)
     return (error.headline if isinstance(error, DdpperfError) else words) if report.failed else ""
 
 
 def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[str, int] | None = None) -> E:
-    """A new error of the same kind and facts, with what is known further up: more words, the benchmark that failed."""
-    made = type(error).__new__(type(error), f"{before}{error}{after}")  # each kind has facts of its own to begin with
+    """Returns a new error of the same kind and facts, with more words, or with the benchmark that failed."""
+    made = type(error).__new__(type(error), f"{before}{error}{after}")  # kinds have different arguments; facts follow
     vars(made).update(vars(error))
     made.benchmark = benchmark or error.benchmark
     return made.with_traceback(error.__traceback__)
 
 
 class FoundWrong(DdpperfError):
-    """What was measured or checked is worse or wrong; any other error says that it could not be measured."""
+    """A measured or checked result is worse or wrong; any other error means that there is no result."""
 
     found_wrong = True
 
@@ -76,7 +76,7 @@ class PayloadError(DdpperfError):
 
 
 class WorkloadError(DdpperfError):
-    """What the user gave to be measured does not keep its contract (a step that is no callable, a NaN loss ...)."""
+    """The user's subject breaks its contract (a step that is not callable, a NaN loss ...)."""
 
 
 class TrainingEnded(WorkloadError):
@@ -84,7 +84,7 @@ class TrainingEnded(WorkloadError):
 
 
 class IncorrectTraining(FoundWrong):
-    """A strategy does not compute what a single process computes; the message names parameter, rank and error."""
+    """A strategy computes other values than a single process; the message names parameter, rank and error."""
 
     def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str] | None = None) -> None:
         super().__init__(message)
@@ -92,14 +92,14 @@ class IncorrectTraining(FoundWrong):
 
     @property
     def causes(self) -> list[str]:
-        """The likely cause, if one is known, and what differs, of the first benchmark that is wrong."""
+        """The likely cause, if it is known, and the difference, both of the first benchmark that is wrong."""
         seen, _, cause = self.headline.removeprefix("broken: ").partition("; likely cause: ")
         cause, _, extent = cause.partition("; ")
         return [*filter(None, [cause]), "; ".join(filter(None, (seen, extent)))]
 
     @property
     def summary(self) -> str:
-        """Returns what differs, and the likely cause."""
+        """The difference, and its likely cause."""
         *likely, seen = self.causes
         return ": ".join([seen.partition(":")[0], *likely]) if likely else seen
 
@@ -112,11 +112,11 @@ class RankFailed(DdpperfError):
     """A rank raised, exited, was killed or blocked; the message starts with the guilty rank and its reason.
 
     Attributes:
-        rank: the global rank that failed first, or None if no single one is to blame.
-        where: the user's innermost line there, as ``file:line in function``; empty if it is not known.
-        stack: the part of the message that is the traceback or the stack of the rank that comes first.
-        others: the part that is the stacks of other ranks.
-        out_of_memory: whether a rank failed for want of memory, on its own or by the kernel's hand.
+        rank: the global rank that failed first; None if no single rank is to blame.
+        where: the user's innermost line there, as ``file:line in function``; empty if it is unknown.
+        stack: the part of the message with the traceback or stack of the first rank.
+        others: the part of the message with the stacks of other ranks.
+        out_of_memory: whether a rank failed for lack of memory, by itself or because the kernel killed it.
         shared: whether other launches used the memory at the same time.
     """
 
@@ -139,12 +139,12 @@ class RankFailed(DdpperfError):
 
     @property
     def causes(self) -> list[str]:
-        """The rank and its reason, and the line of code."""
+        """The failed rank and why it failed, and the line of code."""
         return [str(self).partition("\n")[0], *([f"at {self.where}"] if self.where else [])]
 
     @property
     def summary(self) -> str:
-        """The rank and its reason, with its line of code."""
+        """The failed rank and why it failed, with the line of code."""
         return f"{self.headline} ({self.where.partition(' ')[0]})" if self.where else self.headline
 
 
@@ -161,35 +161,35 @@ class ReferenceFailed(DdpperfError):
 
 
 class ReferenceStopped(DdpperfError):
-    """The reference failed in a launch such as it had completed before: it can run the benchmark, and did not."""
+    """The reference failed in a launch, though such a launch had succeeded before: it can run the benchmark."""
 
 
 class SameCode(DdpperfError):
-    """Both sides of a comparison ran the same file of the project; the message names it and the cure."""
+    """Both sides of a comparison ran the same file of the project; the message names the file and the cure."""
 
 
 class RanksDiffer(FoundWrong):
-    """Ranks returned different values, or not each raised the error that a test names; the message names them."""
+    """Ranks returned different values, or some did not raise the expected error; the message names these ranks."""
 
 
 class RankSkipped(DdpperfError):
-    """A rank called ``pytest.skip``; the fixture turns it into a skip of the test."""
+    """A rank called ``pytest.skip``; the fixture then skips the test."""
 
 
 class UnexpectedCount(FoundWrong):
-    """A step does not do as often what ``ddpperf.expect`` said; the message names each count and what it is made of."""
+    """A step has other counts than ``ddpperf.expect`` said; the message names each count and its parts."""
 
 
 class TargetMissed(FoundWrong):
-    """A metric is worse than the target that ``ddpperf.expect`` named; the message has interval and target."""
+    """A metric is worse than its target in ``ddpperf.expect``; the message has interval and target."""
 
 
 class QualityLost(FoundWrong):
-    """A strategy trains to a worse model than another one, or to another one; the message names both and their ends."""
+    """A strategy trains to a worse or another model than the first one; the message names both and their results."""
 
 
 class NotTimed(DdpperfError):
-    """A test asks for a time in a run that only counts; the plugin turns it into a skip of the rest of the test."""
+    """A test asks for a time in a run that only counts; the plugin then skips the rest of the test."""
 
 
 class BaselineError(DdpperfError):
@@ -201,7 +201,7 @@ class HistoryError(DdpperfError):
 
 
 class TraceError(DdpperfError):
-    """A trace cannot be read, or traces cannot be put together; the message names the file or the ranks, and why."""
+    """A trace cannot be read, or traces cannot be combined; the message names the file or the ranks, and why."""
 
 
 class Regression(FoundWrong):
@@ -209,4 +209,4 @@ class Regression(FoundWrong):
 
     def __init__(self, message: str, *, summary: str = "") -> None:
         super().__init__(message)
-        self.summary = summary or self.headline  # the cause in a line
+        self.summary = summary or self.headline  # the cause in one line

@@ -1,4 +1,4 @@
-"""What a test holds: the verbs of the ``ddpperf`` fixture."""
+"""The verbs of the ``ddpperf`` fixture, such as ``check``, for tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.call.judging import JudgedRun
     from pytest_ddpperf.run.call.ways import GivenStrategies, GivenStrategy, GivenWays
 
-OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
+OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # arguments of the verbs besides settings
 
 
 class Ddpperf:
@@ -48,14 +48,14 @@ class Ddpperf:
         test: str,
         settings: Settings,
         sections: list[tuple[str, str]],
-        folders: tuple[Path, ...] = (),  # in which a script is looked for
+        folders: tuple[Path, ...] = (),  # that are searched for a script
     ) -> None:
         self._session, self._test, self._settings = session, test, settings
         self._sections = sections
         self._folders = folders
         self._names: set[tuple[str, int]] = set()
         self._runs: list[BenchmarkRun] = []
-        self._last: Measured | None = None  # what the last call gave back
+        self._last: Measured | None = None  # the result of the last call
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ class Ddpperf:
             name: name of the benchmark within its test (default: strategy and settings of the training).
             samples_per_step: samples of one rank, if ``subject`` does not have them.
             tokens_per_step: tokens of one rank, if ``subject`` does not have them.
-            reference: the same training for a single process, in any form of ``subject``, to verify a step or script
+            reference: the same training for a single process, in any form of ``subject``, to compare a step or script
                 with; it trains on the batches of all ranks.
             knobs: any setting of a test, such as ``world_size=2, tolerance=0.05``: stronger than marker and options.
 
@@ -281,7 +281,7 @@ class Ddpperf:
             subject: a Workload, whose ranks have different batches; with ``evaluate`` it has metrics.
             strategies: as for ``compare``.
             steps: number of optimizer steps of each training.
-            every: steps from one point of a curve to the next (default: a tenth of them).
+            every: steps from one point of a curve to the next (default: a tenth of ``steps``).
             metric: the metric to compare, besides the loss (default: the first of ``evaluate``).
             better: ``higher`` or ``lower``, for the metric.
             launches: three or more; each trains by all strategies, with different weights and batches.
@@ -400,7 +400,7 @@ class Ddpperf:
         measure: bool = False,
         **knobs: Any,
     ) -> StrategyAdvice:
-        """Returns which strategy, precision and batch size to train with: each combination is simulated and predicted.
+        """Recommends strategy, precision and batch size for training: simulates and predicts each combination.
 
         Args:
             subject: a Workload; or a function ``batch_size -> Workload``, tried with each of ``batch_sizes``.
@@ -501,7 +501,7 @@ class Ddpperf:
             raise UnexpectedCount("\n".join(lines))
 
     def _meet(self, wanted: Sequence[MetricTarget]) -> None:
-        """Lists what became of targets; fails the test where one was missed, or is open and the settings say so."""
+        """Lists the outcomes of targets; fails the test if one was missed, or is open and ``fail_on`` says so."""
         __tracebackhide__ = True
         for target in wanted:
             unmet = self._session.archive.never_met(self._test, target.measurement, target.series, target.wanted)
@@ -523,7 +523,7 @@ class Ddpperf:
         limit: int | None = None,
         **knobs: Any,
     ) -> BatchSize:
-        """Finds the largest batch of a rank that fits into memory: doubles it until one does not fit, then bisects.
+        """Finds the largest batch of a rank that fits into memory: doubles it until it does not fit, then bisects.
 
         Every size has a separate launch, so that a rank that runs out of memory costs nothing.
 
@@ -596,7 +596,7 @@ class Ddpperf:
         *,
         counts: bool = False,
     ) -> VerbCall:
-        """Returns what a call asks for; ``others`` are the keyword arguments of the verb besides settings."""
+        """Returns a verb's call with its settings; ``others`` are the verb's keyword arguments besides settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
             pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate takes check and measure")
@@ -614,12 +614,12 @@ class Ddpperf:
         )
 
     def _skip_script(self, subject: Subject) -> None:
-        """Skips a Script where ranks are simulated: it makes its own process group."""
+        """Skips a Script if ranks are simulated: a Script makes its own process group."""
         if self._session.settings.simulate is not None and isinstance(subject, Script):
             pytest.skip(f"{subject.name} is not simulated: a Script makes its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
-        """Of the largest group asked for; of one rank for a strategy of one rank, unless the call itself says more."""
+        """Returns the environment of the largest group; of one rank for a one-rank strategy if no ranks are set."""
         lone = (
             strategy is not None
             and "world_size" not in call.knobs
@@ -629,14 +629,14 @@ class Ddpperf:
         return self._session.environment(call.settings, size)
 
     def _environments(self, call: VerbCall, strategy: GivenStrategy) -> list[Environment]:
-        """That of the group, or those of all simulated groups; the largest comes last."""
+        """Returns the environment of the group, or of all simulated groups; the largest comes last."""
         largest = self._environment(call, strategy)
         if not largest.simulated or largest.world_size == 1:
             return [largest]
         return [self._session.environment(call.settings, size) for size in self._session.world_sizes(call.settings)]
 
     def _put_on_network(self, call: VerbCall, subject: Subject, strategy: GivenStrategy, name: str | None) -> None:
-        """Predicts what was simulated, where a network is named."""
+        """Predicts the simulated step on the network, if a network is named."""
         __tracebackhide__ = True
         if self._session.settings.simulate is None or call.settings.network is None:
             return
@@ -651,11 +651,11 @@ class Ddpperf:
         return Predictor(self._session, self._test, self._sections)
 
     def _judged_run(self, call: VerbCall, variants: Sequence[Variant]) -> JudgedRun:
-        """The run of a call whose benchmarks are judged; SettingError if two benchmarks of the test have one name."""
+        """Returns the run of a call whose benchmarks are judged; SettingError if two of the test share a name."""
         __tracebackhide__ = True
         from pytest_ddpperf.run.call.judging import JudgedRun
 
-        for benchmark in variants:  # results and baselines of this test could not tell them apart
+        for benchmark in variants:  # results and baselines of this test could not distinguish them
             if benchmark.key in self._names:
                 twice = f"{self._test} has two benchmarks named {benchmark.name!r}"
                 raise SettingError(f"{twice}; tell them apart with name=...")
@@ -668,7 +668,7 @@ class Ddpperf:
 
 
 def _each(measured: Measured) -> Sequence[Measurement]:
-    """All benchmarks of what a verb gave back."""
+    """Returns all benchmarks of a verb's result that fit into memory."""
     if isinstance(measured, Measurement):
         return (measured,)
     several: Sequence[Measurement] = getattr(measured, "points", ()) or getattr(measured, "measurements", ())

@@ -1,4 +1,4 @@
-"""Parsers for each kind of value; each gives the value, or raises ValueError with what it expects."""
+"""Parsers for each kind of value; each returns the value, or raises ValueError with the form that it expects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SWITCH_WORDS = {True: ("true", "yes", "on", "1"), False: ("false", "no", "off", 
 
 def _sizes(least: int) -> Callable[[object], tuple[int, ...]]:
     def parse(value: object) -> tuple[int, ...]:
-        """Numbers of ranks, ascending: ``4``, ``"1,2,4"`` or ``[1, 2, 4]``."""
+        """Parses numbers of ranks to an ascending tuple: ``4``, ``"1,2,4"`` or ``[1, 2, 4]``."""
         if isinstance(value, str):
             value = value.split(",")
         parts: Iterable[object] = value if isinstance(value, Iterable) else (value,)
@@ -52,7 +52,7 @@ several = _at_least(2)
 
 
 def mesh(value: object) -> Mapping[str, int]:
-    """The sizes of a mesh's dimensions by name: ``{"dp": 2, "tp": 2}`` or ``"dp=2,tp=2"``."""
+    """Parses the sizes of a mesh's dimensions by name: ``{"dp": 2, "tp": 2}`` or ``"dp=2,tp=2"``."""
     expected = "the sizes of dimensions by name, such as dp=2,tp=2"
     if isinstance(value, str):
         value = [part.partition("=")[::2] for part in value.split(",")]
@@ -69,7 +69,7 @@ STAGES = ("start", "build", "compile", "warm_up", "measure")
 
 
 def stage_seconds(value: object) -> Mapping[str, float]:
-    """Seconds by stage of a launch: ``{"build": 120}`` or ``"start=60,build=2min"``."""
+    """Parses seconds by stage of a launch: ``{"build": 120}`` or ``"start=60,build=2min"``."""
     expected = f"times by stage, such as start=60,build=2min; stages are {', '.join(STAGES)}"
     if isinstance(value, str):
         value = dict(part.partition("=")[::2] for part in value.split(","))
@@ -85,14 +85,14 @@ def stage_seconds(value: object) -> Mapping[str, float]:
 
 
 def words(value: object) -> str:
-    """A text that says something."""
+    """Parses a text that is not empty."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a text that is not empty")
     return value.strip()
 
 
 def steps_or_warmup(value: object) -> int | str:
-    """A number of steps of at least 0, or ``warmup``."""
+    """Parses a number of steps of at least 0, or ``warmup``."""
     if value == "warmup":
         return "warmup"
     try:
@@ -102,7 +102,7 @@ def steps_or_warmup(value: object) -> int | str:
 
 
 def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | None]:
-    """A parser that takes the word ``none`` (and None) besides, for None."""
+    """Returns a parser that also takes the word in ``none`` (and None), for which it returns None."""
 
     def parse_optional(value: object) -> T | None:
         if value is None or (isinstance(value, str) and value.strip().lower() == none):
@@ -117,12 +117,12 @@ def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | 
 
 
 def none_word(parse: Callable[[object], object]) -> str:
-    """The word by which a parser is given None; empty if it takes none."""
+    """Returns the word for which a parser returns None; empty if it has no such word."""
     return str(vars(parse).get("none", ""))
 
 
 def written(value: object) -> str:
-    """A value as it would be given on the command line."""
+    """Formats a value as the command line takes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, frozenset):  # members of an enumeration, in the order of their declaration
@@ -143,12 +143,12 @@ def _above_zero(expected: str) -> Callable[[object], float]:
 
 
 def fraction(value: object) -> float:
-    """A share of at least 0: ``0.03`` or ``"3%"``. Above 1 only as a percentage: a bare 3 is hardly meant as 300 %."""
+    """Parses a share of at least 0: ``0.03`` or ``"3%"``. Above 1 only in percent: a bare 3 hardly means 300 %."""
     return _share(value, "a fraction from 0 to 1, such as 0.03, or a percentage, such as 3%")
 
 
 def positive_fraction(value: object) -> float:
-    """A share above 0, else as :func:`fraction`."""
+    """Parses a share above 0, otherwise as :func:`fraction`."""
     expected = "a fraction above 0 and up to 1, such as 0.1, or a percentage, such as 10%"
     if (share := _share(value, expected)) == 0:
         raise ValueError(expected)
@@ -165,7 +165,7 @@ def _share(value: object, expected: str) -> float:
 
 
 def _number(value: object, expected: str) -> float:
-    """A finite number of at least 0."""
+    """Parses a finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
     try:
@@ -183,18 +183,18 @@ _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def duration(value: object) -> float:
-    """Seconds above 0: ``90``, ``"90s"``, ``"10min"`` or ``"1.5h"``."""
+    """Parses a time above 0 to seconds: ``90``, ``"90s"``, ``"10min"`` or ``"1.5h"``."""
     expected = "a time above 0, such as 90s, 10min or 1h"
     unit = next((unit for unit in _UNITS if isinstance(value, str) and value.strip().endswith(unit)), None)
     number = value if unit is None or not isinstance(value, str) else value.strip().removesuffix(unit)
     return _above_zero(expected)(number) * _UNITS[unit or "s"]
 
 
-_BYTES = r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B|B|)\s*"  # compiled by who gives some: loading is cheap
+_BYTES = r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B|B|)\s*"  # compiled on first use: loading is cheap
 
 
 def byte_count(value: object) -> int:
-    """A number of bytes: ``2147483648``, ``"2GiB"``, ``"500 MB"``; KB is 1000 bytes, KiB 1024."""
+    """Parses a number of bytes: ``2147483648``, ``"2GiB"``, ``"500 MB"``; KB is 1000 bytes, KiB 1024."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     match = re.fullmatch(_BYTES, value) if isinstance(value, str) else None
@@ -207,7 +207,7 @@ def byte_count(value: object) -> int:
 
 
 def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
-    """A parser as argparse wants it, which shows the message of no other error."""
+    """Wraps a parser so that it raises ArgumentTypeError, the only error whose message argparse shows."""
     import argparse
 
     def parse_argument(value: str) -> T:
@@ -220,7 +220,7 @@ def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
 
 
 def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
-    """The question whether the known word that is most like a word was meant; empty if none is so much alike."""
+    """Asks whether the known word most similar to ``word`` was meant; empty if no known word is similar enough."""
     import difflib  # only for messages: loading the plugin stays cheap
 
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
@@ -228,12 +228,12 @@ def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
 
 
 def instead(hint: str, known: Iterable[str]) -> str:
-    """Returns what there is in place of an unknown word, after the question that ``closest`` asks, if it asks one."""
+    """Returns the words that may replace an unknown one, after the question of ``closest``, if it asks one."""
     return f"{hint} There are {', '.join(known)}" if hint else f"there are {', '.join(known)}"
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
-    """A parser for one word out of ``choices``, in any case; true and false stand for ``on``, ``off`` and ``no``."""
+    """Returns a parser for one word out of ``choices``, in any case; booleans stand for ``on``, ``off`` and ``no``."""
     booleans = {"on": "true", "off": "false", "no": "false"}  # as TOML and Python have them
     found = {word: choice for choice in choices for word in (choice.lower(), booleans.get(choice, choice.lower()))}
 
@@ -247,7 +247,7 @@ def one_of(*choices: str) -> Callable[[object], str]:
 
 
 def switch(value: object) -> bool:
-    """On or off: a bool, or one of the words that ini files use."""
+    """Parses on or off: a bool, or one of the words that ini files use."""
     word = str(value).strip().lower()
     found = next((switched for switched, words in SWITCH_WORDS.items() if word in words), None)
     if found is None or not isinstance(value, (bool, int, str)):
@@ -256,7 +256,7 @@ def switch(value: object) -> bool:
 
 
 def members(kind: type[E], noun: str) -> Callable[[object], frozenset[E]]:
-    """A parser for members of an enum by their values: ``"regressed,broken"``, a list of such words, or ``none``."""
+    """Returns a parser for members of an enum by value: ``"regressed,broken"``, a list of such words, or ``none``."""
     expected = f"{noun} out of {', '.join(one.value for one in kind)}, separated by commas, or none"
 
     def parse(value: object) -> frozenset[E]:
@@ -275,7 +275,7 @@ def members(kind: type[E], noun: str) -> Callable[[object], frozenset[E]]:
 
 
 def literal(value: object) -> str | int | float | bool:
-    """A number or a switch where a text is one; else the text itself."""
+    """Parses a text that is a number or a switch; returns any other text as it is."""
     if not isinstance(value, str):
         return value if isinstance(value, (bool, int, float)) else str(value)
     for parse in (int, float, switch):
@@ -294,7 +294,7 @@ def _matching(pattern: str, expected: str) -> Callable[[object], str]:
 
 
 def modules(value: object) -> tuple[str, ...]:
-    """Dotted names of modules, with commas between them; the word ``none`` stands for no module."""
+    """Parses dotted names of modules, separated by commas; the word ``none`` stands for no module."""
     parts = value.split(",") if isinstance(value, str) else value
     names = [part.strip() if isinstance(part, str) else "" for part in parts] if isinstance(parts, Iterable) else [""]
     if names == ["none"]:
@@ -309,7 +309,7 @@ set_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, 
 
 
 def reports(value: object) -> tuple[tuple[str, Path], ...]:
-    """Kinds of reports with their files: ``"markdown:comment.md"``; of several each in a line of its own."""
+    """Parses kinds of reports with their files: ``"markdown:comment.md"``, one per line."""
     parts = value.split("\n") if isinstance(value, str) else value
     given = [str(part).strip() for part in parts] if isinstance(parts, Iterable) else [""]
     found = [(kind, Path(file)) for kind, _, file in (part.partition(":") for part in given if part)]
@@ -319,14 +319,14 @@ def reports(value: object) -> tuple[tuple[str, Path], ...]:
 
 
 def path(value: object) -> Path:
-    """A path, as given."""
+    """Parses a path."""
     if not isinstance(value, (str, Path)) or not str(value):
         raise ValueError("a path")
     return Path(value)
 
 
 def switch_or_path(value: object) -> bool | Path:
-    """On or off, as ``switch`` takes it, or a path; a path with the name of a switch is given as ``./on``."""
+    """Parses on or off, as ``switch`` does, or a path; a path with the name of a switch is given as ``./on``."""
     try:
         return switch(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""pytest hooks and fixtures, and nothing else. Everything heavy is imported when a benchmark needs it."""
+"""pytest hooks and fixtures only. Heavy modules are imported when a benchmark needs them."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ REVISION: pytest.StashKey[Revision] = pytest.StashKey()
 PROBE: pytest.StashKey[Probe] = pytest.StashKey()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[str]()
-STANDS = pytest.StashKey[DdpperfError]()  # the verdict that failed a test: another attempt would change it by chance
+STANDS = pytest.StashKey[DdpperfError]()  # the verdict that failed a test; another attempt would change it by chance
 UNMEASURED = pytest.StashKey[dict[str, list[bool]]]()  # by test, whether each phase failed without a finding
-IN_WORKER = pytest.StashKey[bool]()  # of pytest-xdist, where a benchmark was left out
+IN_WORKER = pytest.StashKey[bool]()  # whether a benchmark did not run in a worker of pytest-xdist
 LEFT_OUT = "ddpperf_left_out"  # marks the report of such a benchmark on its way to the controller
 NUMBER_LEFT_OUT = pytest.StashKey[int]()  # in the controller
-ATTEMPT = pytest.StashKey[int]()  # the number of runs of a test, this one included
-TESTS = pytest.StashKey[int]()  # that measure
+ATTEMPT = pytest.StashKey[int]()  # how many times a test has run, including now
+TESTS = pytest.StashKey[int]()  # number of tests that measure
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 @pytest.hookimpl(trylast=True)  # conftest files have declared their options
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Refuse misspelt options with the one that is meant."""
+    """Refuse misspelt options, and name the option that was probably meant."""
     if unknown := parser.parse_known_and_unknown_args(args)[1]:
         from pytest_ddpperf.run.session.refusals import require_known
 
@@ -82,17 +82,17 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main() -> None:
-    """Refuse a suite that a rank runs."""
+    """Refuse to run pytest inside a rank."""
     require_no_rank()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Tell what an option of another plugin leaves out."""
+    """Say that another plugin's option leaves benchmarks untimed."""
     return ["ddpperf: --benchmark-disable: benchmarks are counted and not timed"] if counts_alone(config) else []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Resolve what the command line and the ini file say; refuse what cannot be."""
+    """Resolve the settings of command line and ini file; refuse invalid ones."""
     config.addinivalue_line("markers", marker_line())
     try:
         config.stash[SETTINGS] = settings = settings_of(config, probe=PROBE in config.stash)
@@ -119,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check every marker before the first test runs, and mark what measures or has ranks for ``-m ddpperf``."""
+    """Check every marker before the first test runs, and mark tests that use our fixtures for ``-m ddpperf``."""
     mark_ours(items)
     try:
         require_marks(config, items)
@@ -131,7 +131,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)  # before the terminal's header ends
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the tests that measure, and refuse what none of them could do."""
+    """Count the tests that measure, and refuse a session that cannot check out its reference."""
     config = session.config
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
     measuring = [item for item, names in zip(session.items, fixtures, strict=True) if "ddpperf" in names]
@@ -152,7 +152,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def session_of(config: pytest.Config) -> Session:
-    """The session of this run, made at the first call."""
+    """Return the session of this run, which the first call makes."""
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.run.session.session import Session
 
@@ -172,7 +172,7 @@ def session_of(config: pytest.Config) -> Session:
 
 
 def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, str]]]:
-    """The settings of a test, and the sections of its report."""
+    """Return the settings of a test, and the sections of its report."""
     return item_settings(request.config.stash[SETTINGS], request.node), request.node.stash.setdefault(SECTIONS, [])
 
 
@@ -192,7 +192,7 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
 
 @pytest.fixture
 def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
-    """Just ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
+    """Run functions on ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
     require_system()
     from pytest_ddpperf.run.session.rank_group import RankGroup, of_size
 
@@ -202,7 +202,7 @@ def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test of just ranks once for each number of ranks that its marker names."""
+    """Run a test that uses only ``ddpperf_group`` once for each number of ranks in its marker."""
     sizes = group_sizes(metafunc) if "ddpperf_group" in metafunc.fixturenames else ()
     if len(sizes) > 1:
         metafunc.parametrize("ddpperf_group", sizes, indirect=True, ids=[f"w{size}" for size in sizes])
@@ -210,7 +210,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Forget an earlier attempt of the test, which another plugin runs again."""
+    """Forget an earlier attempt of the test, if another plugin runs the test again."""
     known = item.config.stash.get(SESSION, None)
     attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (known is None or not known.budget.defers)
     item.stash[FAILED] = ""
@@ -224,15 +224,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Skip the rest of a test that asks for a time in a run that only counts; the counts have been judged before.
+    """Skip the rest of a test that reads a time in a run that only counts; its counts are already judged.
 
-    A test that a verdict has failed is not measured again, whichever plugin runs it again: the verdict stands.
+    A test that a verdict has failed is not measured again, even if another plugin reruns it: the verdict stands.
     """
     if STANDS in item.stash:
         raise item.stash[STANDS].with_traceback(None)
     try:
         yield
-    except KeyboardInterrupt as error:  # no report is made of it
+    except KeyboardInterrupt as error:  # it gets no report
         if not item.config.option.fulltrace:
             from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
 
@@ -248,7 +248,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show our errors as their text alone, attach what the ranks printed, store baselines of tests that passed."""
+    """Show only the text of our errors, attach the ranks' output, store baselines of tests that passed."""
     error = call.excinfo.value if call.excinfo is not None else None
     if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not item.config.option.fulltrace:
         from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
@@ -279,7 +279,7 @@ def pytest_runtest_makereport(
             item.config.stash[SESSION].budget.ended(item.nodeid)
         try:
             item.config.stash[SESSION].end_test(item.nodeid, item.stash.get(FAILED, ""))
-        except (BaselineError, SettingError) as problem:  # of what is stored, or of a hook
+        except (BaselineError, SettingError) as problem:  # from storing, or from a hook
             error, report.outcome, report.longrepr = problem, "failed", str(problem)
     if measures:
         unmeasured = report.failed and isinstance(error, DdpperfError) and verdict is None
@@ -288,14 +288,14 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count the benchmarks that workers of pytest-xdist left out: their reports come with the worker."""
+    """Count the benchmarks that did not run in workers of pytest-xdist: the workers send their reports."""
     if report.skipped and hasattr(report, LEFT_OUT) and hasattr(report, "node"):
         stash = report.node.config.stash
         stash[NUMBER_LEFT_OUT] = stash.get(NUMBER_LEFT_OUT, 0) + 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print a row per benchmark and what was stored."""
+    """Print a row per benchmark, and the stored baselines."""
     if SESSION not in config.stash:
         return
     made = config.stash[SESSION].outputs
@@ -312,7 +312,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Write the JSON results, record the run in the history, and ask for further reports."""
+    """Write the reports, record the run in the history, and set the exit status."""
     config, settings = session.config, session.config.stash[SETTINGS]
     files = any(getattr(settings, name) is not None for name in FILES)
     unmeasured = sum(map(sum, config.stash.get(UNMEASURED, {}).values()))
@@ -330,7 +330,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """Add our benchmarks to the file that pytest-benchmark writes of its own."""
+    """Add our benchmarks to the file that pytest-benchmark writes."""
     if SESSION in config.stash:
         from pytest_ddpperf.run.session.files import append_entries
 
@@ -338,7 +338,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave no process behind."""
+    """End all processes of the session."""
     if SESSION in config.stash:
         config.stash[SESSION].close()
         del config.stash[SESSION]

@@ -57,21 +57,21 @@ _WORST = frozenset({Verdict.REGRESSED, Verdict.BROKEN})
 
 
 class Knob(NamedTuple):
-    """How a setting is given."""
+    """The declaration of a setting."""
 
     name: str
     default: Any
-    parse: Callable[[object], Any]  # raises ValueError with what it expects
-    help: str  # of which the command line shows the first sentence, and the documentation all
+    parse: Callable[[object], Any]  # raises ValueError with the form that it expects
+    help: str  # the command line shows its first sentence, the documentation all
     metavar: str | None
-    per_test: bool = True  # whether the marker and the fixture's verbs take it too
-    training: bool = False  # whether it changes what a step does, and so makes another benchmark of it
-    bare: str | None = None  # the value of an option without one, such as --ddpperf-save; None if one is needed
-    flag: bool = False  # whether the option needs no value, and takes one only behind =
-    needs: str | None = None  # the setting without which this one means nothing
-    repeats: bool = False  # whether the option may be given several times: a value for each line
-    example: str | None = None  # how the option is given: it is among those that most users need
-    given: str = "option"  # and ini file; or "ini" file alone, "call" and marker alone, or a "command" of ours alone
+    per_test: bool = True  # whether the marker and the fixture's verbs take it, too
+    training: bool = False  # whether it changes the work of a step, which makes another benchmark of it
+    bare: str | None = None  # the option's value without a word behind it, such as --ddpperf-save; None if it needs one
+    flag: bool = False  # whether the option needs no value, and takes one only after =
+    needs: str | None = None  # the setting without which this one has no effect
+    repeats: bool = False  # whether the option may be given several times: one value per line
+    example: str | None = None  # an example of an option that most users need; None for the other options
+    given: str = "option"  # and ini file; "ini": that only; "call": call, marker only; "command": our commands only
 
     @property
     def option(self) -> str:
@@ -85,13 +85,13 @@ class Knob(NamedTuple):
 
     @property
     def spelled(self) -> str:
-        """Returns the name by which a user gives it."""
+        """The name by which a user gives it."""
         names = {"option": self.option, "ini": self.ini, "call": self.name, "command": f"ddpperf {self.name}"}
         return names[self.given]
 
     @property
     def default_text(self) -> str:
-        """The default as a user would give it; empty if there is no word for it."""
+        """The default as a user would write it; empty if there is no word for it."""
         return none_word(self.parse) if self.default is None else written(self.default)
 
 
@@ -101,22 +101,22 @@ def _knob(default: T, parse: Callable[[object], T], text: str, metavar: str | No
 
 
 def _of_session(default: T, parse: Callable[[object], T], text: str, metavar: str | None = None, **more: Any) -> T:
-    """A setting that no test can have for itself."""
+    """Declares a setting that no test can set for itself."""
     return _knob(default, parse, text, metavar, per_test=False, **more)
 
 
 def _switch(text: str, *, default: bool = False, **more: Any) -> bool:
-    """A setting that is on or off; a flag where it is off by default."""
+    """Declares a setting that is on or off; if it is off by default, its option needs no value."""
     return _knob(default, switch, text, "true|false" if default else None, flag=not default, **more)
 
 
 def _training(default: T, parse: Callable[[object], T], text: str, **more: Any) -> T:
-    """A setting that changes what a step does: it belongs to a test."""
+    """Declares a setting that changes the work of a step: only tests set it."""
     return _knob(default, parse, text, **_STEP, **more)
 
 
 def _of_records(module: str, name: str) -> Callable[[object], Any]:
-    """A parser of records, which are loaded when some are given."""
+    """Returns a parser of records, which imports their module when it is used."""
 
     def parse(value: object) -> Any:
         return getattr(import_module(f"pytest_ddpperf.records.{module}"), name)(value)
@@ -134,7 +134,7 @@ def _failing(value: object) -> frozenset[Verdict]:
 
 @dataclass(init=False, eq=False, repr=False, match_args=False)  # every pytest run pays for what is generated here
 class Settings:
-    """The resolved knobs of one benchmark. A new knob is one field here and nothing anywhere else."""
+    """The resolved settings of one benchmark. A new knob (setting) is one field here and nothing anywhere else."""
 
     world_size: tuple[int, ...] | None = _knob(
         None,
@@ -264,7 +264,7 @@ class Settings:
     calibrate: int | None = _of_session(
         None,
         optional(several, "none"),
-        "measure each benchmark so many times side by side with itself, and not with baselines",
+        "measure each benchmark this many times side by side with itself, not with baselines",
         given="command",
     )
     profile: bool | Path = _knob(  # noqa: RUF009 - a field, declared
@@ -297,7 +297,7 @@ class Settings:
     simulate: tuple[int, ...] | None = _of_session(
         None,
         optional(world_sizes, "none"),
-        "count a step of each benchmark as a rank of so many ranks, under a fake process group",
+        "count one rank's step of each benchmark for this many ranks, under a fake process group",
         given="command",
     )
     simulate_rank: int = _of_session(0, whole_number, "number of the rank that is simulated", given="command")
@@ -456,24 +456,24 @@ class Settings:
     )
 
     def __init__(self, **values: Any) -> None:
-        """Take values by name, the default of each other knob, and nothing that would not measure."""
+        """Takes values by name, and the defaults of all other knobs; refuses ``accept`` without a reason."""
         unknown = values.keys() - KNOBS.keys()
         if unknown:
             raise TypeError(f"there is no setting {min(unknown)}")
         vars(self).update(values)
         if self.accept and not self.reason:
-            raise SettingError('accept= is for what is meant, and reports say why: give reason="..." beside it')
+            raise SettingError('accept= needs a reason, which reports show: give reason="...", too')
 
-    def __setattr__(self, name: str, _: object) -> None:  # cheaper than what frozen=True compiles
+    def __setattr__(self, name: str, _: object) -> None:  # cheaper than the method that frozen=True compiles
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
 
     @property
     def recipe(self) -> Mapping[str, str]:
-        """The settings that make another benchmark of a step, where they are not the defaults, as words."""
+        """The settings that make another benchmark of a step, if they are not the defaults, as words by name."""
         default = Settings()
         said = {name: getattr(self, name) for name, knob in KNOBS.items() if knob.training}
         if self.accumulation_steps == 1:
-            said.pop("no_sync")  # there is nothing to leave out
+            said.pop("no_sync")  # there is nothing to skip
         if self.compile == "no":
             said.pop("compile_backend")
         if not self.lr_warmup_steps:
@@ -482,7 +482,7 @@ class Settings:
 
     @property
     def picks_loading(self) -> bool:
-        """Returns whether a launch picks how batches are loaded."""
+        """Returns whether a launch picks the settings of data loading."""
         return self.loader is not None and self.loader.auto
 
     @property
@@ -492,12 +492,12 @@ class Settings:
 
     @property
     def accepting(self) -> bool:
-        """Returns whether what is measured replaces what it is compared with: then a worsening is accepted."""
+        """Returns whether results replace the baselines that they are compared with: then worsenings are accepted."""
         return self.save is not None and self.save == self.compared
 
     @property
     def failing(self) -> frozenset[Verdict]:
-        """The verdicts that fail a test, all knobs considered."""
+        """The verdicts that fail a test, by all settings together."""
         missing = {Verdict.NEW, Verdict.INCOMPATIBLE} if self.require_baseline else set()
         return self.fail_on | missing
 
@@ -506,7 +506,7 @@ KNOBS: Mapping[str, Knob] = {f.name: Knob(f.name, f.default, **f.metadata) for f
 
 
 def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Knob, object], str]) -> Settings:
-    """The settings with a stronger layer laid over them."""
+    """Returns the settings, overridden by the raw values of a stronger layer."""
     parsed = {}
     for name, raw in layer.items():
         knob = KNOBS[name]
@@ -520,7 +520,7 @@ def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Kn
 def overlay_words(
     settings: Settings, words: Mapping[str, object], *, where: str, others: Sequence[str] = ()
 ) -> Settings:
-    """The settings with the keyword arguments of a marker or a call laid over them."""
+    """Returns the settings, overridden by the keyword arguments of a marker or a call."""
     known = [name for name, knob in KNOBS.items() if knob.per_test]
     for word in words:
         if word not in known:
@@ -540,7 +540,7 @@ _RENAMED = {
     "settle": "recheck",
     "turns": "interleave",
 }
-# Settings that are no more, and what there is in their place: {} is how the same kind of name would be given.
+# Former settings, and what replaces them: {} is the present name, in the form in which the former one was given.
 GONE = {
     **{old: f"give {{{new}}}" for old, new in _RENAMED.items()},
     "control": _PAIRED,
@@ -557,9 +557,9 @@ GONE = {
 
 
 def why_gone(name: str, kind: str = "") -> str:
-    """Returns what there is in place of a setting that is no more, or not of this kind; empty if nothing is known.
+    """Returns what replaces a setting that no longer exists, or not in this ``kind``; empty if nothing is known.
 
-    ``kind``: ``option`` or ``ini``; the name of a keyword argument is the default.
+    ``kind``: ``option`` or ``ini``; by default ``name`` is a keyword argument.
     """
     if name in GONE and (name not in KNOBS or kind == "option"):
         return GONE[name].format_map({knob.name: getattr(knob, kind or "name") for knob in KNOBS.values()})

@@ -14,7 +14,7 @@ _BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")
 _BINARY = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
 _RATES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-_ROUNDING = 1e-9  # of the largest value: a difference that rounding leaves
+_ROUNDING = 1e-9  # share of the largest value: the difference that rounding may leave
 _PLAIN_RATE_LIMIT = 1e4  # 2450 samples/s reads better than 2.45 k; 123456 does not
 
 
@@ -32,17 +32,17 @@ class Scale:
     exact: bool = False
 
     def number(self, value: float) -> str:
-        """The value in this unit, three significant digits or all digits before the point, without the unit."""
+        """Returns the value without its unit: three significant digits, or all digits before the point."""
         scaled = value / self.factor
         return f"{scaled:.0f}" if self.exact else significant(scaled)
 
     def text(self, value: float) -> str:
-        """The value in this unit, with the unit."""
+        """Returns the value in this unit, with the unit."""
         return f"{self.number(value)} {self.unit}".rstrip()
 
 
 def scale(values: Iterable[float], unit: str) -> Scale:
-    """The scale in which a group of values reads well, chosen for its median so that units never mix."""
+    """Returns the scale in which a group of values reads well, chosen for its median so that units never mix."""
     sizes = [abs(value) for value in values if value]
     typical = statistics.median(sizes) if sizes else 0.0
     if unit == "1":
@@ -59,17 +59,17 @@ def scale(values: Iterable[float], unit: str) -> Scale:
 
 
 def _largest(steps: tuple[tuple[float, str], ...], typical: float, *, smallest: bool) -> tuple[float, str]:
-    """The largest unit that the value fills; the base unit for a group without any size."""
+    """Returns the largest unit that ``typical`` fills, with its factor; the base unit if ``smallest``."""
     if smallest:
         return steps[0]
-    # What rounds up to a full unit is printed in it: 0.9999 ms is 1.00 ms, not 1000 us.
+    # A value that rounds up to a full unit is printed in that unit: 0.9999 ms is 1.00 ms, not 1000 us.
     return next(((factor, name) for factor, name in steps if typical >= factor * 0.9995), steps[-1])
 
 
 def significant(value: float) -> str:
-    """A number in three digits, or three decimals, or all digits before its point: 4.18, 41.8, 4182, 0.012, 0.
+    """Formats a number in three digits, or three decimals, or all digits before its point: 4.18, 41.8, 4182, 0.012, 0.
 
-    One that is too small for three decimals has two digits: 0.0042, 4.2e-06.
+    A number that is too small for three decimals has two digits: 0.0042, 4.2e-06.
     """
     size = abs(value)
     if size < 0.00995:  # noqa: PLR2004 - in three decimals it would have one digit or none
@@ -79,45 +79,45 @@ def significant(value: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """A plain number, such as that of calls: 1,234 if it is whole, else with three decimals at most: 0.25."""
+    """Formats a plain number, such as of calls: 1,234 if it is whole, else with three decimals at most: 0.25."""
     if 0 < abs(value) < 0.001:  # noqa: PLR2004 - three decimals show nothing of it
         return significant(value)
     return f"{value:,.3f}".rstrip("0").rstrip(".")
 
 
 def span(text: Callable[[Any], str], values: Iterable[Any]) -> str:
-    """The least and the most of values as ``text`` writes them: ``12 to 38``, ``12 % to 38 %``; equal ones once."""
+    """Formats the least and the most of values by ``text``: ``12 to 38``, ``12 % to 38 %``; equal ones once."""
     every = list(values)
     return " to ".join(dict.fromkeys((text(min(every)), text(max(every)))))
 
 
 def format_value(value: float, unit: str) -> str:
-    """A quantity in the unit that fits its size: ``format_value(0.0418, "s")`` is ``41.8 ms``."""
+    """Formats a quantity in the unit that fits its size: ``format_value(0.0418, "s")`` is ``41.8 ms``."""
     return scale([value], unit).text(value)
 
 
 def format_values(values: Iterable[float], unit: str) -> tuple[str, ...]:
-    """Several quantities, all in one unit; see `scale`."""
+    """Formats several quantities, all in one unit; see `scale`."""
     group = tuple(values)
     common = scale(group, unit)
     return tuple(map(common.text, group))
 
 
 def ordinal(number: int) -> str:
-    """A number as a place: ``1st``, ``12th``, ``22nd``."""
+    """Formats an ordinal number: ``1st``, ``12th``, ``22nd``."""
     last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if number % 100 in {11, 12, 13} else last}"
 
 
 def power_of_two(nbytes: float, *, above: bool = False) -> str:
-    """The next power of two below a number of bytes, or above it, as an option takes it: ``512``, ``32MiB``."""
+    """Formats the next power of two below a number of bytes, or above it, as an option takes it: ``512``, ``32MiB``."""
     number = 1 << (math.ceil(nbytes) - 1).bit_length() if above else 1 << max(0, int(nbytes).bit_length() - 1)
     shift, unit = next(((shift, unit) for shift, unit in _BINARY if number >> shift), (0, ""))
     return f"{number >> shift}{unit}"
 
 
 def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
-    """Several counts, all in one unit; to the last byte or digit where less would hide that they differ."""
+    """Formats several counts in one unit; to the last byte or digit if fewer digits would hide that they differ."""
     values = list(values)
     plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
     scaled = {"B": lambda: list(format_values(values, unit)), "FLOP": lambda: _flop_texts(values)}
@@ -128,7 +128,7 @@ def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
 
 
 def _differ_as(values: Sequence[float], texts: Sequence[str]) -> bool:
-    """Returns whether texts in one unit differ from each other by what the values do, or half as much more or less."""
+    """Returns whether differences of the texts match those of the values, within half of each difference."""
     told = [float(text.split()[0].replace(",", "")) for text in texts]
     unit = max(map(abs, values), default=0.0) / (max(map(abs, told), default=0.0) or 1.0)
     pairs = zip(pairwise(values), pairwise(told), strict=True)
@@ -142,30 +142,30 @@ def _flop_texts(values: Sequence[float]) -> list[str]:
 
 
 def format_change(change: float) -> str:
-    """A relative change in percent, with its sign: 0.132 is ``+13.2 %``."""
+    """Formats a relative change in percent, with its sign: 0.132 is ``+13.2 %``."""
     return f"{signed_percent(change)} %"
 
 
 def signed_percent(change: float) -> str:
-    """The number alone of a relative change in percent, with its sign: 0.132 is ``+13.2``."""
+    """Formats only the number of a relative change in percent, with its sign: 0.132 is ``+13.2``."""
     percent = 100 * change
-    decimals = 0 if abs(percent) >= 999.5 else 1  # noqa: PLR2004 - from 1000 % on a decimal says nothing
+    decimals = 0 if abs(percent) >= 999.5 else 1  # noqa: PLR2004 - from 1000 % on a decimal means nothing
     return f"{_rounded(percent, decimals):+.{decimals}f}"
 
 
 def format_percent(share: float) -> str:
-    """A share in percent, without sign and trailing zero: 0.03 is ``3 %``, 0.021 is ``2.1 %``; cut off at 1000 %."""
-    if share > 10:  # noqa: PLR2004 - an effect of that size from a handful of launches means: anything
+    """Formats a share in percent, without sign and trailing zero: 0.03 is ``3 %``, 0.021 is ``2.1 %``; up to 1000 %."""
+    if share > 10:  # noqa: PLR2004 - from a few launches, so large an effect may be anything
         return "over 1000 %"
-    if 1e-9 < share < 0.0005:  # noqa: PLR2004 - one decimal shows nothing of it, and less is what rounding left
+    if 1e-9 < share < 0.0005:  # noqa: PLR2004 - one decimal would be 0; less is rounding
         return f"{100 * share:.2g} %"
     return f"{100 * share:.1f}".removesuffix(".0") + " %"
 
 
 def format_difference(difference: float, unit: str, of: Iterable[float] = ()) -> str:
-    """An absolute change with its sign, in the unit that fits its size: -0.07 of ``1`` is ``-0.070``.
+    """Formats an absolute change with its sign, in the unit that fits its size: -0.07 of ``1`` is ``-0.070``.
 
-    ``of`` are values that were subtracted: beside them what rounding leaves is ``0``.
+    ``of`` are the subtracted values: a difference that rounding leaves of them is ``0``.
     """
     if abs(difference) <= _ROUNDING * max(map(abs, of), default=0.0):
         return "0"
@@ -174,12 +174,12 @@ def format_difference(difference: float, unit: str, of: Iterable[float] = ()) ->
 
 
 def _rounded(value: float, decimals: int) -> float:
-    # Adding 0.0 turns the -0.0 that rounding leaves into 0.0: what is nothing has no direction.
+    # Adding 0.0 turns the -0.0 that rounding leaves into 0.0: nothing has no sign.
     return round(value, decimals) + 0.0
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number with its noun: ``1 rank``, ``2 ranks``; of ``launch``, ``2 launches``, of ``entry``, ``2 entries``."""
+    """Formats a number with its noun: ``1 rank``, ``2 ranks``; ``launch``: ``2 launches``, ``entry``: ``2 entries``."""
     if number == 1:
         return f"1 {noun}"
     if noun.endswith("ry"):
@@ -188,6 +188,6 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """Seconds as minutes and seconds: ``4:10``."""
+    """Formats seconds as minutes and seconds: ``4:10``."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}:{rest:02}"

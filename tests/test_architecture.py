@@ -234,6 +234,11 @@ def test_each_name_is_borne_by_one_class() -> None:
     assert [name for name, number in names.items() if number > 1] == []
 
 
+def last_name(node: ast.AST) -> str:
+    """The name that a chain of attributes ends with."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
 def looked_at(tree: ast.AST) -> Iterator[ast.AST]:
     """The nodes in which a verdict is only compared with, looked for, or has words in a table."""
     for node in ast.walk(tree):
@@ -243,7 +248,7 @@ def looked_at(tree: ast.AST) -> Iterator[ast.AST]:
             yield node.pattern
         elif isinstance(node, ast.Set):  # of verdicts to look for
             yield node
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOOKING:
+        elif isinstance(node, ast.Call) and last_name(node.func) in LOOKING:
             yield from node.args
     for statement in getattr(tree, "body", ()):
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, (ast.Dict, ast.Tuple)):
@@ -255,7 +260,7 @@ def verdicts_made(tree: ast.AST) -> list[int]:
     harmless = {id(inner) for node in looked_at(tree) for inner in ast.walk(node)}
     lines = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("Verdict") and id(node) not in harmless:
+        if isinstance(node, ast.Attribute) and last_name(node.value).endswith("Verdict") and id(node) not in harmless:
             lines.add(node.lineno)
         called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
         if called == "replace":
@@ -397,17 +402,17 @@ def waits(tree: ast.AST) -> Iterator[str]:
 
 def may_be_endless(call: ast.Call) -> bool:
     """Whether a call waits and names no limit."""
-    name, given = ast.unparse(call.func).rpartition(".")[2].lstrip("_"), [*call.args, *call.keywords]
-    text = " ".join(map(ast.unparse, given))
-    if ast.unparse(call.func) == "select.poll":
-        return False
-    if ast.unparse(call) == "sys.stdin.read()" or name in NEVER_LIMITED:
+    name, given = last_name(call.func).lstrip("_"), [*call.args, *call.keywords]
+    if name in NEVER_LIMITED or (name == "read" and ast.unparse(call) == "sys.stdin.read()"):
         return True
+    if name not in ENDLESS | LIMITED.keys() or ast.unparse(call.func) == "select.poll":
+        return False
     if name in ENDLESS:
         return isinstance(call.func, ast.Attribute) and not given
     if name == "run" and ast.unparse(call.func) != "subprocess.run":
         return False
-    return name in LIMITED and (not re.search(LIMITED[name], text) or text.endswith("None"))
+    text = " ".join(map(ast.unparse, given))
+    return not re.search(LIMITED[name], text) or text.endswith("None")
 
 
 def test_whatever_the_controller_waits_for_has_a_deadline_or_a_reason_why_it_ends() -> None:

@@ -118,7 +118,7 @@ WRONG = [
         "--ddpperf-require-baseline=perhaps",
     ),
     option(
-        "no profile", r"--ddpperf-profile-steps is for what is profiled, .* give --ddpp", "--ddpperf-profile-steps=2"
+        "no profile", r"--ddpperf-profile-steps is for profiled benchmarks, .* give --ddpp", "--ddpperf-profile-steps=2"
     ),
     option(
         "no folder",
@@ -272,7 +272,7 @@ CALLS = {
     "ddpperf.check(workload, strategy='dpp')": r".*'dpp'.*did you mean ddp\?",
     "ddpperf.check(workload, strategy='ddp[bucket_cap=5]')": r".*bucket_cap.*bucket_cap_mb",
     "ddpperf.check(build, strategy='ddp')": r"strategy='ddp': strategies are for a Workload; this step brings its own",
-    "ddpperf.check(build, precision='bf16')": r"precision='bf16': is for a Workload; this step has to see to it itself",
+    "ddpperf.check(build, precision='bf16')": r"precision='bf16': is for a Workload; this step has to set it itself",
     "ddpperf.check(build, name=3)": r"name=3: expected a text, such as name='3'",
     "ddpperf.check(build, samples_per_step=0)": r"samples_per_step=0: expected a number above 0",
     "ddpperf._names.add(('custom', 2)); ddpperf.check(build)": r".*has two benchmarks named 'custom'; tell them apart",

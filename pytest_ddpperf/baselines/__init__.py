@@ -1,1 +1,1 @@
-"""Stored measurements: which environment they belong to, how they are written down, where they lie."""
+"""Stored measurements: their environments, their format and their files."""

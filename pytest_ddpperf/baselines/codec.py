@@ -1,4 +1,4 @@
-"""The format of baseline files: how each record lies in JSON, for writing and reading."""
+"""The format of baseline files: the JSON of each record, for writing and reading."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ BASELINE = FileKind(
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineFile:
-    """All records of one test in one environment; their names tell them apart."""
+    """All records of one test in one environment, with distinct names."""
 
     test: str  # pytest node id
     records: tuple[BaselineRecord, ...]
 
 
 class OfBaseline(Document):
-    """An object in a baseline file, whose numbers keep all their digits: counts are compared exactly."""
+    """An object in a baseline file; its numbers keep all digits, because counts are compared exactly."""
 
     number = staticmethod(finite)
 
 
 class StoredProvenance(OfBaseline, record=Provenance, sparse=("code",)):
-    """When and of what counts were made."""
+    """The date and the code of counts."""
 
     date: Date
 
 
 class StoredEnvironment(OfBaseline, record=Environment, sparse=("gpu_setup",)):
-    """Where a record was measured."""
+    """The environment of a record."""
 
     device: Literal["cpu", "cuda"]
     device_count: Natural
@@ -83,13 +83,16 @@ class StoredSite(OfBaseline, record=CallSite, sparse=("strategy", "through")):
 
 
 class StoredAlike(OfBaseline, record=Alike, without=("sites",)):
-    """What ranks have in common."""
+    """The state that ranks have in common."""
 
 
 class StoredCounts(
-    OfBaseline, record=Counts, without=("copy",), sparse=("details_by_rank", "sites", "alike", "steps", "varying")
+    OfBaseline,
+    record=Counts,
+    without=("copy",),
+    sparse=("details_by_rank", "sites", "sites_by_rank", "alike", "steps", "varying"),
 ):
-    """What a step does; of operators it keeps no lines of code, and of modules those of all together."""
+    """Counts of a step; without the lines of operators, and with FLOPs by line, not by module."""
 
     details: Mapping[str, Mapping[str, float]] = about(
         source=lambda counts: {metric: parts for metric, parts in counts.details.items() if parts}
@@ -132,7 +135,7 @@ class StoredSeries(OfBaseline, record=Series, without=("within", "own", "rules",
 
     @classmethod
     def made(cls, **values: Any) -> Series:
-        """Returns the series with the rules of its metric."""
+        """Builds a series of these fields, with the rules of its metric."""
         return Series(min_tolerance=values.pop("slack"), rules=rules_of(values["metric"]), **values)
 
 
@@ -140,11 +143,11 @@ _OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns", "over", "lost", "b
 
 
 class StoredRecord(OfBaseline, record=BaselineRecord, sparse=_OPTIONAL):
-    """A record, of which the file has one list for each statistic of the steps."""
+    """A record; the file has one list for each statistic of the steps."""
 
     name: Text
     date: Date
-    # A line for each statistic, where a mapping for each launch would fill the file with names.
+    # A line for each statistic: a mapping for each launch would repeat the names.
     steps: Mapping[str, tuple[float, ...]] = about(
         source=lambda record: {
             name: tuple(rounded(launch[name]) for launch in record.steps) for name in (*record.steps[:1], {})[0]
@@ -160,14 +163,14 @@ class StoredRecord(OfBaseline, record=BaselineRecord, sparse=_OPTIONAL):
 
     @classmethod
     def made(cls, **values: Any) -> BaselineRecord:
-        """Returns the record with a mapping for each launch."""
+        """Builds a record of these fields, with a mapping for each launch."""
         names, rows = values["steps"], zip(*values["steps"].values(), strict=True)
         steps = tuple(dict(zip(names, row, strict=True)) for row in rows)
         return BaselineRecord(**values | {"steps": steps, "lost": values["lost"] or 0.0})
 
 
 class StoredFile(OfBaseline, record=BaselineFile):
-    """A baseline file; its records have names of their own."""
+    """A baseline file; its records have distinct names."""
 
     test: Text
     records: tuple[BaselineRecord, ...]
@@ -183,7 +186,7 @@ class StoredFile(OfBaseline, record=BaselineFile):
 
 
 def encode(content: BaselineFile, file: Path) -> str:
-    """The text of a baseline file, times with nine digits; BaselineError if it could not be read again (a NaN)."""
+    """Returns the text of a baseline file, times with nine digits; BaselineError if it would be unreadable (a NaN)."""
     document = json.loads(json.dumps(StoredFile.filled_from(content)))
     document["checksum"] = _checksum(document)
     try:
@@ -196,7 +199,7 @@ def encode(content: BaselineFile, file: Path) -> str:
 
 
 def decode(text: str, file: Path) -> BaselineFile:
-    """The content of a baseline file; BaselineError if it is broken or was edited by hand."""
+    """Returns the content of a baseline file; BaselineError if it is broken or was edited by hand."""
     data = checked(text, file, BASELINE)
     content: BaselineFile = read_checked(StoredFile, _upgraded(data), file, BASELINE)
     if data["checksum"] != _checksum(data):
@@ -205,7 +208,7 @@ def decode(text: str, file: Path) -> BaselineFile:
 
 
 def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The data of a file of today; in files before version 3 a step time is that of the usual steps."""
+    """Converts data of older files; before version 3 a step time is the mean of typical steps only."""
     if data["schema"] == BASELINE.schema or not isinstance(data.get("records"), list):
         return data
     gone = {"runs"}, {"control"}
@@ -226,6 +229,6 @@ def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
-    """A hash of the content, not of its layout: a formatter may run over the file, an editor may not."""
+    """Returns a hash of the content, not of its layout: a formatter may change the file, an editor may not."""
     content = {name: value for name, value in document.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

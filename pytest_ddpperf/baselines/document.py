@@ -1,4 +1,4 @@
-"""JSON documents: a class declares each object of a document, makes it of a record, and is read again by msgspec."""
+"""JSON documents: a class declares each object, fills it from a record, and reads it again with msgspec."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ import msgspec
 
 from pytest_ddpperf.baselines.jsonfile import FileKind, problem_text, rounded, uncollected
 
-_INTEGRAL = 2.0**63  # of JSON that msgspec writes integers are smaller
+_INTEGRAL = 2.0**63  # msgspec writes only smaller integers
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Confidence = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 _DAYS = r"(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31"
 _LEAP_YEAR = r"(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
-Date = Annotated[str, msgspec.Meta(pattern=rf"^(?!0000)(\d{{4}}-({_DAYS})|{_LEAP_YEAR}-02-29)$(?!\n)")]
+_DATE = rf"(?!0000)(\d{{4}}-({_DAYS})|{_LEAP_YEAR}-02-29)"
+Date = Annotated[str, msgspec.Meta(pattern=rf"^{_DATE}$(?!\n)")]
+_TIME = r"([01]\d|2[0-3])(:[0-5]\d){2}(\.\d+)?(Z|[+-]\d\d:\d\d)"
+Moment = Annotated[str, msgspec.Meta(pattern=rf"^{_DATE}T{_TIME}$(?!\n)")]
 MetricName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -31,40 +34,40 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """What a field is made of, besides its name and its type."""
+    """A field's declaration besides its name and its type."""
 
     source: Callable[[Any], Any] | None = None  # a function of the record; None for the attribute of the same name
 
 
 def about(source: Callable[[Any], Any] | None = None) -> Any:
-    """Declares a field of a document; its source is the attribute of the same name if none is named."""
+    """Declares a field of a document; its default source is the attribute of the same name."""
     return Field(source=source)
 
 
 def finite(value: float) -> float | None:
-    """The value as it is; null for what is not finite, which no reader takes where a number has to be."""
+    """Returns a finite value as it is, else None: no reader accepts NaN as a number."""
     return value if math.isfinite(value) else None
 
 
 def _number(value: float) -> float | None:
-    """Returns 4, not 4.0; null for what is not finite, as an interval from too few launches."""
+    """Returns 4, not 4.0; None for a number that is not finite, such as an interval's end from too few launches."""
     if -_INTEGRAL < value < _INTEGRAL and value == (whole := int(value)):
         return whole
     return rounded(value) if math.isfinite(value) else None
 
 
 class Document:
-    """A JSON object, by its fields: each is an attribute of a ``record``, as which it is read.
+    """A JSON object; each of its fields is an attribute of a ``record``, and it is read as that record.
 
-    It has all fields of the record but those ``without`` which it goes. Those fields that are ``sparse`` are left out
-    if they are null, false or empty.
+    It has all fields of the record except ``without``. Its ``sparse`` fields are omitted if they are null, false or
+    empty.
     """
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
-    makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes JSON data of a record
-    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes a record's field of msgspec's
-    needed: ClassVar[Collection[str]] = ()  # the fields that are never left out
-    whole: ClassVar[type | None] = None  # the record that it is read as
+    makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: from a record to JSON data
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: from msgspec's value to the record's
+    needed: ClassVar[Collection[str]] = ()  # the fields that are never omitted
+    whole: ClassVar[type | None] = None  # the record that the document is read as
     number: ClassVar[Any] = staticmethod(_number)  # writes a float
 
     def __init_subclass__(
@@ -89,7 +92,7 @@ class Document:
 
     @classmethod
     def made(cls, **values: Any) -> Any:
-        """Returns the record of the fields that were read and that it has."""
+        """Builds the record from those of the fields that it has."""
         record = cast("Any", cls.whole)
         return record(**{name: values[name] for each in fields_of(record) if (name := each.name) in values})
 
@@ -99,12 +102,12 @@ class Document:
         filled = {name: make(record) for name, make in cls.makers.items()}
         if len(cls.needed) == len(filled):
             return filled
-        # A zero says something, and false does not.
+        # Zero is information, false is not.
         return {name: it for name, it in filled.items() if it or name in cls.needed or (it == 0 and it is not False)}
 
     @classmethod
     def read_from(cls, struct: Any) -> Any:
-        """Returns the record of what msgspec has read."""
+        """Returns the record of msgspec's object."""
         found = ((name, getattr(struct, name)) for name in cls.fields)
         values = {name: value for name, value in found if value is not msgspec.UNSET}
         return cls.made(**values | {name: read(values[name]) for name, read in cls.readers.items() if name in values})
@@ -116,7 +119,7 @@ _EMPTY: Mapping[Any, Any] = {tuple: tuple, list: list, dict: dict, str: str, boo
 
 
 def _mapped(hint: Any, kind: Callable[[Any], Any]) -> Any:
-    """Returns a type in which other types are in place of those inside it, and of mappings JSON's objects."""
+    """Returns a type with ``kind`` applied to each type inside it, and with JSON objects for mappings."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal or not arguments:
         return kind(hint)
@@ -133,7 +136,7 @@ def _mapped(hint: Any, kind: Callable[[Any], Any]) -> Any:
 
 
 def _json_type(hint: Any, of: type[Document]) -> Any:
-    """Returns a record's document, which is made if there is none; any other type as it is."""
+    """Returns the document of a record's type, made if there is none; any other type as it is."""
     if not (isinstance(hint, type) and is_dataclass(hint)):
         return hint
     words = {"__doc__": (hint.__doc__ or "").partition("\n\n")[0], "number": staticmethod(of.number)}
@@ -141,7 +144,7 @@ def _json_type(hint: Any, of: type[Document]) -> Any:
 
 
 def _is_value(argument: Any) -> bool:
-    """Returns whether an argument of a type is the type of a value: neither a rule, nor None, nor dots."""
+    """Returns whether an argument of a type is the type of a value, not a rule, None or dots."""
     return not (argument in {NoneType, Ellipsis} or isinstance(argument, msgspec.Meta))
 
 
@@ -151,7 +154,7 @@ def _optional(hint: Any) -> bool:
 
 
 def _nothing(hint: Any) -> Any:
-    """Returns what makes the value of a field that is left out; None if it never is."""
+    """Returns the function that makes the value of an omitted field; None if the field is never omitted."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType} and NoneType in arguments:
         return NoneType
@@ -159,13 +162,13 @@ def _nothing(hint: Any) -> Any:
 
 
 def _maker(name: str, hint: Any, field: Field, number: Callable[[float], float | None]) -> Callable[[Any], Any]:
-    """Returns what makes JSON data of a record's field."""
+    """Returns a function that makes JSON data of a record's field."""
     write, source = _writer(hint, number), field.source or operator.attrgetter(name)
     return lambda record: write(source(record))
 
 
 def _writer(hint: Any, number: Callable[[float], float | None]) -> Callable[[Any], Any]:
-    """Returns what makes JSON data of a value of a type."""
+    """Returns a function that makes JSON data of a value of this type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:  # with rules
         return _writer(arguments[0], number)
@@ -185,9 +188,9 @@ def _writer(hint: Any, number: Callable[[float], float | None]) -> Callable[[Any
 
 
 def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
-    """Returns what makes a record's value of msgspec's; None if they are the same.
+    """Returns a function that turns msgspec's value into a record's value; None if they are the same.
 
-    ``nan``: a number that is null, as it was not finite, is NaN in the record.
+    ``nan``: whether null stands for a number that was not finite, and becomes NaN in the record.
     """
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType} and nan and float in arguments:
@@ -207,7 +210,7 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
 
 @functools.cache
 def _struct_of(document: Any) -> type[msgspec.Struct]:
-    """Returns msgspec's type for a document that is read."""
+    """Returns msgspec's type for a document class; mypy does not know that classes are hashable."""
     made: list[Any] = []
     for name, (hint, _) in document.fields.items():
         kind, nothing = _mapped(hint, _msgspec_type), _nothing(hint)
@@ -234,7 +237,7 @@ def read_as(document: type[Document], data: Mapping[str, Any]) -> Any:
 
 
 def read_checked(document: type[Document], data: Mapping[str, Any], file: Path, kind: FileKind) -> Any:
-    """Returns the record of JSON data; BaselineError, which names file, field and cure, if something does not fit."""
+    """Returns the record of JSON data; if something does not fit, BaselineError names file, field and cure."""
     try:
         return read_as(document, data)
     except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""Files that users name: written whole, by one process at a time, and never in place of something else."""
+"""Writes files that users name: whole, by one process at a time, and never over something else."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from pytest_ddpperf.instruments.host import private_folder
 STANDARD_OUTPUT = Path("-")
 _OPENED = ("/dev/stdin", "/dev/fd/")
 LOCK_SECONDS = 30.0  # a process that saves holds the lock for milliseconds
-_UNREPLACEABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY})  # the last one: it is a mount point
+_UNREPLACEABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY})  # EBUSY: it is a mount point
 
 
 def located(root: Path, path: Path) -> Path:
-    """The place of a file that is named relative to the root of the project; ``-`` is standard output."""
+    """Returns the path of a file that is named relative to the project's root; ``-`` is standard output."""
     return path if path == STANDARD_OUTPUT else root / path
 
 
 def require_regular(file: Path) -> None:
-    """Raises OSError for a pipe or a device, whose end a reader may await for ever, if the shell has not opened it."""
+    """Raises OSError for a pipe or a device that the shell has not opened: its reader may wait for ever."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
         raise OSError(errno.EINVAL, "it is a pipe or a device: name a file", str(file))
 
 
 def require_writable(path: Path) -> None:
-    """Raises OSError if a file cannot be written there; makes nothing that stays."""
+    """Raises OSError if this file cannot be written; leaves nothing behind."""
     if path == STANDARD_OUTPUT:
         return
     try:
@@ -52,16 +52,16 @@ def require_writable(path: Path) -> None:
 
 def require_writable_folder(folder: Path) -> None:
     """Raises OSError if a file cannot be made in a folder, or in the nearest one above it that exists."""
-    # Permission bits say little to root and on read-only file systems: only trying tells.
+    # Permission bits say little to root and on read-only file systems: only trying shows it.
     with tempfile.TemporaryFile(dir=next(path for path in (folder, *folder.absolute().parents) if path.exists())):
         pass
 
 
 def write_file(path: Path, text: str) -> None:
-    """Writes a file so that every reader, and a crash at any moment, sees the old content or the new, whole.
+    """Writes a file so that readers, and a crash at any moment, see either the old content or the new, whole.
 
-    A link stays a link: the file that it leads to is written. A device, a pipe or an open descriptor such as
-    ``/dev/stdout`` is written to and not replaced; ``-`` is standard output.
+    A link stays a link: its target is written. A device, a pipe or an open descriptor such as ``/dev/stdout`` is
+    written to and not replaced; ``-`` is standard output.
     """
     if path == STANDARD_OUTPUT:
         sys.stdout.write(text)
@@ -81,31 +81,31 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def remove_drafts(file: Path) -> None:
-    """Removes what processes have left that were killed while they wrote the file; its folder has to be locked."""
+    """Removes drafts of processes that were killed while they wrote the file; its folder has to be locked."""
     for draft in file.parent.glob(f".{file.name[:100]}.*.tmp"):
         draft.unlink(missing_ok=True)
 
 
 def _open_stream(path: Path) -> int | None:
-    """A descriptor of what is no regular file, or is named by a descriptor of a process; None for other files."""
+    """Opens a path that is no regular file, or that names a process's descriptor; None for other files."""
     with contextlib.suppress(FileNotFoundError):
-        path.stat()  # links in a circle end here, by an OSError
+        path.stat()  # links in a circle raise OSError here
     link = path
     while link.is_symlink():
-        if str(link.parent.resolve()) == f"/proc/{os.getpid()}/fd":  # shares its place with those who print there
+        if str(link.parent.resolve()) == f"/proc/{os.getpid()}/fd":  # shares its position with other writers
             return os.dup(int(link.name))
         link = link.parent / link.readlink()
     if not path.exists() or path.is_file():
         return None
-    # Without a reader a pipe refuses; a wait for one could last for ever.
+    # A pipe without a reader refuses; waiting for a reader could last for ever.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
     os.set_blocking(descriptor, True)
     return descriptor
 
 
 def _replace(file: Path, content: bytes) -> None:
-    # Beside the target, for only within one file system a rename is atomic; a hidden name, ignored by all readers.
-    # Not by tempfile, whose files only their owner may read: the user's umask decides.
+    # Next to the target, because renaming is atomic only within one file system; hidden, so that readers ignore it.
+    # Not by tempfile, because only the owner may read its files: here the user's umask decides.
     draft = file.with_name(f".{file.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
         if file.exists():
@@ -117,9 +117,9 @@ def _replace(file: Path, content: bytes) -> None:
             draft.unlink()
         if not (isinstance(error, OSError) and error.errno in _UNREPLACEABLE and os.access(file, os.W_OK)):
             raise
-        _write(file, "wb", content)  # its folder refuses a second file, or it is mounted there
+        _write(file, "wb", content)  # its folder refuses a second file, or the file is a mount point
         return
-    with contextlib.suppress(OSError):  # not every file system can
+    with contextlib.suppress(OSError):  # not every file system can sync a folder
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
@@ -138,7 +138,7 @@ def _write(file: Path, mode: Literal["xb", "wb"], content: bytes, like: Path | N
 
 @contextlib.contextmanager
 def saving(path: Path) -> Iterator[None]:
-    """Around what saves baselines in a file or folder: an OSError becomes a BaselineError."""
+    """Turns an OSError of the body, which saves baselines in a file or folder, into a BaselineError."""
     try:
         yield
     except OSError as error:
@@ -150,7 +150,7 @@ def saving(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder, made if need be, against other processes that save; BaselineError if that fails."""
+    """Locks the folder, made if need be, against other processes that save; BaselineError if that fails."""
     with saving(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(folder)
@@ -161,7 +161,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> int:
-    """A descriptor whose closing, or the end of the process, gives the lock back; no lock file is left over."""
+    """Returns a descriptor that holds a lock until it is closed or the process ends; no lock file is left over."""
     deadline = time.monotonic() + LOCK_SECONDS
     for find in (folder.absolute, private_folder):
         descriptor = os.open(find(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -178,8 +178,8 @@ def _lock(folder: Path) -> int:
                     "end that process, and run again"
                 ) from None
             except OSError:
-                # NFS cannot lock a folder: one of this machine and user stands in for it, which no other user can lock.
+                # NFS cannot lock a folder: lock one of this machine and user instead, which no other user can lock.
                 os.close(descriptor)
                 break
             return descriptor
-    raise OSError(0, "neither it nor the folder for temporary files can be locked")
+    raise OSError(0, "neither this folder nor the folder for temporary files can be locked")

@@ -1,4 +1,4 @@
-"""The environment of a run: its facts, the key under which its baselines lie, and how two of them differ."""
+"""The environment of a run: its facts, the key of its baselines, and the differences of two environments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LABELS = {
     "cuda": "CUDA",
     "gpu_setup": "GPU setup",
 }
-_RECORDED = {  # facts that are told under another name
+_RECORDED = {  # facts with other names in reports
     "torch": "torch",
     "cuda": "CUDA",
     "python": "Python",
@@ -44,7 +44,13 @@ _RECORDED = {  # facts that are told under another name
 }
 _OF_GPUS = frozenset({"gpu_allocator", "gpu_driver", "cudnn", "nccl"})
 _PICKED_ANEW = frozenset({"host", "affinity", "numa_nodes", "CUDA_VISIBLE_DEVICES"})
-_ANY = "any"  # machine, for simulated ranks
+_ENV = "env "
+_UNCOUNTED = re.compile(  # environment variables that change times or what is printed, and none of what is counted
+    rf"{_ENV}((TORCH_)?NCCL_\w+|(GLOO|OMP|GOMP|KMP|MKL|MALLOC|UCX|FI)_\w+|PYTORCH_(CUDA_|HIP_)?ALLOC_CONF|LD_PRELOAD"
+    r"|CUDA_(DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING)|TOKENIZERS_PARALLELISM|TORCH_(LOGS|CPP_LOG_LEVEL)|PYTHON(UNBUFFERED"
+    r"|WARNINGS|FAULTHANDLER))"
+)
+_ANY = "any"  # the name of simulated ranks' machine
 _MAX_NAME = 48  # characters of a device's name in a key
 _NAME = r"[a-z0-9._-]+?"
 _KEY = re.compile(
@@ -69,16 +75,16 @@ def environment(
     nodes: int = 1,
     binding: str = "none",
 ) -> Environment:
-    """The environment of a process group on this machine.
+    """Returns the environment of a process group on this machine.
 
     Args:
-        machine: its facts.
-        torch: what torch finds there.
+        machine: facts of the machine.
+        torch: torch's facts on the machine.
         placement: where ranks compute.
         world_size: the number of ranks.
-        threads: of a rank.
-        gpus: what is known of GPUs that ranks compute on.
-        nodes: the machines that take part.
+        threads: number of threads of a rank.
+        gpus: facts on the GPUs that ranks compute on; None if unknown or on the CPU.
+        nodes: number of machines.
         binding: the setting ``bind``.
     """
     full = {name: getattr(machine, name) for name in ("machine", "host", "kernel", "python")}
@@ -104,7 +110,7 @@ def environment(
 
 
 def simulated_environment(python: str, torch: TorchMachine, world_size: int) -> Environment:
-    """The environment of a simulated group: nothing of the machine decides what is counted."""
+    """Returns the environment of a simulated group, whose counts depend on no machine."""
     return Environment(
         device="cpu",
         device_model=_ANY,
@@ -122,17 +128,17 @@ def simulated_environment(python: str, torch: TorchMachine, world_size: int) -> 
 
 
 def digest(text: str) -> str:
-    """Eight hexadecimal digits that stand for a text."""
+    """Returns eight hexadecimal digits of a text's hash."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def environment_key(env: Environment) -> str:
-    """The folder's name for an environment, e.g. ``cpu-amd-epyc-2c-t1-gloo-w2-torch2.13``.
+    """Returns the folder's name for an environment, e.g. ``cpu-amd-epyc-2c-t1-gloo-w2-torch2.13``.
 
-    Simulated ranks are of no machine: ``simulated-w1024-torch2.13``.
+    Simulated ranks have no machine: ``simulated-w1024-torch2.13``.
 
-    Two environments have the same key if and only if they have the same keyed facts: a key from which the facts
-    cannot be read back carries a hash of them. Letter case and spacing of model names do not count.
+    Two environments have the same key if and only if they have the same keyed facts: if the facts cannot be read back
+    from a key, the key carries a hash of the facts. Letter case and spacing of model names do not count.
     """
     if env.simulated:
         return f"simulated-w{env.world_size}-torch{_slug(env.torch)}"
@@ -145,35 +151,35 @@ def environment_key(env: Environment) -> str:
         f"{_slug(env.device)}{gpu}-{_slug(facts['cpu_model'])}-{env.cores}c-t{env.threads}{nodes}"
         f"-{_slug(env.backend)}-w{env.world_size}-torch{_slug(env.torch)}{cuda}{setup}"
     )
-    told = sorted(item for item in facts.items() if item != ("gpu_setup", None))  # which older keys do not have
+    told = sorted(item for item in facts.items() if item != ("gpu_setup", None))  # older keys do not have this fact
     return key if _read_back(key) == facts else f"{key}~{digest(repr(told))}"
 
 
 def differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """The keyed facts that differ, ``a``'s first: ``torch 2.11 -> 2.13``, ``world size 2 -> 4``.
+    """Returns the keyed facts that differ, ``a``'s first: ``torch 2.11 -> 2.13``, ``world size 2 -> 4``.
 
-    These words are made below the reports, because each stands for one fact with its two values: all who read them
-    count them or show them as they are.
+    These words are made below the reports, because each stands for one fact with its two values: all callers count
+    these words or show them as they are.
     """
     return _differences(a, b, _LABELS)
 
 
 def counted_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """The differing facts that all counts depend on: the machine is not among them."""
+    """Returns the differing facts that all counts depend on, the machine's excluded."""
     return _differences(a, b, ("device", "backend", "world_size", "torch"))
 
 
 def kernel_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """The differing facts by which torch picks kernels on GPUs; none on the CPU."""
+    """Returns the differing facts by which torch picks kernels on GPUs; empty on the CPU."""
     return _differences(a, b, ("device_model", "cuda")) if a.device == b.device == "cuda" else ()
 
 
 def recorded_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """The facts that differ of what is recorded and does not decide what is comparable, keyed facts left out.
+    """Returns differing facts that are only recorded, and do not decide whether baselines are comparable.
 
-    What one of both does not tell does not differ: an older baseline has fewer facts. But a variable that is recorded
-    of GPUs alone is not set where it is missing. Neither hosts are told nor which GPUs are visible: a scheduler picks
-    them anew for each job.
+    A fact that one side lacks does not differ: an older baseline has fewer facts. But a variable that is recorded only
+    with GPUs counts as unset if it is missing. Hosts and visible GPUs are omitted, because a scheduler picks them anew
+    for each job.
     """
     left, right = dict(a.recorded), dict(b.recorded)
     if a.device == b.device == "cuda" and _OF_GPUS & left.keys() and _OF_GPUS & right.keys():
@@ -194,12 +200,27 @@ def _differences(a: Environment, b: Environment, names: Iterable[str]) -> tuple[
     )
 
 
-def training_differences(record: BaselineRecord, strategy: str, recipe: Mapping[str, str]) -> tuple[str, ...]:
-    """The differences in training from a baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``."""
+def training_differences(
+    record: BaselineRecord, strategy: str, recipe: Mapping[str, str], *, counted: bool = False
+) -> tuple[str, ...]:
+    """Returns the differences in training from a baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``.
+
+    ``counted``: without those of environment variables that change no count, such as ``env NCCL_ALGO Ring -> Tree``.
+    """
     strategies = () if record.strategy == strategy else (f"strategy {record.strategy} -> {strategy}",)
-    names = sorted({*record.recipe, *recipe})
-    pairs = ((name, record.recipe.get(name, "default"), recipe.get(name, "default")) for name in names)
+    before, after = (_with_variables(each) for each in (record.recipe, recipe))
+    names = [name for name in sorted({*before, *after}) if not (counted and _UNCOUNTED.fullmatch(name))]
+    usual = {name: "none" if name.startswith(_ENV) else "default" for name in names}
+    pairs = ((name, before.get(name, usual[name]), after.get(name, usual[name])) for name in names)
     return (*strategies, *(f"{name} {then} -> {now}" for name, then, now in pairs if then != now))
+
+
+def _with_variables(recipe: Mapping[str, str]) -> dict[str, str]:
+    """A recipe with each environment variable by itself: ``{"env A": "1", "env B": "2"}`` of ``A=1 B=2``."""
+    each = (text.partition("=") for text in re.split(r" (?=\w+=)", recipe.get("env", "")) if text)
+    return {name: text for name, text in recipe.items() if name != "env"} | {
+        _ENV + name: text for name, _, text in each
+    }
 
 
 def _facts(env: Environment) -> dict[str, Fact]:
@@ -212,7 +233,7 @@ def _facts(env: Environment) -> dict[str, Fact]:
 
 
 def _read_back(key: str) -> dict[str, Fact] | None:
-    """The facts that a key spells out; None if it does not spell them out."""
+    """Returns the facts that a key spells out; None if it does not spell them out."""
     match = _KEY.fullmatch(key)
     if match is None:
         return None
@@ -231,7 +252,7 @@ def _plain(model: str) -> str:
 
 
 def _slug(fact: Fact) -> str:
-    """A fact as part of a file name: a dash for each space, an underscore for each dash."""
+    """Returns a fact as part of a file name: a dash for each space, an underscore for each dash."""
     slug = re.sub(r"[^a-z0-9._]+", "-", str(fact).replace("-", "_").lower())
     return slug.strip("-")[:_MAX_NAME] or "unknown"
 
@@ -243,6 +264,6 @@ def _shown(env: Environment, name: str) -> str:
 
 
 def _minor(version: str) -> str:
-    """Major and minor of a version: ``2.13.0+cpu`` gives ``2.13``; the version itself if it has no such form."""
+    """Returns major and minor of a version: ``2.13.0+cpu`` gives ``2.13``; another form of version as it is."""
     match = re.match(r"\d+\.\d+", version)
     return match[0] if match else version

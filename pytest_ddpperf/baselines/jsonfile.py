@@ -1,4 +1,4 @@
-"""JSON files that people review: read whole or refused, rendered for small diffs."""
+"""JSON files that people review: reads them whole or refuses them, and renders them for small diffs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _INDENT = "  "
 
 
 def rounded(value: float) -> float:
-    """The value to nine significant digits: more than any measurement holds, and short to write down."""
+    """Rounds to nine significant digits: more than any measurement holds, and short to write down."""
     return float(f"{value:.9g}")
 
 
 def render(value: Any) -> str:
-    """JSON text with sorted keys; a list of scalars, and what is short, is one line; ValueError on NaN and infinity."""
+    """Returns JSON text with sorted keys; scalar lists and short values fill one line. ValueError for NaN, infinity."""
     return _lines(value, "") + "\n"
 
 
@@ -59,27 +59,27 @@ def _flat(value: Any) -> str:
 class FileKind:
     """A format of files."""
 
-    subject: str  # names its files and its schema: "baseline" those with the schema pytest-ddpperf/baseline/1
+    subject: str  # in the names of its files and its schema: "baseline" has the schema pytest-ddpperf/baseline/1
     version: int
     cure: str  # what to do with a broken file
 
     @property
     def name(self) -> str:
-        """Returns what errors call a file."""
+        """The name of a file in errors."""
         return f"{self.subject} file"
 
     @property
     def schema(self) -> str:
-        """The schema that is written today."""
+        """The current schema."""
         return f"{TOOL}/{self.subject}/{self.version}"
 
     def error(self, file: Path, problem: str) -> BaselineError:
-        """The error for a file that is broken."""
+        """Returns the error for a broken file."""
         return BaselineError(f"{self.name} {file}: {problem}; {self.cure}")
 
 
 def read_text(file: Path, kind: FileKind) -> str | None:
-    """The text of a file; None if there is no such file, BaselineError if it cannot be read."""
+    """Returns the text of a file; None if there is no such file, BaselineError if it cannot be read."""
     try:
         require_regular(file)
         with file.open(encoding="utf-8") as opened:
@@ -96,12 +96,12 @@ def read_text(file: Path, kind: FileKind) -> str | None:
 
 
 def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
-    """The data in a file of this kind.
+    """Returns the data in a file of this kind.
 
     BaselineError if the text is cut off, in conflict after a merge, garbled, of another schema or a newer version.
     """
     try:
-        # What is not finite is null, which no number of a document may be that has to be there.
+        # NaN and infinity become null, which is refused wherever a document needs a number.
         data = json.loads(text, object_pairs_hook=_unique, parse_constant=lambda _: None)
     except json.JSONDecodeError as error:
         raise kind.error(file, _complaint(text, error)) from None
@@ -137,7 +137,7 @@ def _complaint(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, in which no name may stand twice: JSON would silently keep the last."""
+    """Returns an object; ValueError if a name stands twice, of which JSON would silently keep the last."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -147,7 +147,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def problem_text(error: Exception) -> str:
-    """Returns what msgspec says of a wrong value, with its path: ``field results[0].dirty: Expected `bool` ...``."""
+    """Returns msgspec's complaint about a value, with its path: ``field results[0].dirty: Expected `bool` ...``."""
     found = _PROBLEM.fullmatch(str(error))
     problem, path = (found[1], found[2] or "") if found else (str(error), "")
     if named := _FIELD.fullmatch(problem):
@@ -158,7 +158,7 @@ def problem_text(error: Exception) -> str:
 
 
 def uncollected(function: F) -> F:
-    """The function without garbage collection, which would look at millions of new objects again and again."""
+    """Wraps a function to run without garbage collection, which would scan millions of new objects repeatedly."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

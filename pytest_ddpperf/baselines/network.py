@@ -1,4 +1,4 @@
-"""The measured network of an environment, beside its baselines."""
+"""The measured network of an environment, stored next to the environment's baselines."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pytest_ddpperf.records.network import CollectiveFit, Segment, Timing
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkFile:
-    """The network of one environment: what was fitted, and what it was fitted to."""
+    """The network of one environment: the fitted costs, and the timings that they were fitted to."""
 
-    environment: str  # its key
+    environment: str  # the environment's key
     date: str
-    taken: float  # the share of computing that stands still while a collective is under way
-    usual: float  # how many times the fastest call a usual one takes
+    taken: float  # the share of computing that stands still during a collective
+    usual: float  # how many times the fastest call's time a usual call takes
     fits: tuple[CollectiveFit, ...]
     timings: tuple[Timing, ...]
 
     def fit(self, collective: str) -> CollectiveFit:
-        """The fit of a collective; BaselineError if it was not measured."""
+        """Returns the fit of a collective; BaselineError if it was not measured."""
         for fit in self.fits:
             if fit.collective == collective:
                 return fit
@@ -38,13 +38,13 @@ NETWORK = FileKind(subject="network", version=1, cure="delete it and run ddpperf
 
 
 class StoredOfNetwork(Document):
-    """An object in the file of a network, whose numbers have nine digits."""
+    """An object in a network file; its numbers have nine digits."""
 
     number = staticmethod(rounded)
 
 
 class StoredFit(StoredOfNetwork, record=CollectiveFit):
-    """What was fitted to the times of a collective."""
+    """The fitted cost of a collective."""
 
     world_size: Positive
     min_bytes: Positive
@@ -52,7 +52,7 @@ class StoredFit(StoredOfNetwork, record=CollectiveFit):
     error: NotNegative
 
     def checked(self) -> None:
-        """Raises a ValueError unless each segment ends above the one before it."""
+        """Raises a ValueError unless each segment ends above the previous one."""
         ends = [self.min_bytes, *(segment.max_bytes for segment in self.segments)]
         if any(segment.latency < 0 or segment.seconds_per_byte < 0 for segment in self.segments):
             raise ValueError("segments: expected numbers of at least 0")
@@ -70,12 +70,12 @@ class StoredNetwork(StoredOfNetwork, record=NetworkFile):
 
 
 def network_file(root: Path, environment: Environment) -> Path:
-    """Returns where the network of an environment lies, or would lie."""
+    """Returns the path of an environment's network file, which need not exist."""
     return root / environment_key(environment) / "network.json"
 
 
 def read_network(file: Path) -> NetworkFile | None:
-    """The content of a file, None if there is none; BaselineError if it is broken or of another environment."""
+    """Returns a file's content, None if there is no file; BaselineError if it is broken or of another environment."""
     text = read_text(file, NETWORK)
     if text is None:
         return None
@@ -86,6 +86,6 @@ def read_network(file: Path) -> NetworkFile | None:
 
 
 def save_network(file: Path, content: NetworkFile) -> None:
-    """Stores a network in place of the one before."""
+    """Stores a network in place of the previous one."""
     with locked(file.parent), saving(file):
         write_file(file, render(StoredNetwork.filled_from(content)))

@@ -1,4 +1,4 @@
-"""The folder of baselines: finds the record that a run is compared with, and merges new ones in."""
+"""The folder of baselines: finds the record that a run is compared with, and merges new records."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, S
 from pytest_ddpperf.settings import DEFAULT_SET
 from pytest_ddpperf.stats.summaries import step_summary
 
-_MAX_LENGTH = 100  # characters of a name; file systems take 255, and paths have limits of their own
+_MAX_LENGTH = 100  # characters of a name; file systems take 255, and paths have their own limits
 _MODULE = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*\.py")
 _TEST = re.compile(r"\w+(?:::\w+)*(?:\[[A-Za-z0-9._-]+\])?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedRecord:
-    """A record that was saved, with the one that it replaced."""
+    """A record that was saved, with the record that it replaced; None if it replaced none."""
 
     file: Path
     old: BaselineRecord | None
@@ -48,14 +48,14 @@ class Store:
         self._name = name
 
     def file(self, test: str, environment: Environment) -> Path:
-        """Returns where the records of a test (a pytest node id) in an environment lie, or would lie."""
+        """Returns the path of a test's records in an environment, which may not exist; ``test`` is a node id."""
         return self._file(test, environment_key(environment))
 
     def _file(self, test: str, key: str) -> Path:
         return self.folder / key / module_folder(test) / test_file(test)
 
     def find(self, test: str, name: str, environment: Environment) -> StoredBaseline:
-        """The record to compare a benchmark with."""
+        """Returns the record to compare a benchmark with."""
         own = environment_key(environment)
         mine = next((record for record in self._records(test, own) if record.name == name), None)
         recorded = () if mine is None else recorded_differences(mine.environment, environment)
@@ -80,22 +80,22 @@ class Store:
         return replace(nearest, record=record, origin=key, differs=differs, recorded_differ=recorded)
 
     def records(self, test: str) -> tuple[BaselineRecord, ...]:
-        """All records of a test, of all environments."""
+        """Returns all records of a test, of all environments."""
         return tuple(record for key in self._keys() for record in self._records(test, key))
 
     def files(self) -> tuple[Path, ...]:
-        """All baseline files of this set, in the order of their paths."""
+        """Returns all baseline files of this set, in the order of their paths."""
         return tuple(file for key in self._keys() for file in sorted((self.folder / key).glob("*/[!.]*.json")))
 
     def read(self, file: Path) -> BaselineFile:
-        """The content of one file of this set."""
+        """Returns the content of one file of this set; BaselineError if there is no such file."""
         content = self._read(file)
         if content is None:
             raise BaselineError(f"baseline file {file}: there is no such file")
         return content
 
     def remove(self, test: str, name: str, environment: Environment) -> bool:
-        """Removes the record of a benchmark; whether there was one."""
+        """Removes the record of a benchmark; returns whether there was one."""
         file = self.file(test, environment)
         if not any(record.name == name for record in self._records(test, environment_key(environment))):
             return False
@@ -109,7 +109,7 @@ class Store:
         return True
 
     def save(self, test: str, records: Sequence[BaselineRecord]) -> tuple[SavedRecord, ...]:
-        """Stores records of a test beside its others; a record of the same name and environment is replaced.
+        """Adds records of a test to its others; a record of the same name and environment is replaced.
 
         Processes may save at the same time: nothing is lost, and no reader sees half a file.
         """
@@ -117,14 +117,14 @@ class Store:
         for record in records:
             group = groups.setdefault(self.file(test, record.environment), {})
             if record.name in group:
-                raise BaselineError(f"{test}: two benchmarks are named {record.name!r}; give each a name of its own")
+                raise BaselineError(f"{test}: two benchmarks are named {record.name!r}; give them different names")
             group[record.name] = record
         saved: list[SavedRecord] = []
         with ExitStack() as locks:
-            # In one order in all processes, so that they cannot wait for each other.
+            # In the same order in all processes, which prevents deadlocks.
             for file in sorted(groups):
                 locks.enter_context(locked(file.parent))
-            # All are read and rendered before the first is written: an error leaves everything as it was.
+            # All are read and rendered before the first is written: an error leaves all files unchanged.
             texts = {}
             for file in sorted(groups):
                 content = self._read(file)
@@ -139,7 +139,7 @@ class Store:
         return tuple(saved)
 
     def ensure_there(self) -> None:
-        """Makes sure that a set with a name exists: beside a misspelt one everything would pass as new."""
+        """Ensures that a named set exists: with a misspelt name everything would pass as new."""
         if self._name == DEFAULT_SET or self.folder.is_dir():
             return
         folder = self.folder.parent
@@ -148,7 +148,7 @@ class Store:
         raise SettingError(f"--ddpperf-baseline-set={self._name}: no such set in {folder}; {there}")
 
     def ensure_writable(self) -> None:
-        """Makes sure, before anything is measured, that baselines can be saved here, and leaves nothing behind."""
+        """Ensures, before anything is measured, that baselines can be saved here; leaves nothing behind."""
         with saving(self.folder):
             require_writable_folder(self.folder)
 
@@ -166,7 +166,7 @@ class Store:
         return content.records if content else ()
 
     def _read(self, file: Path) -> BaselineFile | None:
-        """The checked content of a file; None if there is no such file."""
+        """Returns the checked content of a file; None if there is no such file."""
         text = read_text(file, BASELINE)
         if text is None:
             return None
@@ -193,14 +193,14 @@ class Store:
 
 
 def _told(folder: Path) -> str:
-    """A folder from the current one on; of one elsewhere its name: reports go out, and a path may name a user."""
+    """Returns a folder relative to the current one, else its name: reports are shared, and paths may name a user."""
     with suppress(OSError, ValueError):  # the current folder is gone, or does not hold it
         return str(folder.absolute().relative_to(Path.cwd()))
     return f".../{folder.name}"
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """The record of another environment that counts are held against; of equally comparable ones the newest."""
+    """Returns the record of another environment to compare counts with; of equally comparable ones the newest."""
     by_likeness = sorted(records, key=lambda record: len(differences(record.environment, environment)))
     ranked = [
         StoredBaseline(
@@ -220,20 +220,20 @@ def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment
 
 
 def module_folder(nodeid: str) -> str:
-    """The folder's name for a test's module: ``perf_tests/test_a.py::test_b`` gives ``perf_tests.test_a``."""
+    """Returns the folder's name for a test's module: ``perf_tests/test_a.py::test_b`` gives ``perf_tests.test_a``."""
     module = nodeid.partition("::")[0]
     return _named(module.removesuffix(".py").replace("/", "."), whole=module, lossless=_MODULE.fullmatch(module))
 
 
 def test_file(nodeid: str) -> str:
-    """The file's name for a test without its module: ``...::TestC::test_d[x-1]`` gives ``TestC.test_d-x-1.json``."""
+    """Returns the file's name for a test, without module: ``...::TestC::test_d[x-1]``: ``TestC.test_d-x-1.json``."""
     test = nodeid.partition("::")[2]
     slug = test.replace("::", ".").replace("[", "-").removesuffix("]")
     return _named(slug, whole=test, lossless=_TEST.fullmatch(test)) + ".json"
 
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
-    """The slug made safe; where ``whole`` cannot be read from it, a hash follows ``~``, which no plain slug holds."""
+    """Returns a safe slug; if ``whole`` cannot be read from it, a hash follows ``~``, which no plain slug holds."""
     if lossless and len(slug) <= _MAX_LENGTH:
         return slug
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]
@@ -241,14 +241,14 @@ def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
 
 
 def warned(result: Result) -> Result:
-    """A stored result, with findings that warn of a weak baseline."""
+    """Returns a stored result, with findings that warn of a weak baseline."""
     measured = result.measurement
     warnings = thin_baseline(measured), busy_baseline(measured)
     return replace(result, findings=(*result.findings, *filter(None, warnings)))
 
 
 def baseline_record(result: Result, now: Provenance) -> BaselineRecord:
-    """The record of a result; times or counts that it does not have stay as they were stored before."""
+    """Returns the record of a result; it keeps previously stored times or counts that the result lacks."""
     measured, old = result.measurement, result.baseline
     new = record_of(measured, now, tuple(step_summary(launch.step_times) for launch in measured.launches))
     same = old is not None and environment_key(old.environment) == environment_key(measured.environment)

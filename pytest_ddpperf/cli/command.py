@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         current_folder()
         if "baselines" in options:
-            options.folder, options.set = _place(options)
+            options.folder, options.set_name = _place(options)
         status: int = options.run(options)
         sys.stdout.flush()
     except DdpperfError as error:
@@ -143,7 +143,7 @@ def _show(options: argparse.Namespace) -> int:
 def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
     """The records of the file of that name; else of that test; else those whose test and variant hold the text."""
     if Path(text).is_file():
-        content = Store(options.folder, options.set).read(Path(text).absolute())
+        content = Store(options.folder, options.set_name).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]
     store = _store(options)
     stored = [(content.test, record) for content in map(store.read, store.files()) for record in content.records]
@@ -170,7 +170,7 @@ def _place(options: argparse.Namespace) -> tuple[Path, str]:
 
 
 def _store(options: argparse.Namespace) -> Store:
-    store = Store(options.folder, options.set)
+    store = Store(options.folder, options.set_name)
     if not store.folder.is_dir():
         raise BaselineError(
             f"there is no folder {store.folder}; store baselines with pytest --ddpperf-save, "

@@ -264,13 +264,13 @@ def tcp_store(
 
 
 def forget_received() -> None:
-    """Drops torch's notes of tensors from other processes: before 2.11 each lets Python's part of a dead one live."""
+    """Drops torch's notes of dead tensors from other processes; before 2.11 all, for each keeps a part of them."""
     import torch
 
-    received = sys.modules.get("torch.multiprocessing.reductions")
-    if received is not None and torch.__version__ < "2.11":
-        with received.shared_cache.lock:
-            received.shared_cache.clear()
+    if (received := sys.modules.get("torch.multiprocessing.reductions")) is not None:
+        cache = received.shared_cache
+        with cache.lock:
+            (cache.free_dead_references if torch.__version__ >= "2.11" else cache.clear)()
 
 
 def shards_on_cpu() -> bool:

@@ -1,1 +1,1 @@
-"""The only place that makes a verdict: series beside a reference, metric by metric."""
+"""The only place that makes a verdict: compares series with a reference, metric by metric."""

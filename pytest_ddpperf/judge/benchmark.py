@@ -1,4 +1,4 @@
-"""The judgement on a benchmark: each of its metrics beside the reference's, and the worst gated one for all."""
+"""The judgement on a benchmark: compares each of its metrics with the reference; the worst gated one decides."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import GREEN, Verdict
 
-LONG_SHARE = 0.1  # of the time of all steps: by how much long steps have to take more of it than the reference's
+LONG_SHARE = 0.1  # by how much long steps' share of the time has to exceed the reference's
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:
-    """The judgement on one benchmark; a reference of another environment is shown, and judges nothing but counts."""
+    """Judges one benchmark; a reference of another environment is shown, and judges only counts."""
     every = [
         compare_counted(series, measurement, reference)
         if series.scale == "exact"
@@ -66,18 +66,18 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 
 
 def unconfirmed(result: Result) -> Result:
-    """The result, in which nothing that fresh launches are still to confirm is found worse."""
+    """Returns the result without the worse metrics that fresh launches have yet to confirm."""
     if result.verdict is Verdict.BROKEN:
         return result
     return to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
 def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
-    """Returns the result, in which worsenings that are accepted do not count, with a remark on each acceptance."""
+    """Returns the result without accepted worsenings, with a remark on each acceptance."""
     if result.measurement.unfit:
         return result  # it could not be measured
     known = {each.series.metric: each for each in result.comparisons if each.gated and each.baseline is not None}
-    for acceptance in sorted(acceptances, key=lambda each: count_row(each.metric).follows):  # leading ones first
+    for acceptance in sorted(acceptances, key=lambda each: count_row(each.metric).follows):  # leading metrics first
         one = known.get(acceptance.metric)
         if one is None or not (one.verdict is Verdict.REGRESSED or one.verdict in GREEN):
             continue
@@ -98,7 +98,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:
-    """The result of a benchmark that could not be measured; ``counts``: what was counted before."""
+    """Returns the result of a benchmark that could not be measured; ``counts`` are from before the failure."""
     findings = (Finding("broken", {"reason": reason}),)
     plan = Plan(warmup=0, steps=0)
     return Result(
@@ -112,9 +112,9 @@ def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None 
 
 
 def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, counts: Counts | None = None) -> Result:
-    """The result of a benchmark that does not fit into memory; it is a regression where the reference fits.
+    """Returns the result of a benchmark that does not fit into memory: a regression if the reference fits.
 
-    ``counts``: what was counted before it ran out of memory, which is judged as ever.
+    ``counts``: counts from before it ran out of memory, which are judged as usual.
     """
     record = reference.record
     if isinstance(reference, PairedRevision):
@@ -142,7 +142,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
 
 
 def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
-    """The result of a benchmark beside those that do not fit, whose absence its notes name."""
+    """Returns a result with notes that name the benchmarks of its call that do not fit into memory."""
 
     def told(note: Finding | None) -> Finding | None:
         alone = note is not None and note.code == "timed_otherwise" and note.facts["then_in_turns"]
@@ -153,9 +153,9 @@ def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
 
 
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Each gated metric that the comparable reference has and this measurement does not, stand-ins left out.
+    """Returns each gated metric that the comparable reference has and this measurement lacks, without stand-ins.
 
-    Where a session's budget had no time for a launch that diagnoses, nothing that it would have told is lost.
+    If a session's budget left no time for a diagnosing launch, its metrics are not lost.
     """
     if reference.record is None or reference.differs:
         return ()
@@ -177,7 +177,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
 
 
 def _warnings(measurement: Measurement, reference: Reference, context: DecisionContext) -> tuple[Finding, ...]:
-    """Returns why times are judged by stored ones alone; or that they differ from these though no code does."""
+    """Returns findings: stored times alone judge times, or times differ from stored ones though no code changed."""
     if not isinstance(reference, StoredBaseline) or reference.record is None or not measurement.launches:
         return ()
     slower = slower_than_stored(measurement, reference, context)
@@ -186,9 +186,9 @@ def _warnings(measurement: Measurement, reference: Reference, context: DecisionC
 
 
 def _long_steps(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """The steps that take far longer than the others, if they take a larger part of the time than the reference's.
+    """Returns a finding if long steps take a larger part of the time than the reference's long steps.
 
-    Nothing is known of the reference's without a pair: then those that come regularly.
+    Without a paired reference its long steps are unknown: then only long steps at regular distances are found.
     """
     pair = reference if isinstance(reference, PairedRevision) else reference.pair
     now = long_steps_of(measurement)

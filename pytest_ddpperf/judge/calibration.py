@@ -1,4 +1,4 @@
-"""Benchmarks that are measured side by side with themselves: what their verdicts are worth on this machine."""
+"""Benchmarks measured side by side with themselves: the quality of their verdicts on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.rates import Rate
 
-ROOM = 1.5  # times by how much two runs of the same code were apart at most
+ROOM = 1.5  # times the largest difference of two runs of the same code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,17 +25,17 @@ class Calibrated:
 
     @property
     def measurement(self) -> Measurement:
-        """That of the last run."""
+        """The measurement of the last run."""
         return self.results[-1].measurement
 
     @property
     def alarms(self) -> Rate:
-        """Returns how many runs were red, though nothing had changed."""
+        """The rate of red runs: false alarms, because nothing had changed."""
         return self._rate({Verdict.REGRESSED})
 
     @property
     def green(self) -> Rate:
-        """Returns how many runs were green."""
+        """The rate of green runs."""
         return self._rate(GREEN)
 
     def _rate(self, verdicts: set[Verdict] | frozenset[Verdict]) -> Rate:
@@ -44,19 +44,19 @@ class Calibrated:
 
     @property
     def bound(self) -> float | None:
-        """The slowdown of the step time that a run rules out: the median over runs."""
+        """The slowdown of the step time that a run rules out: the median over runs; None if unknown."""
         bounds = [bound for result in self.results if (bound := result[STEP_TIME].bound) is not None]
         return statistics.median(bounds) if bounds else None
 
     @property
     def mde(self) -> float | None:
-        """The smallest slowdown of the step time that a run finds in 95 of 100 cases: the median over runs."""
+        """The smallest slowdown of the step time that 95 of 100 runs find: the median over runs; None if unknown."""
         smallest = [mde for result in self.results if (mde := result[STEP_TIME].mde) is not None]
         return statistics.median(smallest) if smallest else None
 
     @property
     def gross(self) -> float:
-        """A value of ``ddpperf_gross`` that suits: well beyond what separate runs of the same code were apart."""
+        """A suitable value of ``ddpperf_gross``: well above the largest difference of runs of the same code."""
         times = [result[STEP_TIME].series.value for result in self.results]
         apart = max((max(pair) / min(pair) - 1 for pair in combinations(times, 2)), default=0.0)
         return max(Settings.gross, round(ROOM * apart, 1))

@@ -1,4 +1,4 @@
-"""The change of a metric from its reference, and what its launches are expected to scatter by."""
+"""The change of a metric from its reference, and the expected scatter of its launches."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.blocks import CERTAINTY, OWN_IN_TURNS, Expected, expected, paired_blocks
 from pytest_ddpperf.stats.intervals import Change
 
-CERTAIN = 100.0  # degrees of freedom of a scatter that was measured thousands of times, for a launch that is alone
+CERTAIN = 100.0  # degrees of freedom of a scatter that was measured thousands of times, for a single launch
 
 
 def change_from(series: Series, base: Series, measurement: Measurement, *, paired: bool) -> Change | None:
-    """The change from the reference: by rounds where both sides were measured in the same ones."""
+    """Returns the change from the reference: by rounds if both sides were measured in the same rounds."""
     if paired and len(series.samples) == len(base.samples):
         return intervals.paired(
             series.samples,
@@ -28,14 +28,14 @@ def change_from(series: Series, base: Series, measurement: Measurement, *, paire
 
 
 def part_of(series: Series, launches: slice) -> Series:
-    """The series of some of its launches."""
+    """Returns the series of only these launches."""
     return replace(series, samples=series.samples[launches], within=series.within[launches])
 
 
 def worsening_of_all_steps(series: Series, base: Series) -> float | None:
-    """The worsening of all steps together, in the tolerance's terms: of all rounds but the worst.
+    """Returns the worsening of all steps together, as a fraction: of all rounds but the worst; None if unknown.
 
-    Each round counts as much as it took, and no long step is capped. A pause of the machine is in one round; pauses of
+    Each round counts by its seconds, and no long step is capped. A pause of the machine affects one round; pauses of
     the code come back.
     """
     new, old = series.samples, base.samples
@@ -47,7 +47,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """In how many launches it was worse: than in the same round, else than the base's median; None of fewer than 2."""
+    """Returns how many launches are worse than the base in their round, else than its median; None below two."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None
@@ -57,18 +57,18 @@ def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
 
 
 def _expected_alone(series: Series) -> Expected | None:
-    """Returns what launches of a separate run are expected to scatter by; None if nothing is known."""
+    """Returns the expected scatter of launches of a separate run; None if unknown."""
     if series.rules.usual_scatter is not None and series.scale != "ratio" and len(series.samples) == 1:
         return Expected(series.rules.usual_scatter**2, CERTAIN)
     return expected(series.within, series.own) if series.within else None
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """What the differences of launches of a round are expected to scatter by; of interleaved ones by their blocks."""
+    """Returns the expected scatter of differences of a round's launches; if interleaved, from their blocks."""
     usual, alone = series.rules.usual_scatter, len(series.samples) == 1
     if usual is not None and alone != (series.scale == "ratio"):
         return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)
-    if series.scale != "ratio":  # steps of diagnoses, which did not alternate with the other side's
+    if series.scale != "ratio":  # diagnosed steps, which did not alternate with the other side's
         new, old = (expected(side.within, side.own) for side in (series, base))
         return None if new is None or old is None else Expected(new.variance + old.variance, min(new.df, old.df))
     moved = paired_blocks(series.within, base.within)

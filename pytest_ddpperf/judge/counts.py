@@ -12,14 +12,14 @@ from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, Reference
 from pytest_ddpperf.records.verdict import Verdict
 
-OF_GRADIENTS = 0.25  # of their bytes: who sends as many synchronises gradients, compressed ones too
+OF_GRADIENTS = 0.25  # share of the gradients' bytes: ranks that send as much synchronise gradients, compressed ones too
 
 
 def compare_counted(series: Series, measurement: Measurement, reference: Reference) -> Comparison:
-    """The judgement on a count: equal, more or something else (regressed), or less (improved), on whatever machine."""
+    """Judges a count on any machine: equal, more or something else (regressed), or less (improved)."""
     metric, then, now = series.metric, _counts_of(reference), measurement.counts
     differs = _differs(metric, reference)
-    told = bool(differs) and reference.paired  # what another torch does otherwise is no regression of this code
+    told = bool(differs) and reference.paired  # a difference of another torch is no regression of this code
     verdict = decide_compared_count(metric, then, now, differs=bool(differs) and not told)
     if then is None or now is None or metric not in then.totals:
         absent = None
@@ -31,7 +31,7 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
             series=series,
             tolerance=0.0,
             verdict=verdict,
-            # What is not steady asks for nothing, and neither does a count that came with a later version.
+            # An unsteady count asks for no baseline, and neither does a count that came with a later version.
             gated=series.gated and then is None and (now is None or metric not in now.unstable),
             note=absent,
         )
@@ -52,19 +52,19 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
 
 @dataclass(frozen=True, slots=True)
 class CountChange:
-    """What became of a count."""
+    """The change of a count."""
 
-    # Whether the verdict counts. It does not where steps of a run differ in the count and that is nothing new or worse,
-    # nor where the count follows another one that changed in the same direction.
+    # Whether the verdict counts. It does not if steps of a run differ in the count and the difference is not new or
+    # worse, nor if the count follows another one that changed in the same direction.
     gated: bool
-    note: Finding | None  # what the change is made of, or why it is not gated; None if nothing changed
+    note: Finding | None  # the parts of the change, or why it is not gated; None if nothing changed
 
 
 def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
-    """Returns what became of a count that both have.
+    """Returns the change of a count that both sides have.
 
-    Where steps differ without a rule, so may two runs of the same code: it is judged only if no step of one side does
-    as little as any of the other.
+    If steps differ without a rule, two runs of the same code may differ, too: the count is judged only if every step of
+    one side does more than every step of the other.
     """
     verdict = decide_count(metric, then, now)
     restless = [counts for counts in (now, then) if metric in counts.unstable]
@@ -78,7 +78,7 @@ def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
-    """Returns whether the change of another count says already what this one's does."""
+    """Returns whether the change of another count already says what this count's change does."""
     leader = count_row(metric).follows
     if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False
@@ -88,7 +88,7 @@ def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
 def count_findings(
     comparisons: Sequence[Comparison], measurement: Measurement, reference: Reference
 ) -> tuple[Finding, ...]:
-    """The findings on the counts as a whole, beside the verdict on each."""
+    """Returns the findings on the counts as a whole, in addition to the verdict on each count."""
     exact = [comparison for comparison in comparisons if comparison.series.scale == "exact"]
     return (
         *_lost_counts(measurement, reference),
@@ -103,7 +103,7 @@ def count_findings(
 
 
 def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Finds that ranks which synchronised gradients in each step send each other nothing any more."""
+    """Finds that ranks which synchronised gradients in each step no longer send each other anything."""
     metric, then, now = "collective_calls", _counts_of(reference), measurement.counts
     if then is None or now is None or metric in {**then.unstable, **now.unstable} or reference.counted_differs:
         return ()
@@ -118,10 +118,10 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
 
 
 def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Finds that ranks which train copies of one model train on the same data, or no longer have the same parameters.
+    """Finds that ranks with copies of one model train on the same data, or no longer have the same parameters.
 
-    Ranks may be given equal batches rightly, as all are seeded alike here. They are not if they drew them by the same
-    numbers from a dataset, or if the reference's ranks had different ones.
+    Equal batches may be right, because all ranks are seeded alike here. They are wrong if ranks drew them by the same
+    numbers from a dataset, or if the reference's ranks had different batches.
     """
     counts, before = measurement.counts, _counts_of(reference)
     now, then = (None if each is None else each.alike for each in (counts, before))
@@ -131,7 +131,7 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
     drawn, given = now.samples or (), now.batches or ()
     copies = not now.apart or now.wrapped  # else each rank has another part of a model
     both = tuple(rank for rank in drawn if rank in given) if copies else ()
-    sliced = now.batches == ()  # each rank takes its part of what all draw
+    sliced = now.batches == ()  # each rank takes its part of the samples that all ranks draw
     lost = then is not None and ((drawn and not sliced and then.samples == ()) or (given and then.batches == ()))
     if both or (lost and copies):
         ranks, paired = both or given or drawn, reference.paired if lost else None
@@ -151,7 +151,7 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
 
 
 def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if a step does another amount of work than the reference's, no other one is gated."""
+    """Returns the comparisons; if a step does another amount of work than the reference's, only work is gated."""
     if not any(_is_other_work(each) for each in comparisons):
         return tuple(comparisons)
     return tuple(each if _is_other_work(each) else replace(each, gated=False) for each in comparisons)
@@ -164,7 +164,7 @@ def _is_other_work(comparison: Comparison) -> bool:
 
 
 def _other_work(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Finds that a step does another amount of work than the reference's: other passes have other rows, too."""
+    """Finds that a step does another amount of work than the reference's; reports the first such count only."""
     return tuple(
         Finding("other_work", {"metric": metric, "before": then, "now": each.series.value, "paired": reference.paired})
         for each in exact
@@ -173,7 +173,7 @@ def _other_work(exact: Sequence[Comparison], reference: Reference) -> tuple[Find
 
 
 def _equal_batches(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Notes that loaders give ranks the same batches, if nothing says that this is wrong."""
+    """Notes that loaders give ranks the same batches, if nothing shows that this is wrong."""
     now = None if measurement.counts is None else measurement.counts.alike
     if now is None or not (now.batches and now.loaded) or now.apart or copies_apart(measurement, reference):
         return ()
@@ -181,14 +181,14 @@ def _equal_batches(measurement: Measurement, reference: Reference) -> tuple[Find
 
 
 def _lost_counts(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns where the reference has counts, and this run has none."""
+    """Finds that the reference has counts, and this run has none."""
     if _counts_of(reference) is None or reference.counted_differs or measurement.counts is not None:
         return ()
     return (Finding("lost_counts", {"paired": reference.paired}),)
 
 
 def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """The counts that the baseline lacks though each run has them: they came with a later version."""
+    """Finds counts that the baseline lacks though every run has them: a later version added them."""
     then = _counts_of(reference)
     if then is None or reference.paired or reference.counted_differs:
         return ()
@@ -199,7 +199,7 @@ def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Fi
 
 
 def _fewer_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Each count that fell: no noise explains it, so the baseline guards it no longer."""
+    """Finds each count that fell: the baseline no longer guards it, because no noise explains the fall."""
     then, now, paired = _counts_of(reference), measurement.counts, reference.paired
     return tuple(
         Finding("fewer_counted", {"metric": comparison.series.metric, "then": then, "now": now, "paired": paired})
@@ -209,7 +209,7 @@ def _fewer_counts(exact: Sequence[Comparison], measurement: Measurement, referen
 
 
 def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """The counts that no gate guards, because steps differ in them now or did in the baseline."""
+    """Finds counts that no gate guards, because steps differ in them now or did in the baseline."""
     then, now = ({} if counts is None else counts.unstable for counts in (_counts_of(reference), measurement.counts))
     restless = {**then, **now}
     ungated = [
@@ -220,7 +220,7 @@ def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, refer
     told = []
     for comparison in ungated:
         metric, baseline, value = comparison.series.metric, comparison.baseline, comparison.series.value
-        if count_row(metric).follows not in restless:  # else that one tells it
+        if count_row(metric).follows not in restless:  # else the other count says so
             values = (baseline, value) if baseline is not None and value > baseline else ()
             told.append((metric, restless[metric], metric in now, values))
     if not told:
@@ -231,7 +231,7 @@ def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, refer
 
 
 def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Finds counts that may have changed: so few steps leave it open, for not all do the same."""
+    """Finds counts that may have changed: steps differ, and too few steps were counted to decide."""
     then, now = _counts_of(reference), measurement.counts
     if then is None or now is None:
         return ()
@@ -242,7 +242,7 @@ def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, refere
 
 
 def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Returns what became of counts beside another torch, where they gate nothing."""
+    """Finds the changes of counts between two versions of torch, which gate nothing."""
     told = [c for c in exact if c.baseline is not None and c.series.gated and _differs(c.series.metric, reference)]
     if not reference.paired or not told:
         return ()
@@ -252,7 +252,7 @@ def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Fin
 
 
 def _differs(metric: str, reference: Reference) -> tuple[str, ...]:
-    """The facts that make a count incomparable."""
+    """Returns the facts that make a count incomparable."""
     return (*reference.counted_differs, *(reference.kernels_differ if count_row(metric).by_kernel else ()))
 
 

@@ -29,67 +29,67 @@ from pytest_ddpperf.stats.intervals import Change, half_width
 
 NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, *OPEN}
 
-TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015  # the worsening that is accepted if a test sets none; less in pairs
+TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015  # the worsening accepted if a test sets none; less in pairs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionContext:
-    """What a judgement goes by besides the numbers."""
+    """The settings of a judgement, and the progress of the measuring."""
 
     tolerance: float | None = None  # the worsening that the test accepts, as a fraction (absolute for differences)
     alpha: float  # two-sided significance level of the benchmark
     gross: float = Settings.gross  # the worsening beyond which stored times alone turn a test red
-    weights: float = 1.0  # of all metrics that share it
-    proofs: Proofs = ONE_LOOK  # that a metric is no worse
-    margin: float = EQUIVALENCE_MARGIN  # times the tolerance
+    weights: float = 1.0  # sum over all metrics that share the level
+    proofs: Proofs = ONE_LOOK  # proofs at this look that a metric is no worse
+    margin: float = EQUIVALENCE_MARGIN  # times the tolerance: the worsening that ``unchanged`` rules out
     resolution: float | None = None  # the worsening that ``ok`` rules out; None if nothing is ok
-    affordable: int = 0  # launches that would show a suspect to be worse; 0 for those there are
-    last: bool = False  # whether there is no time for another look
-    # The metrics that are proven no worse and measured on because they looked better, with launches and bound then.
+    affordable: int = 0  # launches in the time left that would show a suspect to be worse; 0: the present ones
+    last: bool = False  # whether no time is left for another look: a judgement after more launches
+    # Metrics proven no worse that were measured on because they looked better: launches and bound at the proof.
     proven: Mapping[str, tuple[int, float | None]] = field(default_factory=dict)
-    suspected: frozenset[str] | None = None  # the metrics that other launches made suspicious; None lets all be worse
-    max_time_for: Callable[[int], float] | None = None  # the setting that leaves time for so many launches more
+    suspected: frozenset[str] | None = None  # the only metrics that may be worse, suspicious before; None for all
+    max_time_for: Callable[[int], float] | None = None  # the ``max_time`` that leaves time for so many more launches
 
     def accepted(self, *, paired: bool) -> float:
-        """The worsening that is accepted, by default less if both sides are measured in the same rounds."""
+        """Returns the accepted worsening, by default less if both sides are measured in the same rounds."""
         return (PAIRED_TOLERANCE if paired else TOLERANCE) if self.tolerance is None else self.tolerance
 
     def alpha_of(self, series: Series) -> float:
-        """The two-sided significance level of a metric."""
+        """Returns the two-sided significance level of a metric."""
         weight = series.rules.weight or 1.0
         return self.alpha * weight / max(weight, self.weights)
 
     def resolution_of(self, series: Series) -> float | None:
-        """The worsening of a metric that ``ok`` rules out; None if nothing is ok, such as a loss that rose."""
+        """Returns the worsening of a metric that ``ok`` rules out; None if no value is ok, such as a loss that rose."""
         return self.resolution if series.scale == "ratio" else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What the verdict on one metric rests on."""
+    """The figures that the verdict on one metric rests on."""
 
     series: Series  # of the candidate
     base: Series | None  # of the reference; None if it has no such metric
     differs: bool = False  # whether the reference is of another environment or training
-    obstacle: Finding | None = None  # why the two cannot be compared
+    obstacle: Finding | None = None  # why both sides cannot be compared
     negligible: bool = False  # whether both values are too small to mean anything
     change: Change | None = None  # from the reference to the candidate; None if none can be computed
-    fresh: Change | None = None  # the same by the launches after a suspicion; all of them where there was none
+    fresh: Change | None = None  # the same from the launches after a suspicion; from all without a suspicion
     tolerance: float = 0.0  # of this metric
     whole: float | None = None  # the worsening of all steps together, without the worst round; None if not paired
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredTimes:
-    """What stored times say of a metric that drifts with the machine."""
+    """The change of a machine-dependent metric from stored times."""
 
     change: Change | None  # from the stored launches to these; None if none can be computed
-    doubt: Finding | None = None  # why they say nothing: another host or clock, or a machine that was busy, then or now
+    doubt: Finding | None = None  # why it decides nothing: another host or clock, or a busy machine, then or now
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict; ``note`` explains one that the numbers alone do not give."""
+    """A verdict; ``note`` explains a verdict that the numbers alone do not give."""
 
     verdict: Verdict
     note: Finding | None = None
@@ -108,15 +108,15 @@ def decide(
     proofs: Proofs = ONE_LOOK,
     whole: float | None = None,
 ) -> Verdict:
-    """Returns what a change says about the candidate.
+    """Returns the verdict on a change from the reference to the candidate.
 
-    ``REGRESSED`` takes two keys: the change is for the worse with significance (the two-sided ``1 - alpha`` interval
-    excludes no change), and its estimate is worse than the tolerance. After a suspicion beside a stored baseline fresh
-    launches alone have to say both. After one side by side all launches together have to say both, and fresh ones
-    alone be worse at the level of a suspicion. ``IMPROVED`` is its mirror image, by all launches. ``UNCHANGED`` is a
+    ``REGRESSED`` takes two keys: the change is a significant worsening (the two-sided ``1 - alpha`` interval excludes
+    no change), and its estimate exceeds the tolerance. After a suspicion compared with a stored baseline, fresh
+    launches alone have to turn both keys. Side by side, all launches together have to turn both, and fresh ones alone
+    have to be worse at the level of a suspicion. ``IMPROVED`` is the mirror image, by all launches. ``UNCHANGED`` is a
     proof, not a lack of evidence: the one-sided 95 % bound of the worsening, over all looks, lies within the margin,
-    and its estimate within the tolerance. ``OK`` is a weaker proof: that bound lies within the resolution. Nothing good
-    is said while all steps together are worse by more than that: the estimate hardly counts rare launches with long
+    and the estimate within the tolerance. ``OK`` is a weaker proof: the bound lies within the resolution. No good
+    verdict is given while all steps together are worse by more: the estimate hardly counts rare launches with long
     steps. Everything else is ``INCONCLUSIVE``.
 
     Args:
@@ -127,10 +127,10 @@ def decide(
             divided by 1.03.
         alpha: two-sided significance level, of all looks together.
         margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
-        resolution: the worsening that ``OK`` rules out, in the terms of the tolerance; None if nothing is ok.
-        last: whether there is no time for another look.
-        fresh: the change by the launches that followed a suspicion; by all where there was none.
-        proofs: the level of the bound at this look, and whether it may prove.
+        resolution: the worsening that ``OK`` rules out, in the unit of the tolerance; None if nothing is ok.
+        last: whether no time is left for another look.
+        fresh: the change by the launches after a suspicion; by all launches without a suspicion.
+        proofs: the level of the bound at this look, and whether this look may prove.
         whole: the worsening of all steps together, without the worst round; None if both sides share no rounds.
     """
     accepted = limit(change, tolerance)
@@ -151,13 +151,13 @@ def decide(
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
-    """Returns whether a change is for the worse with significance, and its estimate worse than what is accepted."""
+    """Returns whether a change is a significant worsening, and its estimate exceeds the accepted one."""
     half = half_width(change, level_of_look(change, alpha, last=last))
     return half is not None and worsening(change, better) > max(half, accepted)
 
 
 def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
-    """The verdict on one metric that is judged by its scatter."""
+    """Returns the verdict on one metric that is judged by its scatter."""
     note, metric, change = None, evidence.series.metric, evidence.change
     if evidence.base is None and not evidence.differs:
         return Decision(Verdict.NEW, evidence.obstacle)
@@ -189,10 +189,10 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
 
 
 def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
-    """The verdict on what drifts with the machine, by stored times alone: they can only show a gross slowdown.
+    """Returns the verdict on a machine-dependent metric from stored times alone: they only show a gross slowdown.
 
     It is ``REGRESSED`` if the whole 99 % interval of the change lies beyond ``gross``. It is ``OK`` if the estimate is
-    not worse than the tolerance: then nothing is known of smaller slowdowns, and no bound is given.
+    not worse than the tolerance: smaller slowdowns remain unknown, and no bound is given.
     """
     if evidence.base is None or evidence.obstacle is not None:
         return decide_metric(evidence, context)
@@ -208,7 +208,7 @@ def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: Decisi
 
 
 def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
-    """The verdict on a metric whose two sides agree, if it is a gross slowdown compared with the stored times.
+    """Returns the verdict on a metric that is equal on both sides, but grossly slower than the stored times.
 
     Then packages, data or the machine have changed, which both sides share.
     """
@@ -220,11 +220,11 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
 
 
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
-    """``regressed`` for more on any rank, and for as much of something else; ``improved`` for less; else ``unchanged``.
+    """Returns ``regressed`` for more or other work on any rank, ``improved`` for less, ``unchanged`` otherwise.
 
-    A change below the count's floor is none, or one that may be luck of which steps were looked at. Less work of a step
-    is ``regressed``, and more is ``incompatible``: it is another one. If steps differ without a rule, a doubled mean is
-    ``inconclusive``: times have to tell. Both sides have the count ``metric``.
+    A change within the count's floor is none, and neither is one that may depend on which steps were counted. Less work
+    in a step is ``regressed``, and more is ``incompatible``: it is another step. If steps differ without a rule, a
+    doubled mean is ``inconclusive``: times have to decide. Both sides have the count ``metric``.
     """
     if count_row(metric).wanted_of:
         return Verdict.REGRESSED if is_lost(metric, then, now) else Verdict.UNCHANGED
@@ -241,24 +241,24 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
-    """The verdict on a count beside a reference that may not have it or not be comparable."""
+    """Returns the verdict on a count; the reference may lack the count, or not be comparable (``differs``)."""
     if then is None or now is None or metric not in then.totals:
         return Verdict.NEW
     return Verdict.INCOMPATIBLE if differs else decide_count(metric, then, now)
 
 
 def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
-    """Returns whether any became more; if none did, whether any became less."""
+    """Returns ``regressed`` if any value grew, else ``improved`` if any value fell, else ``unchanged``."""
     signs = {after - before > 0 for before, after in pairs if after != before}
     return Verdict.REGRESSED if True in signs else Verdict.IMPROVED if signs else Verdict.UNCHANGED
 
 
 def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool) -> tuple[Comparison, ...]:
-    """The comparisons, of which the CPU time only counts in place of a step time that is undecided.
+    """Returns the comparisons; the CPU time counts only in place of an undecided step time.
 
-    More work that makes no step longer is no regression: the CPU time counts only where the step time is not shorter,
-    and at looks that could prove it not to be longer. While it looks worse and there is time, nothing is proven of such
-    a step time. Less work is no proof of shorter steps.
+    More work that lengthens no step is no regression: the CPU time counts only if the step time is not shorter, and at
+    looks that could prove it not to be longer. While the CPU time looks worse and time is left, such a step time is not
+    proven unchanged. Less work is no proof of shorter steps.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -285,12 +285,12 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
 def decide_benchmark(
     comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, untimed: bool = False
 ) -> Verdict:
-    """The worst verdict among the gated comparisons; without any, the verdict that the reference alone allows.
+    """Returns the worst verdict of the gated comparisons; without any, the verdict that the reference alone allows.
 
-    Compared with another revision, a benchmark that got better and nowhere worse is improved, and so is one of counts
-    alone. Compared with a baseline, all times have to be improved: the word says that the whole baseline is stale.
-    ``lost``: the reference has gated metrics that the candidate has not. ``untimed``: there was no time to measure it.
-    An undecided alarm leaves it to the others.
+    Compared with another revision, a benchmark with improved and no worse metrics is improved, and so is one with
+    counts alone. Compared with a baseline, all times have to be improved: the word says that the whole baseline is
+    stale. ``lost``: the reference has gated metrics that the candidate lacks. ``untimed``: there was no time to measure
+    it. Open verdicts of ``alarm_only`` metrics are ignored if a time is green.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
@@ -298,7 +298,7 @@ def decide_benchmark(
         of_gate = [each for each in of_gate if not (each.series.rules.alarm_only and each.verdict in OPEN)]
     gated = [each.verdict for each in of_gate]
     if paired and reference.record is not None:
-        gated = [verdict for verdict in gated if verdict is not Verdict.NEW] or gated  # the candidate alone has those
+        gated = [verdict for verdict in gated if verdict is not Verdict.NEW] or gated  # only the candidate has these
     only_counts = all(comparison.series.scale == "exact" for comparison in comparisons)
     of_reference = Verdict.NEW if reference.record is None else Verdict.UNCHANGED
     told = only_counts and paired and reference.counted_differs  # counts of another torch judge nothing
@@ -310,7 +310,7 @@ def decide_benchmark(
 
 
 def to_confirm(result: Result, *, lost: bool) -> Result:
-    """The result before fresh launches have confirmed what is worse; ``lost``: as in ``decide_benchmark``."""
+    """Returns the result with worse metrics open, until fresh launches confirm them; ``lost``: see ``decided_anew``."""
     comparisons = tuple(
         replace(each, verdict=Verdict.INCONCLUSIVE, note=Finding("to_confirm"), suspicious=True)
         if each.verdict is Verdict.REGRESSED and wants_launches(each)
@@ -321,15 +321,15 @@ def to_confirm(result: Result, *, lost: bool) -> Result:
 
 
 def decided_anew(result: Result, comparisons: tuple[Comparison, ...], *, lost: bool) -> Result:
-    """The result with other comparisons, and the verdict that they make; ``lost``: as in ``decide_benchmark``."""
+    """Returns the result with other comparisons and their verdict; ``lost``: as in ``decide_benchmark``."""
     verdict = decide_benchmark(comparisons, result.reference, lost=lost, untimed=result.measurement.untimed)
     return replace(result, comparisons=comparisons, verdict=verdict)
 
 
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
-    """The worst verdict that fails the test of a benchmark; None if none does.
+    """Returns the worst verdict that fails a benchmark's test; None if no verdict does.
 
-    Besides the benchmark's own these are those of gated metrics that one side lacks: an undecided time hides none.
+    Verdicts of gated metrics that one side lacks count besides the benchmark's own: no undecided time hides them.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}
@@ -340,11 +340,11 @@ def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | N
 
 
 def decide_unfit(*, fitted: bool, counted: Sequence[Comparison] = ()) -> Verdict:
-    """The verdict on a benchmark that does not fit into memory: worse where the reference did, or in its counts."""
+    """Returns the verdict on a benchmark that does not fit into memory: worse if the reference fits or by counts."""
     worse = fitted or any(each.gated and each.verdict is Verdict.REGRESSED for each in counted)
     return Verdict.REGRESSED if worse else Verdict.DOES_NOT_FIT
 
 
 def decide_failure() -> Verdict:
-    """The verdict on a benchmark that could not be measured, or whose ranks stopped to train together."""
+    """Returns the verdict on a benchmark that could not be measured, or whose ranks stopped training together."""
     return Verdict.BROKEN

@@ -1,4 +1,4 @@
-"""The counts that a test expects, held against those of a step."""
+"""The counts that a test expects, compared with the counts of a step."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pytest_ddpperf.units import format_number
 
 
 def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object]) -> str | None:
-    """What is missing or no number in an expectation, in a sentence; None if it can be held against counts."""
+    """Returns a sentence if nothing is expected, or something that is no number; None if counts can be compared."""
     if collectives is None and not totals:
         return "nothing is expected; name counts, such as optimizer_steps=1"
     for name, number in {**(collectives or {}), **totals}.items():
         if isinstance(number, Mapping):
-            return f"there is no count {name} that several numbers are expected of: calls are collectives={number!r}"
+            return f"there is no count {name} of several numbers; expect calls as collectives={number!r}"
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"{name} is expected to be {number!r}, which is no number"
     return None
 
 
 def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) -> str | None:
-    """The first expected count that has no such name, in a sentence; None if all are names of counts."""
+    """Returns a sentence on the first expected count with an unknown name; None if all names are known."""
     known_totals = [*counts.totals, "collectives"]
     for kind, names, known in (("collective", collectives, COLLECTIVES), ("count", totals, counts.totals)):
         for name in names:
@@ -33,9 +33,9 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
 
 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
-    """Returns what is not as expected, on every rank, a line each; what differs between steps is never as expected."""
+    """Returns a line for each unexpected count of any rank; a count that differs between steps is always unexpected."""
     differing = counts.differing
-    # By rank the total of the calls is known, and not of which collectives.
+    # Each rank's total of calls is known, but not its collectives.
     expected = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}
     lines = [
         f"expected {metric} to be the same in every step: {differing[metric]}"
@@ -58,7 +58,7 @@ def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: 
 
 
 def _unexpected_calls(calls: Mapping[str, float], expected: Mapping[str, float]) -> list[str]:
-    """A line for each collective that is called more or less often than expected."""
+    """Returns a line for each collective that is called more or less often than expected."""
     numbers = [(name, expected.get(name, 0), calls.get(name, 0)) for name in sorted({*expected, *calls})]
     return [
         f"expected {format_number(wanted)} {name} call{'' if wanted == 1 else 's'} per step, "
@@ -69,7 +69,7 @@ def _unexpected_calls(calls: Mapping[str, float], expected: Mapping[str, float])
 
 
 def _unexpected_on_ranks(counts: Counts, metric: str, wanted: float) -> list[str]:
-    """A line on the ranks that do otherwise, where not all do the same; else none."""
+    """Returns a line on the ranks with another count than expected, if ranks differ; else no line."""
     others = {rank: value for rank, value in enumerate(counts.by_rank.get(metric, ())) if value != wanted}
     if not others:
         return []

@@ -1,4 +1,4 @@
-"""Between measuring and comparing: looks at the launches so far and says how to go on."""
+"""Connects measuring and comparing: judges the launches so far and says how to go on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pytest_ddpperf.settings import Settings
 
 
 class References(Protocol):
-    """What the benchmarks of one call are compared with."""
+    """The references of the benchmarks of one call."""
 
     @property
     def paired(self) -> bool:
@@ -48,10 +48,10 @@ class References(Protocol):
 
     @property
     def timed(self) -> bool:
-        """Returns whether any reference has times that the candidate's are compared with."""
+        """Returns whether any reference has times to compare the candidate's times with."""
 
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
-        """The reference of each candidate; the candidates come first in ``measured``."""
+        """Returns the reference of each candidate; the candidates come first in ``measured``."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class StoredReferences:
         return any(record.timed for record in records)
 
     def of(self, _measured: Sequence[Measurement]) -> Sequence[Reference]:
-        """The baselines."""
+        """Returns the baselines."""
         return self.baselines
 
 
 class Judge:
-    """Follows the variants of one call through their looks; ``results`` are those of the last look."""
+    """Judges the variants of one call at each look (after some launches); ``results`` are of the last look."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Judge:
     ) -> None:
         self.results: tuple[Result, ...] = ()
         self._proofs = AlphaLedger()
-        self._seeing: set[Key] = set()  # what was not blind at the last look that could prove it
+        self._seeing: set[Key] = set()  # benchmarks that were not blind at the last look that could prove it
         self._test, self._settings = test, settings
         self._references = references
         self._derive = derive
@@ -97,7 +97,7 @@ class Judge:
         self._state = State(settings.launches, settings.launches)
         self._proven: dict[Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
-        self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in diagnoses that count no more
+        self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in earlier diagnoses, which no longer count
 
     def __call__(self, measured: tuple[Measurement, ...], interim: Interim) -> Action:
         """Judges the variants and says what to measure next."""
@@ -114,15 +114,15 @@ class Judge:
             if comparison.gated and wants_launches(comparison)
         ]
         self._prove(statistical)
-        # A new baseline is measured for all of its time: its error stays in every comparison with it, so it is worth
-        # the launches; and the baseline that it replaces need not be confirmed to be slower.
+        # A new baseline is measured for all of its time, because its error stays in every comparison with it; and
+        # nothing has to confirm that it is slower than the baseline that it replaces.
         accepting = self._settings.accepting
         screening = self._state.phase is Phase.SCREEN and not accepting
         suspects = {result.measurement.key: suspicious_metrics(result) for result in self.results} if screening else {}
         paired = self._references.paired
         suspected = {key for key, names in suspects.items() if names and paired}
         worse = going_on(self.results, suspects) if suspected else None
-        # Time may have cut some off, and what confirms has as many as what looks worse.
+        # Time may have run out for some, and a confirmation has as many launches as the suspects had.
         made = max(len(each.fresh) for each in measured if not suspected or each.key in suspected)
         self._state = replace(self._state, launches=made)
         action = next_action(
@@ -134,11 +134,11 @@ class Judge:
         )
         worse_now = any(each.verdict is Verdict.REGRESSED for each in statistical)
         if action.kind == "stop" and worse_now and not interim.last:
-            # No other look follows, so that the proofs of what is not worse may spend what is left.
+            # No other look follows, so the proofs of metrics that are not worse may spend the rest.
             self._proofs.spend(interim.final, last=True, over=interim.over)
             self.results = self._judged(measured, interim)
         self._state = advance(self._state, action, screened=interim.screened)
-        if action.kind != "confirm":  # which tells nothing that this look showed of times
+        if action.kind != "confirm":  # a confirmation discards what this look showed of times
             self._proofs.commit()
         if action.kind == "more" and paired and not accepting:
             blind = self._look_for_blind(interim)
@@ -148,7 +148,7 @@ class Judge:
                 result.measurement.key: with_related_times(suspects[result.measurement.key], result)
                 for result in self.results
             }
-            # What others were proven by counts on.
+            # Benchmarks that get no fresh launches keep their proofs.
             self._proven = {key: proven for key, proven in self._proven.items() if worse and key not in worse}
             if interim.defers:
                 self.results = tuple(map(unconfirmed, self.results))
@@ -159,13 +159,13 @@ class Judge:
         return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
 
     def resume(self, earlier: Judge) -> None:
-        """Goes on where the judge of the first pass over a suite ended, with the same launches."""
+        """Continues after the judge of the first pass over a suite, with the same launches."""
         self._proofs, self._seeing, self._state = earlier._proofs, earlier._seeing, earlier._state
         self._proofs.keep()
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
 
     def _look_for_blind(self, interim: Interim) -> dict[Key, list[Comparison]]:
-        """Of a budget, the metrics that make a benchmark blind, and did when a look could last prove it not to be."""
+        """Returns, under a budget, metrics too uncertain to see a slowdown, now and at the last proving look."""
         if not interim.shared:
             return {}
         blind = {result.measurement.key: blind_metrics(result) for result in self.results}
@@ -174,7 +174,7 @@ class Judge:
         return {key: [] if key in self._seeing else metrics for key, metrics in blind.items()}
 
     def _judged(self, measured: tuple[Measurement, ...], interim: Interim) -> tuple[Result, ...]:
-        """The results of the candidates, which come first in ``measured``."""
+        """Returns the results of the candidates, which come first in ``measured``."""
         references = self._references.of(measured)
         derived = self._derive(measured[: len(references)])
         results = []
@@ -184,7 +184,7 @@ class Judge:
         return tuple(results)
 
     def _context(self, candidate: Measurement, interim: Interim, benchmarks: int) -> DecisionContext:
-        """Returns what the judgement on one of so many benchmarks goes by."""
+        """Returns the context of the judgement on one of ``benchmarks`` candidates."""
         weights = math.fsum(
             series.rules.weight
             for series in candidate.series
@@ -203,13 +203,13 @@ class Judge:
             last=interim.last,
             proven=self._proven.setdefault(candidate.key, {}),
             suspected=self._may_be_worse(candidate),
-            max_time_for=None  # nobody sets what a session's budget deals out
+            max_time_for=None  # no setting extends the time that a session's budget deals out
             if interim.shared
             else lambda more: interim.before + interim.elapsed + more * seconds,
         )
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
-        """The metrics that may be found worse; all diagnosed ones may, until fresh diagnoses have to confirm them."""
+        """Returns the metrics that may be found worse, by suspicions on launches and on diagnoses; None for all."""
         if self._suspected is None and self._grown is None:
             return None
         diagnosed = frozenset(series.metric for series in measured.series if series.rules.diagnosed)
@@ -219,7 +219,7 @@ class Judge:
         )
 
     def _after_diagnosis(self) -> Action:
-        """Stops, unless a diagnosed metric seems worse: fresh diagnoses have to say so as well."""
+        """Stops, unless a diagnosed metric seems worse: then asks for fresh diagnoses to confirm it."""
         worse = {
             result.measurement.key: [
                 comparison.series.metric
@@ -235,7 +235,7 @@ class Judge:
         return Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: Interim) -> int:
-        """Those that show a suspect to be worse, or would have: side by side all, else those of half of the time."""
+        """Returns how many launches may show a suspect to be worse: side by side all, else those of half the time."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._state.phase is Phase.CONFIRM:
@@ -243,11 +243,11 @@ class Judge:
         return made + interim.rounds if paired else max((made + interim.rounds) // 2, min(made, MIN_LAUNCHES))
 
     def _looks_better(self, comparison: Comparison) -> bool:
-        """Returns whether a metric is shown to be no worse than the other revision's, and worth measuring on."""
+        """Returns whether a metric is proven no worse than the other revision's and looks better: it goes on."""
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
     def _prove(self, gated: Sequence[Comparison]) -> None:
-        """Keeps the metrics that are shown to be no worse, where the run goes on only because they look better."""
+        """Keeps the metrics that are proven no worse, if the run goes on only because they look better."""
         if any(comparison.verdict in OPEN for comparison in gated):
             return
         for result in self.results:

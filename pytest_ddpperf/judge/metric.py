@@ -36,12 +36,12 @@ from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change, with_launches
 
-OTHER_CLOCK = 0.05  # by how much the clocks of GPUs may differ in runs that are compared
-SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which stored times are shown all the same
+OTHER_CLOCK = 0.05  # by how much the GPUs' clocks may differ between compared runs
+SHOWN = {"incomparable", "timed_otherwise"}  # obstacles that still let stored times be shown
 
 
 def reference_of(series: Series, reference: Reference) -> Reference:
-    """What judges a metric: of a stored baseline whose commit was measured as well, that commit if it drifts."""
+    """Returns the reference of a metric: for one that drifts, the baseline's commit if that was measured."""
     pair = None if isinstance(reference, PairedRevision) else reference.pair
     return pair if pair is not None and pair.record is not None and series.drifts else reference
 
@@ -49,8 +49,8 @@ def reference_of(series: Series, reference: Reference) -> Reference:
 def compare_metric(
     series: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> Comparison:
-    """The judgement on one metric: its verdict, and the note that explains it where the numbers alone do not."""
-    if series.rules.diagnosed or not series.rules.weight:  # one look at it, or nothing that differs from look to look
+    """Judges one metric: gives its verdict, and a note if the numbers alone do not explain the verdict."""
+    if series.rules.diagnosed or not series.rules.weight:  # a single look, or nothing that differs between looks
         context = replace(context, proofs=ONE_LOOK)
     judging = reference_of(series, reference)
     if series.drifts and isinstance(judging, StoredBaseline):
@@ -118,7 +118,7 @@ def compare_metric(
 def _incomparable(
     series: Series, base: Series | None, reference: Reference, obstacle: Finding | None, context: DecisionContext
 ) -> Comparison:
-    """The judgement on a metric that the reference does not have, or has as another quantity."""
+    """Judges a metric that the reference lacks, or has as another quantity."""
     evidence = Evidence(series=series, base=base, differs=bool(reference.differs), obstacle=obstacle)
     decision = decide_metric(evidence, context)
     return Comparison(
@@ -133,7 +133,7 @@ def _incomparable(
 def _beside_stored_times(
     series: Series, measurement: Measurement, stored: StoredBaseline, context: DecisionContext
 ) -> Comparison:
-    """The judgement on what drifts with the machine, by stored times alone."""
+    """Judges a metric that drifts with the machine, by stored times alone."""
     base = _series_named(series.metric, () if stored.record is None else stored.record.series)
     obstacle = _obstacle(series, base, measurement, stored)
     if base is None or _kind(series) != _kind(base):
@@ -160,10 +160,10 @@ def _beside_stored_times(
 
 
 def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseline) -> StoredTimes:
-    """Returns what the stored launches say of a metric that drifts with the machine.
+    """Returns the change from stored times of a metric that drifts with the machine, and any doubt about it.
 
-    That they ran alone and these in turns with others, which makes steps a little longer, hides no gross slowdown. What
-    another environment changes is shown.
+    A gross slowdown shows even if stored launches ran alone and these were interleaved, which lengthens steps a little.
+    Changes by another environment are shown.
     """
     record = stored.record
     base = _series_named(series.metric, () if record is None else record.series)
@@ -186,7 +186,7 @@ def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseli
 
 
 def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context: DecisionContext) -> Finding | None:
-    """The warning that the step takes longer than the stored one, though both sides of the pair share what changed."""
+    """Returns a warning if a step takes longer than the stored one for a reason that both sides of the pair share."""
     series = _series_named(STEP_TIME, measurement.series)
     if series is None or stored.pair is None or stored.pair.record is None:
         return None
@@ -195,14 +195,14 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
         return None
     slower = worsening(told.change, series.better) > limit(told.change, context.resolution or context.gross)
     own = change_from(series, base, measurement, paired=True)
-    explained = own is None or own.shift >= told.change.shift / 2  # the code made at least half of it
+    explained = own is None or own.shift >= told.change.shift / 2  # the code explains at least half of it
     if not slower or explained or is_gross(told.change, base, context.gross):
         return None
     return Finding("slower_than_stored", {"change": told.change.estimate, "differ": stored.recorded_differ})
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """The worsening that is ruled out, in the tolerance's terms, and its error at this look; None if proven before."""
+    """Returns the bound of the worsening in the tolerance's unit, and its error at this look; None if proven before."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
     most = highest(change, series.better, context.proofs.level)
@@ -210,7 +210,7 @@ def _bound(change: Change, series: Series, context: DecisionContext, decision: D
 
 
 def _obstacle(series: Series, base: Series | None, measurement: Measurement, reference: Reference) -> Finding | None:
-    """Returns why the reference cannot judge this metric; None if it can, and where there is no reference."""
+    """Returns why the reference cannot judge this metric; None if it can, and if there is no reference."""
     record = reference.record
     if base is None or record is None:
         return None if record is None else Finding("not_in_reference", {"paired": reference.paired})
@@ -224,7 +224,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns what sets a comparable record of the metric apart from the measurement; None if nothing does."""
+    """Returns how a comparable record of the metric was made differently; None if it was made alike."""
     if series.rules.interleaved and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:
@@ -236,7 +236,7 @@ def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRe
 
 
 def _kind(series: Series) -> tuple[str, str, str]:
-    """Returns what two series must agree in to be compared at all."""
+    """Returns the fields in which two series must agree to be compared."""
     return series.unit, f"{series.better} is better", series.scale
 
 
@@ -246,7 +246,7 @@ def _tolerance(
     step = _series_named(STEP_TIME, () if reference.record is None else reference.record.series)
     step_time = step.value if step is not None and (step.gated or not series.rules.stands_in) else None
     if step_time is not None and series.rules.stands_in:
-        step_time *= 1 - measurement.lost  # steps wait for cores that others take, and more work waits more
+        step_time *= 1 - measurement.lost  # steps wait for cores that others take, and more work waits longer
     return tolerance_of(series, base.value, context.accepted(paired=reference.paired), step_time)
 
 
@@ -260,7 +260,7 @@ def _note(
     paired: bool,
     launches: int,
 ) -> Finding | None:
-    """Returns what explains a verdict by numbers; ``stale``: whether what is better makes a stored baseline stale."""
+    """Returns a note that explains a verdict by numbers; ``stale``: whether an improvement makes a baseline stale."""
     better = evidence.series.better
     match verdict:
         case Verdict.IMPROVED if stale:
@@ -279,14 +279,14 @@ def _note(
 
 
 def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContext) -> bool:
-    """Returns whether all steps together are too slow, and most launches are not."""
+    """Returns whether all steps together are too slow, though most launches are not."""
     resolution, margin = context.resolution_of(evidence.series), context.margin * evidence.tolerance
     usual = worsening(change, evidence.series.better) <= limit(change, max(margin, resolution or 0.0))
     return usual and hides_long_steps(evidence.whole, resolution, margin)
 
 
 def _all_better(change: Change, better: Better, level: float) -> bool:
-    """Returns whether the interval that is printed beside the change has nothing but improvements in it."""
+    """Returns whether the interval that is printed with the change contains only improvements."""
     interval = intervals.interval_at(change, level)
     if interval is None:
         return False

@@ -1,4 +1,4 @@
-"""What more launches would make of an undecided metric, and the smallest slowdown that they would find."""
+"""Predicts how many launches would decide a metric, if any number would."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change, with_launches
 
-FEW = 6  # launches; by the scatter of fewer, little can be foreseen
+FEW = 6  # launches; the scatter of fewer predicts little
 PRACTICABLE = 200  # launches for which somebody may still wait: some minutes of short steps
-MAX_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
+MAX_LAUNCHES = 100_000  # the most launches that are considered: nobody waits for so many
 
 
 def what_it_takes(
     evidence: Evidence, change: Change, context: DecisionContext, *, paired: bool, launches: int
 ) -> Finding:
-    """Returns what would decide a metric; ``launches`` were made for the times."""
+    """Returns a note on what would decide a metric; ``launches`` is the number of timed launches."""
     series, told = evidence.series, len(evidence.series.samples)
     if told < launches:
         return Finding("told_late", {"launches": told})
@@ -34,11 +34,11 @@ def what_it_takes(
 
 
 def enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
-    """About how many launches the candidate needs in all for a verdict, if estimate and scatter stay what they are.
+    """Returns about how many launches the candidate needs in all for a verdict, if estimate and scatter stay the same.
 
-    A rough figure, for the estimate will move. More launches have more degrees of freedom; the baseline's own error
-    stays. At least one more than there are; None where ``MAX_LAUNCHES`` would not do, or the scatter is unknown.
-    ``resolution``: the worsening that it is enough to rule out.
+    A rough figure, because the estimate will move. More launches have more degrees of freedom; the baseline's own error
+    stays. At least one more than present; None if ``MAX_LAUNCHES`` are not enough, or if the scatter is unknown.
+    ``resolution``: the worsening that it suffices to rule out.
     """
     proofs = replace(context.proofs.at_interim(1.0, last=True), proves=True)
     if change.standard_error is None:

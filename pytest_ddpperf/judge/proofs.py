@@ -1,4 +1,4 @@
-"""What each benchmark of one call may spend on proofs: on looks at launches of its own alone."""
+"""The error that each benchmark of one call may spend on proofs: only at looks with new launches of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_ddpperf.judge.sequential import Key
 
 
 class AlphaLedger:
-    """The proofs of benchmarks that are measured side by side, at a look."""
+    """The proofs of benchmarks that are measured side by side, at one look."""
 
     def __init__(self) -> None:
         self._launches: Mapping[Key, int] = {}  # of each benchmark at this look
@@ -18,18 +18,18 @@ class AlphaLedger:
         self._before = self._committed  # at the look before
 
     def __getitem__(self, key: Key) -> Proofs:
-        """Those of a benchmark at this look, or before any."""
+        """Returns a benchmark's proofs at this look, or before any look."""
         return self._now.get(key, UNSPENT)
 
     def begin(self, launches: Mapping[Key, int], share: float, *, last: bool) -> None:
-        """Begins a look; another one at the same launches, for which there is less time, takes its place."""
+        """Begins a look; another look at the same launches, with less time left, replaces the previous one."""
         if launches == self._launches:
             self._committed = self._before
         self._before, self._launches = self._committed, launches
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Spends for what was launched since, and at a last look for all. ``over``: as of ``Proofs.at_interim``."""
+        """Spends error for benchmarks with new launches, at a last look for all. ``over``: as in ``at_interim``."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)
@@ -37,9 +37,9 @@ class AlphaLedger:
             self._now[key] = now if more else spent
 
     def commit(self) -> None:
-        """Counts the look, whose proofs are spent."""
+        """Commits this look: its proofs are spent."""
         self._committed = {key: (launches, self._now[key]) for key, launches in self._launches.items()}
 
     def keep(self) -> None:
-        """Keeps the last look, which a test was about to end with: no other one takes its place."""
+        """Keeps the last look, with which a test was about to end: no other look replaces it."""
         self._before = self._committed

@@ -1,4 +1,4 @@
-"""Whether strategies train as well as the first of them: their last values, launch by launch. Pure."""
+"""Compares the training quality of strategies with the first one's: last values, launch by launch. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pytest_ddpperf.stats.intervals import CONFIDENCE, center
 from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 
 SAME_LOSS = 1e-4  # share of the loss by which strategies that average gradients exactly may differ in any case
-SMALLEST = 0.01  # of the largest value on the first one's curves: changes are no shares of less, which may be about 0
-MOVED = 8.0  # times what it does to move all weights by a unit in the last place: other rounding may do more
+SMALLEST = 0.01  # of the largest value on the first one's curves: the least base of a share, as values may be near 0
+MOVED = 8.0  # times the effect of moving all weights by a unit in the last place: other rounding may do more
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QualityRules:
-    """What trainings are held to.
+    """The rules by which trainings are compared.
 
     Attributes:
-        metric: the quantity that is held besides the loss; ``loss`` where nothing is evaluated.
+        metric: the quantity that is compared besides the loss; ``loss`` without an evaluation.
         better: its direction of an improvement.
         tolerance: the share of the first strategy's value by which another one may be worse.
         confidence: of the intervals of all worsenings together.
@@ -35,7 +35,7 @@ class QualityRules:
 
 
 def trained(name: str, curves: Sequence[Curve], *, lost: Sequence[str] = ()) -> Trainings:
-    """Returns what the launches of a strategy came to; ``lost``: what was not finite in some of them."""
+    """Returns a strategy's trainings with their last values; ``lost``: lines on values that were not finite."""
     finals = {quantity: _final([curve.values[quantity][-1] for curve in curves]) for quantity in curves[0].values}
     return Trainings(name=name, curves=tuple(curves), finals=finals, lost=tuple(lost))
 
@@ -48,17 +48,17 @@ def held(
     *,
     same_buffers: bool = True,
 ) -> tuple[Standing, ...]:
-    """Returns how each strategy but the first stands to the first one: a row for the loss, and one for the metric.
+    """Compares each strategy but the first with the first one: a row for the loss, and one for the metric.
 
-    All rows share the level of one test (Bonferroni 1936): of n rows each has an interval of 1 - 0.05 / n confidence.
+    All rows share the level of one test (Bonferroni 1936): each of n rows has an interval of 1 - 0.05 / n confidence.
 
     Args:
         strategies: trained on the same batches in the same launches.
-        moved: the first one again, from weights that differ by rounding alone.
-        exact: the names of those that average gradients as exactly as the first one.
-        rules: what they are held to.
-        same_buffers: whether all ranks ended with the same buffers. Statistics of a rank's own batches, as of a
-            BatchNorm, are those of rank 0 by DDP alone: then no metric has to be equal.
+        moved: the first strategy again, from weights that differ by rounding alone.
+        exact: names of the strategies that average gradients as exactly as the first one.
+        rules: the rules of the comparison.
+        same_buffers: whether all ranks ended with the same buffers. With DDP alone, statistics of a rank's own batches,
+            as of a BatchNorm, are rank 0's: then no metric has to be equal.
     """
     first, *others = strategies
     rows = [(other, quantity) for other in others for quantity in dict.fromkeys((LOSS, rules.metric))]
@@ -105,13 +105,13 @@ def _differences(one: Trainings, other: Trainings, quantity: str) -> list[float]
 
 
 def _resolution(one: Trainings, other: Trainings, quantity: str) -> float:
-    """The smallest difference of two values on the curves: a share of 64 samples has steps of a 64th."""
+    """Returns the smallest difference of two values on the curves: a share of 64 samples has steps of a 64th."""
     values = sorted({value for each in (one, other) for curve in each.curves for value in curve.values[quantity]})
     return min((above - below for below, above in pairwise(values)), default=0.0)
 
 
 def _widened(final: FinalValue, by: float) -> FinalValue:
-    """With an interval of at least that to both sides: launches that all differ by one step do not scatter."""
+    """Widens the interval to at least ``by`` on both sides: launches that all differ by one step do not scatter."""
     value, interval = final.value, final.interval
     if interval is None:
         return final
@@ -128,12 +128,12 @@ def _final(samples: Sequence[float], confidence: float = CONFIDENCE) -> FinalVal
 
 
 def lost(found: Convergence) -> list[str]:
-    """Returns what strategies have lost of the first one's quality, a line for each; empty if all keep it."""
+    """Returns a line for each loss of quality compared with the first strategy; empty if all strategies keep it."""
     first = found.strategies[0]
     launches, steps = format_count(len(first.curves), "launch"), first.curves[0].steps[-1]
     of_all = f"in {launches} of {format_count(steps, 'step')}"
     of_lost = [one for one in found.strategies if one.lost]
-    lines = [f"{one.name}: {'; '.join(one.lost)}; by {first.name} all is finite to the end" for one in of_lost]
+    lines = [f"{one.name}: {'; '.join(one.lost)}; by {first.name} all values are finite to the end" for one in of_lost]
     for kept in (row for row in found.kept if math.isfinite(row.worse.value)):
         before, after = (significant(found.final(name, kept.quantity).value) for name in (first.name, kept.name))
         ends = f"{kept.name} ends with {kept.quantity} {after}, {first.name} with {before}"

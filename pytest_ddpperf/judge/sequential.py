@@ -1,11 +1,11 @@
 """The stopping rule: when to add a launch, when to stop, and when to start afresh because of a suspect.
 
-A screening phase looks after every launch until all metrics are decided or half of the time is up. A metric that looks
-worse there, by an easy test, is a suspect only: a second phase has fresh launches, no fewer than the first had. Memory
-and losses beside a stored baseline are judged by these alone, by a hard test; side by side they have to be worse by the
-easy one, and all launches together have to pass the hard test. A false alarm has to pass all tests, so the first one
-may be easy, and few slowdowns slip by. A metric that has not looked worse by then is measured on to show that it is
-not, and cannot be found worse.
+A screening phase judges after every launch (a look) until all metrics are decided or half of the time is up. A metric
+that looks worse there, by an easy test, is only a suspect: a second phase has fresh launches, at least as many as the
+first one. Compared with a stored baseline, fresh launches alone judge memory and losses, by a hard test. Side by side,
+fresh launches have to be worse by the easy test, and all launches together by the hard test. A false alarm has to pass
+all tests, so the first one may be easy, and few slowdowns slip by. A metric that has not looked worse by then is
+measured on to show that it is not, and cannot be found worse.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ ALPHA = 0.01  # two-sided, for one benchmark
 SUITE_ALPHA = 0.04
 """Two-sided, for all benchmarks of a suite together: half of it is for the worse, so 2 % of suites raise a false alarm.
 
-Beside a stored baseline screening and confirmation share the baseline's error. What passes the one by chance is likely
-to pass the other, so the confirmation alone has to keep the budget.
+Compared with a stored baseline, screening and confirmation share the baseline's error. A metric that passes one of them
+by chance is likely to pass the other, so the confirmation alone has to keep the error.
 """
 
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
-"""The same where both sides are measured in the same rounds.
+"""The same levels for sides that are measured in the same rounds.
 
-All launches together have to be worse at this level, and fresh ones alone at that of a suspicion;
+All launches together have to be worse at this level, and fresh ones alone at the level of a suspicion;
 benchmarks/decision.py prints how often unchanged code is red.
 """
 
-MIN_LAUNCHES = 2  # a single one shows no scatter
+MIN_LAUNCHES = 2  # a single launch shows no scatter
 
 Key: TypeAlias = "tuple[str, int]"  # of a benchmark among those of one call: name and world size
 
 
 class Phase(str, Enum):
-    """What the launches are for."""
+    """The purpose of launches."""
 
     SCREEN = "screen"
     CONFIRM = "confirm"
@@ -48,24 +48,24 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Interim:
-    """Where a benchmark stands when a judge looks at it."""
+    """The state of a benchmark's measuring at a look."""
 
     elapsed: float  # seconds of measuring so far
-    round_seconds: float  # of another launch of what is launched now
-    last: bool  # whether there is no time for another launch of what goes on, as far as that is known
-    screened: bool = False  # whether there is no time to confirm what looks worse from now on
+    round_seconds: float  # of another launch of all benchmarks that go on
+    last: bool  # whether no time is left for another launch, as far as that is known
+    screened: bool = False  # whether no time is left to confirm a suspicion that begins now
     diagnosed: bool = False  # whether the diagnosed launches have been made as well
-    of_each: Mapping[Key, float] = field(default_factory=dict)  # of another launch of each benchmark, all sides
-    over: float = 1.0  # the share of the error of proofs that may be spent by now
-    final: float = 1.0  # the same of a last look
-    shared: bool = False  # whether the session deals the time out, so that no setting of the test makes more of it
-    defers: bool = False  # whether what looks worse is confirmed in the second pass over the suite, and not now
-    rounds: int = 0  # of all benchmarks, that there is time for after this look
-    diagnosis: float = 0.0  # seconds of a full one
-    before: float = 0.0  # seconds of the call before the first launch that timed
+    of_each: Mapping[Key, float] = field(default_factory=dict)  # seconds of another launch of each benchmark, all sides
+    over: float = 1.0  # share of the proofs' error that may be spent by now
+    final: float = 1.0  # the same share for a last look
+    shared: bool = False  # whether the session's budget deals out the time, which no setting of the test extends
+    defers: bool = False  # whether suspects are confirmed in the second pass over the suite, not now
+    rounds: int = 0  # of all benchmarks, for which time is left after this look
+    diagnosis: float = 0.0  # seconds of a full diagnosis
+    before: float = 0.0  # seconds of the call before the first timed launch
 
     def seconds_of(self, keys: Collection[Key] | None) -> float:
-        """The seconds of a round that launches these benchmarks; None for all."""
+        """Returns the seconds of a round that launches these benchmarks; None for all."""
         if not self.of_each:
             return self.round_seconds
         return math.fsum(seconds for key, seconds in self.of_each.items() if keys is None or key in keys)
@@ -73,23 +73,23 @@ class Interim:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What to do after a look: stop, measure so many launches more, or confirm: start again with that many.
+    """The action after a look: stop, measure ``launches`` more, or confirm: start again with ``launches``.
 
-    ``going_on`` are the benchmarks that these launches are of, by key; None for all that are measured together. After
+    ``going_on`` are the benchmarks that these launches measure, by key; None for all that are measured together. After
     diagnosed launches, ``confirm`` asks for fresh diagnosed ones.
     """
 
     kind: Literal["stop", "more", "confirm"]
     launches: int = 0
-    suspects: tuple[str, ...] = ()  # the metrics that looked worse, in words
-    explain: bool = False  # whether a diagnosis is wanted though no time is left
-    worse: bool = False  # whether something is, which has to be told even if no diagnosis succeeds
+    suspects: tuple[str, ...] = ()  # names of the metrics that looked worse
+    explain: bool = False  # whether a diagnosis is wanted even without time left
+    worse: bool = False  # whether a metric is worse, which is reported even if no diagnosis succeeds
     going_on: frozenset[Key] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where the procedure stands when a look has been taken."""
+    """The state of the procedure after a look."""
 
     launches: int  # of this phase, so far
     first: int  # launches at the first look of a phase
@@ -100,13 +100,13 @@ STOP = Action("stop")
 
 
 def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
-    """The significance level, two-sided, at which one of so many benchmarks is judged (Bonferroni)."""
+    """Returns the two-sided significance level for one of ``benchmarks`` that are judged (Bonferroni)."""
     alone, of_suite = (PAIRED_ALPHA, PAIRED_SUITE_ALPHA) if paired else (ALPHA, SUITE_ALPHA)
     return min(alone, of_suite / max(1, benchmarks))
 
 
 def advance(state: State, action: Action, *, screened: bool = False) -> State:
-    """The state at the next look, when what ``action`` asked for has been measured."""
+    """Returns the state at the next look, when the launches of ``action`` have been measured."""
     if action.kind == "confirm":
         return State(action.launches, state.first, Phase.CONFIRM)
     phase = Phase.CLEAR if state.phase is Phase.SCREEN and screened else state.phase
@@ -116,7 +116,7 @@ def advance(state: State, action: Action, *, screened: bool = False) -> State:
 def next_action(
     state: State, verdicts: Iterable[Verdict], *, suspects: bool, last: bool, measure_on: bool = False
 ) -> Action:
-    """What to do after a look; a confirmation is begun whatever it costs, because a suspect is never the verdict."""
+    """Returns the action after a look; a confirmation begins whatever it costs, because a suspicion is no verdict."""
     seen = set(verdicts)
     if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
         return Action("confirm", max(state.first, state.launches))

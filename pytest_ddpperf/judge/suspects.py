@@ -1,4 +1,4 @@
-"""Which metrics of the benchmarks of one call look worse, and which of the benchmarks are launched on."""
+"""Finds the metrics of one call that look worse, and the benchmarks that get more launches."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pytest_ddpperf.judge.sequential import Key
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
-_HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of what more launches can hardly decide
+_HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of metrics that more launches can hardly decide
 
 
 def wants_launches(comparison: Comparison) -> bool:
     """Returns whether more launches may decide a metric.
 
-    None decides a count or what launches that diagnose tell, and none a time beside stored ones alone, unless it looks
-    like a gross slowdown.
+    Launches decide no counts and no diagnosed metrics. They decide times against stored ones alone only if these times
+    look like a gross slowdown.
     """
     series = comparison.series
     if series.scale == "exact" or series.rules.diagnosed:
@@ -27,7 +27,7 @@ def wants_launches(comparison: Comparison) -> bool:
 
 
 def _beyond(comparison: Comparison) -> bool:
-    """Returns whether the change of what is not shown to be gross looks so."""
+    """Returns whether a change that is not shown to be gross looks gross."""
     gross = comparison.note.facts["gross"] if comparison.note is not None else math.inf
     change, lower = comparison.change or 0.0, comparison.series.better == "lower"
     if comparison.series.scale == "difference":
@@ -36,9 +36,9 @@ def _beyond(comparison: Comparison) -> bool:
 
 
 def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
-    """The benchmarks that are launched on for the sake of their metrics in ``metrics``; None for all.
+    """Returns the benchmarks that go on because of their metrics in ``metrics``; None for all.
 
-    The one that another is gated over, by a quotient of both, is launched with it: each launch has its partner.
+    A benchmark over which another one is gated, by a quotient of both, goes on too: each launch has its partner.
     """
     keys = {key for key, names in metrics.items() if names}
     for result in [result for result in results if result.measurement.key in keys]:
@@ -51,9 +51,9 @@ def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]])
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """The benchmarks that are launched on when nothing is suspected: those that are open or look better.
+    """Returns the benchmarks that go on if nothing is suspected: those that are open or look better; None for all.
 
-    While there are ``blind`` ones, it is these alone.
+    If there are ``blind`` benchmarks, which cannot see a slowdown, only these go on.
     """
     if any(blind.values()):
         return going_on(results, blind)
@@ -69,7 +69,7 @@ def undecided(
 
 
 def blind_metrics(result: Result) -> list[Comparison]:
-    """The metrics that keep a result from green for want of launches: a slowdown beyond the resolution may be there."""
+    """Returns the metrics that lack launches to be green: a slowdown beyond the resolution may hide in them."""
     return [
         each
         for each in result.comparisons
@@ -82,7 +82,7 @@ def blind_metrics(result: Result) -> list[Comparison]:
 
 
 def suspicious_metrics(result: Result) -> tuple[str, ...]:
-    """The metrics that fresh launches have to judge."""
+    """Returns the metrics that fresh launches have to judge."""
     return tuple(
         comparison.series.metric
         for comparison in result.comparisons
@@ -93,13 +93,13 @@ def suspicious_metrics(result: Result) -> tuple[str, ...]:
 
 
 def with_related_times(suspects: Sequence[str], result: Result) -> frozenset[str]:
-    """The metrics that a confirmation may find worse: suspects, and with a time among them all times of the variant."""
+    """Returns the metrics that a confirmation may find worse: suspects, and all times if a suspect is a time."""
     timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
     return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
 
 
 def named(suspects: Mapping[Key, Sequence[str]], results: Sequence[Result]) -> Iterator[str]:
-    """The metrics that looked worse, with the variant where there are several; none that repeats another verdict."""
+    """Yields the metrics that looked worse, with the variant if there are several; omits repeated verdicts."""
     repeated = {
         series.metric for result in results for series in result.measurement.series if series.rules.repeats_step_time
     }

@@ -1,4 +1,4 @@
-"""The targets that a test declares for metrics, held against where the metrics lie with 95 % confidence."""
+"""The targets that a test declares for metrics, compared with the metrics' 95 % intervals."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Outcome: TypeAlias = "Literal['met', 'missed', 'open']"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricTarget:
-    """What a test asks of a metric, and what became of it.
+    """A test's target for a metric, and its outcome.
 
     Attributes:
-        measurement: of the benchmark.
-        whose: the benchmark in words, such as ``4 ranks`` or ``bf16``; empty if there is one only.
+        measurement: the benchmark's measurement.
+        whose: the benchmark in words, such as ``4 ranks`` or ``bf16``; empty for a single benchmark.
         series: the metric.
-        wanted: the least value for what is better higher, the largest for what is better lower.
+        wanted: the least value if higher is better, the largest value if lower is better.
     """
 
     measurement: Measurement
@@ -40,9 +40,9 @@ class MetricTarget:
 
     @property
     def outcome(self) -> Outcome:
-        """``met`` or ``missed`` where the whole interval lies on one side of the target, else ``open``.
+        """``met`` or ``missed`` if the whole interval lies on one side of the target, else ``open``.
 
-        Bytes and counts without an interval are as sure as they are. What drifts with the machine is open below three
+        Bytes and counts without an interval are exact. A metric that drifts with the machine is open below three
         launches, and if it is missed while the machine is busy.
         """
         found = self._beside_interval
@@ -66,7 +66,7 @@ class MetricTarget:
 
     @property
     def text(self) -> str:
-        """The metric, its interval and the target in a line, and what others took where that matters."""
+        """The metric, its interval and the target in a line, with the cores that others took if these decide."""
         name = f"{self.series.metric}{self.whose and f' of {self.whose}'}"
         bound = "at least" if self.series.better == "higher" else "at most"
         others = f"; others took {format_percent(self.measurement.lost)} of the cores"
@@ -75,7 +75,7 @@ class MetricTarget:
 
     @property
     def finding(self) -> Finding:
-        """Returns what became of it, as a remark on the benchmark."""
+        """The outcome as a finding on the benchmark."""
         if self.outcome == "met":
             return Finding("target_met", {"text": self.text})
         if self.outcome == "missed":
@@ -84,12 +84,12 @@ class MetricTarget:
 
 
 def targets(measured: Measured, wanted: Mapping[str, object]) -> list[MetricTarget]:
-    """The targets that a test names, each beside the metric that it is for.
+    """Returns the targets that a test names, each with its metric.
 
-    ``wanted`` has by metric a number, or numbers by name (of a comparison) or by number of ranks (of a curve).
+    ``wanted`` has, by metric, a number, or numbers by name (of a comparison) or by number of ranks (of a curve).
 
     Raises:
-        SettingError: there is no such metric or benchmark, or what is wanted is no number.
+        SettingError: there is no such metric or benchmark, or a target is no number.
         NotTimed: this run only counts.
     """
     return [
@@ -105,7 +105,7 @@ def targets(measured: Measured, wanted: Mapping[str, object]) -> list[MetricTarg
 
 
 def _chosen(measured: Measured, metric: str, wanted: object) -> Iterable[tuple[str, Measurement, object]]:
-    """The benchmarks that something is wanted of: in words, as measured, and what."""
+    """Returns the benchmarks that have a target: name, measurement and target of each."""
     if isinstance(measured, Measurement):
         if isinstance(wanted, Mapping):
             raise SettingError(f"ddpperf.expect({metric}={wanted!r}): one benchmark was measured; give one number")
@@ -140,7 +140,7 @@ def _series(measurement: Measurement, metric: str) -> Series:
 
 
 def _number(metric: str, wanted: object, unit: str) -> float:
-    """Returns what is wanted as a number in the metric's unit."""
+    """Returns a target as a number in the metric's unit."""
     if unit == "B":
         try:
             return byte_count(int(wanted) if isinstance(wanted, float) and wanted.is_integer() else wanted)

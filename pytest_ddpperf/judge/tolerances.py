@@ -1,4 +1,4 @@
-"""The tolerance of one metric: what the test accepts, and what the metric can be known to at all."""
+"""The tolerance of one metric: the test's own, but no less than the metric allows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pytest_ddpperf.records.measurement import Series
 
 
 def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:
-    """The tolerance of one metric: the test's, but at least the metric's own smallest one.
+    """Returns the tolerance of one metric: the test's, but at least the metric's smallest one.
 
-    Where values are subtracted it is an amount, and grows with a baseline above 1 as numpy.allclose lets it: 3 % of a
-    loss of 10, but 0.03 for one of 0.001. Bytes are far above 1: their smallest tolerance stays the amount that it is.
-    CPU time may differ by as many seconds as the ``step`` itself: where ranks mostly wait, some per cent of their work
-    are nothing. So may the parts of a step, whose times are subtracted.
+    If values are subtracted, it is an amount that grows with a baseline above 1, as in numpy.allclose: 3 % of a loss of
+    10, but 0.03 for a loss of 0.001. Bytes are far above 1: their smallest tolerance stays a plain amount. CPU time may
+    differ by as many seconds as the ``step`` itself: if ranks mostly wait, some per cent of their work mean nothing.
+    The same holds for the parts of a step, whose times are subtracted.
     """
     if series.scale == "difference" and series.unit == "B":
         return max(series.min_tolerance, tolerance * abs(baseline))
@@ -20,6 +20,6 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
         return accepted * (abs(baseline) if step is None else step)
     if series.rules.stands_in and step is not None and baseline > 0:
         return accepted * max(1.0, step / baseline)
-    if series.rules.negligible and min(baseline, series.value) > 0:  # as much less as more
+    if series.rules.negligible and min(baseline, series.value) > 0:  # the same for less and for more
         return max(accepted, series.rules.negligible / min(baseline, series.value))
     return accepted * max(1.0, abs(baseline)) if series.scale == "difference" else accepted

@@ -1,1 +1,1 @@
-"""A measurement becomes named series, each with a sample for each launch that has the metric."""
+"""Turns a measurement into named series, each with one sample per launch that has the metric."""

@@ -1,4 +1,4 @@
-"""How much of a step is communication that nothing hides: from steps with and without it."""
+"""The exposed communication of a step, from steps with and without synchronisation of gradients."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ OVERHEAD = "communication_overhead"
 
 
 def exposed_communication(measurement: Measurement) -> Samples | None:
-    """Seconds by which a step is longer for averaging its gradients: synchronised less unsynchronised.
+    """Returns the seconds by which averaging gradients lengthens a step: synchronised minus unsynchronised.
 
-    Both times come from blocks of one launch that alternate, so what slows the machine down for a while slows both. A
-    step lasts as long as its slowest rank. Where nothing is sent, the difference is noise on both sides of 0.
+    Both kinds of steps are in alternating blocks of one launch, so a slow moment of the machine slows both. A step
+    lasts as long as its slowest rank. If nothing is sent, the difference is noise around 0.
     """
     pairs = _pairs(measurement)
     return None if pairs is None else tuple(synchronised - alone for synchronised, alone in pairs)
 
 
 def communication_overhead(measurement: Measurement) -> Samples | None:
-    """Exposed communication as a share of the synchronised steps of the same blocks."""
+    """Returns exposed communication as a share of the synchronised steps in the same blocks."""
     pairs = _pairs(measurement)
     return None if pairs is None else tuple(1 - alone / synchronised for synchronised, alone in pairs)
 
 
 def of_exposed(measurement: Measurement) -> Within:
-    """Returns what the pairs of blocks know of the scatter of exposed communication, in seconds."""
+    """Returns the scatter of exposed communication that pairs of blocks show, in seconds."""
     moved = [[step - alone for step, alone in pairs] for pairs in _without_each(measurement)]
     step = synchronised_step(measurement) or 0.0
     return Within(tuple(map(influences, moved)), OWN_IN_TURNS * step)
 
 
 def of_overhead(measurement: Measurement) -> Within:
-    """Returns what the pairs of blocks know of the scatter of exposed communication as a share of a step."""
+    """Returns the scatter that pairs of blocks show, for exposed communication as a share of a step."""
     moved = [[1 - alone / step for step, alone in pairs] for pairs in _without_each(measurement)]
     return Within(tuple(map(influences, moved)), OWN_IN_TURNS)
 
 
 def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
-    """For each launch that has several pairs of blocks, both mean steps without one pair after the other."""
+    """Returns both mean steps without each pair of blocks in turn, for each launch that has several pairs."""
     found = (_without(launch) for launch in measurement.every)
     return [pairs for pairs in found if len(pairs) >= MIN_BLOCKS]
 
 
 @once
 def _without(launch: Launch) -> list[tuple[float, float]]:
-    """Of one launch both mean steps without one pair of blocks after the other."""
+    """Returns a launch's mean synchronised and unsynchronised step without each pair of blocks in turn."""
     known = complete(rank.communication for rank in launch.ranks) or ()
     number = min((rank.pairs for rank in known), default=0)
     if number < MIN_BLOCKS:
@@ -71,19 +71,19 @@ def _without(launch: Launch) -> list[tuple[float, float]]:
 
 
 def synchronised_step(measurement: Measurement) -> float | None:
-    """Seconds of a whole step in those blocks, averaged over launches; None if there are none."""
+    """Returns the seconds of a synchronised step, averaged over launches; None if no launch was diagnosed."""
     pairs = _pairs(measurement)
     return None if pairs is None else fmean(synchronised for synchronised, _ in pairs)
 
 
 def still_sent(measurement: Measurement) -> str:
-    """Returns what the unsynchronised steps sent all the same, in words."""
+    """Describes the communication that unsynchronised steps sent nevertheless; empty if there was none."""
     found = (rank.communication for launch in measurement.every for rank in launch.ranks[:1])
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 
 
 def no_memory_headroom(measurement: Measurement) -> Finding | None:
-    """Exposed communication was not measured because copies of the training state did not fit into memory."""
+    """Reports that exposed communication was not measured, as copies of the training state did not fit in memory."""
     lacking = [lack for launch in measurement.every if (lack := launch.ranks[0].no_headroom) is not None]
     if not lacking:
         return None
@@ -92,19 +92,19 @@ def no_memory_headroom(measurement: Measurement) -> Finding | None:
 
 
 def synchronisation_kept(measurement: Measurement) -> Finding | None:
-    """Exposed communication was not measured because a step of the user's own left nothing out."""
+    """Reports that exposed communication was not measured, because the user's own step skipped no synchronisation."""
     reason = next((launch.ranks[0].kept for launch in measurement.every if launch.ranks[0].kept), None)
     return None if reason is None else Finding("synchronisation_kept", {"reason": reason})
 
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
-    """Of each diagnosed launch the mean synchronised and the mean unsynchronised step; None without any."""
+    """Returns the mean synchronised and unsynchronised step of each diagnosed launch; None without such launches."""
     return [pair for pair in map(_pair, measurement.every) if pair is not None] or None
 
 
 @once
 def _pair(launch: Launch) -> tuple[float, float] | None:
-    """Of one launch the mean synchronised and the mean unsynchronised step."""
+    """Returns a launch's mean synchronised and unsynchronised step in seconds; None if a rank lacks them."""
     known = complete(rank.communication for rank in launch.ranks)
     if known is None:
         return None
@@ -112,5 +112,5 @@ def _pair(launch: Launch) -> tuple[float, float] | None:
 
 
 def _mean_of(ranks: list[tuple[float, ...]]) -> float:
-    """The mean step of a group, whose step lasts as long as its slowest rank."""
+    """Returns the mean step of a group, each step being as long as on its slowest rank."""
     return fmean(map(max, zip(*ranks, strict=True)))

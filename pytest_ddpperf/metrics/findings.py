@@ -13,17 +13,17 @@ from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.stats.summaries import median_step, quantile
 
 SLOW_START = 0.10  # by how much the first quarter of the timed steps may be slower than the rest
-MIN_STEPS = 8  # below that a quarter is a single step
+MIN_STEPS = 8  # with fewer, a quarter is a single step
 OUTLYING_SIGMAS = 3.0
-OUTLYING_SHARE = 0.05  # launches that agree to within this are close enough, however little they scatter
-MIN_LAUNCHES = 4  # below that nothing tells the outlier from the others
-MIN_STORED = 3  # of two launches one that was disturbed cannot be told from the other
-USED = 0.80  # of the time: what GPUs have something to run for at least, where nothing holds them up
-SIGMA_PER_MAD = 1.4826  # of a normal distribution
+OUTLYING_SHARE = 0.05  # launches that agree to within this are no outliers, however little they scatter
+MIN_LAUNCHES = 4  # with fewer, nothing distinguishes the outlier from the others
+MIN_STORED = 3  # of two launches, nothing shows which one was disturbed
+USED = 0.80  # share of the time in which GPUs that nothing holds up have something to run, at least
+SIGMA_PER_MAD = 1.4826  # standard deviations per median absolute deviation of a normal distribution
 
 
 def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
-    """All findings on a measurement, in the order of reports."""
+    """Returns all findings on a measurement, in the order of reports."""
     rules = (
         oversubscription,
         effective_batch,
@@ -46,19 +46,19 @@ def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
 
 
 def thin_baseline(measurement: Measurement) -> Finding | None:
-    """A stored baseline has so few launches that it hardly knows its own scatter."""
+    """Reports that a stored baseline has too few launches to know its own scatter."""
     launches = len(measurement.launches)
     return Finding("thin_baseline", {"launches": launches}) if 0 < launches < MIN_STORED else None
 
 
 def busy_baseline(measurement: Measurement) -> Finding | None:
-    """The machine was busy while a stored baseline was timed."""
+    """Reports that the machine was busy while a stored baseline was timed."""
     busy = measurement.launches and measurement.busy
     return Finding("busy_baseline", {"lost": measurement.lost or None}) if busy else None
 
 
 def oversubscription(measurement: Measurement) -> Finding | None:
-    """Ranks that were timed had to share cores or GPUs."""
+    """Reports that timed ranks had to share cores or GPUs."""
     environment = measurement.environment
     if not environment.oversubscribed or not measurement.launches:
         return None
@@ -76,7 +76,7 @@ def oversubscription(measurement: Measurement) -> Finding | None:
 
 
 def effective_batch(measurement: Measurement) -> Finding | None:
-    """An optimizer step takes several micro-batches."""
+    """Reports that an optimizer step takes several micro-batches."""
     steps = int(measurement.recipe.get("accumulation_steps", "1"))
     size = measurement.effective_batch_size
     if steps == 1 or size is None:
@@ -85,25 +85,25 @@ def effective_batch(measurement: Measurement) -> Finding | None:
 
 
 def skipped_steps(measurement: Measurement) -> Finding | None:
-    """Timed steps updated nothing, because fp16 gradients overflowed."""
+    """Reports that timed steps updated nothing, because fp16 gradients overflowed."""
     skipped = sum(len(launch.ranks[0].skipped_steps) for launch in measurement.launches)
     return Finding("skipped_steps", {"steps": skipped, "launches": len(measurement.launches)}) if skipped else None
 
 
 def traced_steps(measurement: Measurement) -> Finding | None:
-    """Python called coverage, a debugger or a profiler while steps were timed."""
+    """Reports that Python called coverage, a debugger or a profiler while steps were timed."""
     found = dict.fromkeys(name for launch in measurement.launches for rank in launch.ranks for name in rank.tracers)
     return Finding("traced_steps", {"tracers": tuple(found)}) if found else None
 
 
 def picked_loading(measurement: Measurement) -> Finding | None:
-    """The data loading that ``loader=auto`` picked."""
+    """Reports the data loading that ``loader=auto`` picked."""
     picked = next((launch.ranks[0].picked for launch in measurement.launches), None)
     return None if picked is None else Finding("picked_loader", {"reason": picked[1]})
 
 
 def unsettled_warmup(measurement: Measurement) -> Finding | None:
-    """The first timed steps of most launches were still slower than the rest."""
+    """Reports that the first timed steps of most launches were still slower than the rest."""
     slow, launches = sum(map(_starts_slowly, measurement.launches)), len(measurement.launches)
     if 2 * slow <= launches:
         return None
@@ -114,7 +114,7 @@ def unsettled_warmup(measurement: Measurement) -> Finding | None:
 
 
 def unseen_work(measurement: Measurement) -> Finding | None:
-    """Events on a device did not see all work of some steps, so that these have their wall time."""
+    """Reports that events on a device missed work of some steps, which therefore have their wall time."""
     if measurement.environment.oversubscribed:  # the slices of ranks that share a GPU shift events against the host
         return None
     shares = [max(rank.unseen or 0.0 for rank in launch.ranks) for launch in measurement.launches]
@@ -123,14 +123,14 @@ def unseen_work(measurement: Measurement) -> Finding | None:
 
 
 def idle_gpus(measurement: Measurement) -> Finding | None:
-    """The GPUs of the ranks had nothing to run for much of the time."""
+    """Reports that the ranks' GPUs had nothing to run for much of the time."""
     shares = gpu_utilisation(measurement)
     share = quantile(shares, 0.5) if shares else USED
     return None if share >= USED else Finding("idle_gpus", {"share": share, "busy": USED})
 
 
 def outlying_launches(measurement: Measurement) -> Finding | None:
-    """Some launches are far from the others.
+    """Reports the launches that are far from the others.
 
     Far is more than 3 standard deviations from the median, estimated from the median absolute deviation, and more
     than 5 %.

@@ -1,4 +1,4 @@
-"""Findings on what else the machine did, as far as that could have moved the numbers."""
+"""Findings on other activity of the machine that could have changed the figures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth
 from pytest_ddpperf.records.measurement import Measurement
 
-LOAD = 0.10  # share of the usable cores' time that others may use; the system itself uses a few percent
+LOAD = 0.10  # share of the usable cores' time that other processes may use; the system itself uses a few percent
 STEAL = 0.02
 THROTTLED = 0.01  # of a launch's time on all usable cores
 SWAPPED = 2**20  # bytes
 HELD_BACK = 0.10  # share of a launch's readings in which a GPU's clocks were held back
-CLOCK_FALL = 0.05  # by how much a GPU's clock in one launch may lie below that in another
+CLOCK_FALL = 0.05  # share by which a GPU's clock may fall from one launch to another
 
 
 def health_findings(measurement: Measurement) -> Iterator[Finding]:
-    """A finding for each thing that went on in the machine and could have moved the result."""
+    """Yields a finding for each activity of the machine that could have changed the result."""
     for node in dict.fromkeys(name for launch in measurement.launches for name in launch.processors):
         for found in _of_node(measurement, node):
             yield replace(found, facts={**found.facts, "node": node}) if node else found
@@ -34,7 +34,7 @@ def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
     if span := _above(measurement, node, STEAL, lambda cpu, _: cpu.steal):
         yield Finding("cores_stolen", span)
 
-    def throttled(cpu: CpuHealth, seconds: float) -> float | None:  # at most 1: a quota's wait may be of more cores
+    def throttled(cpu: CpuHealth, seconds: float) -> float | None:  # at most 1: a quota may cover more cores
         return None if cpu.throttled is None or not seconds else min(1.0, cpu.throttled / (seconds * cores))
 
     if span := _above(measurement, node, THROTTLED, throttled):
@@ -48,7 +48,7 @@ def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
 def _above(
     measurement: Measurement, node: str, limit: float, figure: Callable[[CpuHealth, float], float | None]
 ) -> Mapping[str, float]:
-    """The span of a figure over the launches in which it was above its limit; empty if it never was."""
+    """Returns the least and most of a figure over the launches that exceed its limit; empty if no launch does."""
     figures = [
         figure(launch.processors[node], launch.seconds) for launch in measurement.launches if node in launch.processors
     ]
@@ -64,7 +64,7 @@ def _gpu_findings(measurement: Measurement) -> Iterator[Finding]:
     unread = [each for each in measurement.launches if each.health and len(gpus_of(each)) < len(used_gpus(each))]
     if unread:
         reasons = dict.fromkeys(text for launch in unread if launch.health for text in launch.health.unread_gpus)
-        unknown = ("torch does not tell which GPUs of NVIDIA's they are",)  # on ROCm they are none
+        unknown = ("torch does not say which NVIDIA GPUs they are",)  # on ROCm there are none
         told = tuple(reasons) or unknown
         yield Finding("unread_gpus", {"reasons": told, "seen": len(unread), "launches": number})
     if any(gpu.mig for gpus in launches for gpu in gpus):

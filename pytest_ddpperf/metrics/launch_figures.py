@@ -1,6 +1,6 @@
 """Figures of single launches, each computed once, and how far each block of a launch's steps moves them.
 
-The judge looks at the same launches again and again. The blocks tell the scatter of a figure.
+The judge examines the same launches again and again. The blocks show the scatter of a figure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, even_sizes, expec
 from pytest_ddpperf.stats.intervals import ANY, center, possible
 from pytest_ddpperf.stats.summaries import LONG, least, long_steps, median_step
 
-PART_OF_LONG = 0.5  # of what long steps take more than others: a phase that has as much makes them long
+PART_OF_LONG = 0.5  # share of the extra time of long steps; a phase with this share makes them long
 
 T = TypeVar("T")
 Samples = tuple[float, ...]
@@ -31,10 +31,10 @@ Moved = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """What launches know of the scatter of a metric."""
+    """The scatter of a metric that the blocks of launches show."""
 
     moved: tuple[Moved, ...]  # for each launch the influences of its blocks, on the scale of analysis
-    own: float  # standard deviation that a launch adds of its own, on the same scale
+    own: float  # standard deviation by which launches differ beyond this scatter, on the same scale
 
 
 Knows = Callable[[Measurement], "Within | None"]
@@ -43,10 +43,10 @@ Knows = Callable[[Measurement], "Within | None"]
 def series_from(
     samples: Samples, within: Within | None, *, scale: Scale, better: Better, rules: MetricRules, **columns: Any
 ) -> Series:
-    """The series of a metric, with value and interval; ``columns`` are its fields that the samples do not decide.
+    """Builds a metric's series, with value and interval; ``columns`` are the fields that the samples do not decide.
 
-    The value of what is made of step times is that of all steps together: the mean of times, the harmonic mean of
-    rates. Its interval is as wide as that of the logarithms. Neither leaves the column ``bounds`` of what is possible.
+    A metric of step times has the value of all steps together: the mean of times, the harmonic mean of rates. Its
+    interval is as wide as the interval of the logarithms. Value and interval stay within the column ``bounds``.
     """
     within, bounds = within or Within((), 0.0), columns.pop("bounds", ANY)
     expectation = expected(within.moved, within.own)
@@ -71,19 +71,19 @@ def series_from(
 
 
 def complete(values: Iterable[T | None]) -> tuple[T, ...] | None:
-    """All of the values; None if one of them is missing."""
+    """Returns all values; None if one of them is missing."""
     found = tuple(values)
     known = tuple(value for value in found if value is not None)
     return known if len(known) == len(found) else None
 
 
 def phases_of(launch: Launch) -> tuple[PhaseTimes, ...] | None:
-    """The phases of each rank; None if a rank has none."""
+    """Returns the phase times of each rank; None if a rank has none."""
     return complete(rank.phases for rank in launch.ranks)
 
 
 def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
-    """The same figure of a launch, computed once and then kept with the launch, which never changes."""
+    """Wraps a figure of a launch, to compute it once and keep it with the launch, which never changes."""
     name = f"{figure.__module__}.{figure.__qualname__}"
 
     @wraps(figure)
@@ -97,31 +97,31 @@ def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
 
 
 def of_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """The samples that are a figure of each launch; None if a launch does not have it."""
+    """Makes a metric of a launch's figure: a sample for each launch, or None if a launch lacks the figure."""
     kept = once(figure)
     return lambda measurement: complete(map(kept, measurement.launches))
 
 
 def gpus_of(launch: Launch) -> tuple[GpuHealth, ...]:
-    """The GPUs that the ranks of a launch computed on, as far as their health was read."""
+    """Returns the GPUs that the ranks of a launch computed on, as far as their health was read."""
     used = used_gpus(launch)
     return () if launch.health is None else tuple(gpu for gpu in launch.health.gpus if gpu.device in used)
 
 
 def used_gpus(launch: Launch) -> set[str | None]:
-    """The PCI ids of the GPUs that the ranks of a launch computed on; None is one that torch does not tell."""
+    """Returns the PCI ids of the GPUs that the ranks computed on; None for a GPU that torch does not identify."""
     return {rank.device_memory.device for rank in launch.ranks if rank.device_memory is not None}
 
 
 def of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """The same for what is read of the whole machine: interleaved launches have none, for it is that of all of them."""
+    """Does as ``of_launches`` for a reading of the whole machine: None for interleaved launches, which share it."""
     samples = of_launches(figure)
     return lambda measurement: None if measurement.turns else samples(measurement)
 
 
 @of_lone_launches
 def energy_per_step(launch: Launch) -> float | None:
-    """Joules that the GPUs of the ranks take for a step; None if the driver does not tell, as of MIG instances."""
+    """Returns the joules of the ranks' GPUs for a step; None if the driver reports no power, as for MIG instances."""
     gpus = gpus_of(launch)
     powers = complete(None if gpu.mig else gpu.power for gpu in gpus)
     if not powers or len(gpus) < len(used_gpus(launch)):
@@ -131,36 +131,36 @@ def energy_per_step(launch: Launch) -> float | None:
 
 @once
 def mean_step(launch: Launch) -> float:
-    """Seconds of a step of the group, the mean of all timed steps.
+    """Returns the seconds of a step of the group, the mean of all timed steps.
 
-    On the host a step lasts as long as on its slowest rank, on devices a block does: their events jitter, each by
-    itself, and the slowest rank of each step would have the jitter of all ranks add up.
+    On the host each step lasts as long as on its slowest rank. On devices each block does: device events jitter on
+    each rank, and taking the slowest rank of every single step would add up the jitter of all ranks.
     """
     return _mean_of_blocks(_device_blocks(launch) or [(seconds, 1) for seconds in launch.step_times])
 
 
 def _mean_of_blocks(blocks: Sequence[tuple[float, int]]) -> float:
-    """Seconds of a step, from seconds and steps of blocks."""
+    """Returns the seconds of a step, from the seconds and the number of steps of each block."""
     return math.fsum(seconds for seconds, _ in blocks) / sum(steps for _, steps in blocks)
 
 
 @once
 def step_time_median(launch: Launch) -> float:
-    """Seconds of the median step of the group."""
+    """Returns the seconds of the median step of the group."""
     return median_step(launch.step_times)
 
 
 def long_steps_of(measurement: Measurement) -> LongSteps:
-    """The long steps of all launches, and the phase that makes them long."""
+    """Returns the long steps of all launches, and the phase that makes them long."""
     found = long_steps([launch.step_times for launch in measurement.launches])
     return found if found.period is None else replace(found, phase=_phase_of_long_steps(measurement))
 
 
 def _phase_of_long_steps(measurement: Measurement) -> str | None:
-    """The phase that takes most of what long diagnosed steps take more than the median one; None if none has half.
+    """Returns the phase with at least half of the extra time of long diagnosed steps; None if no phase has.
 
-    A rank that waits for another one does so in backward or in the synchronisation of gradients. So of each step the
-    rank counts whose other phases are longest.
+    A rank waits for another one in backward or in the synchronisation of gradients. So each step counts as on the rank
+    whose other phases are longest.
     """
     more = dict.fromkeys(PHASES, 0.0)  # seconds
     for launch in measurement.every:
@@ -179,7 +179,7 @@ def _phase_of_long_steps(measurement: Measurement) -> str | None:
 
 
 def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
-    """Seconds and steps of each block that was timed on devices; it lasts as long as on its slowest rank."""
+    """Returns (seconds on the slowest rank, steps) of each block timed on devices; empty if the host timed steps."""
     if launch.ranks[0].unseen is None:
         return []
     sizes = _sizes_of_steps(launch)
@@ -190,18 +190,18 @@ def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
 
 
 def of_steps(measurement: Measurement) -> Within:
-    """Returns what launches know of the scatter of the mean step's logarithm."""
+    """Returns the scatter of the mean step's logarithm, as the blocks of launches show it."""
     return Within(tuple(map(moved_step, measurement.launches)), OWN_ALONE)
 
 
 def of_rates(measurement: Measurement) -> Within:
-    """Returns what launches know of the scatter of a rate's logarithm, which falls where a step gets longer."""
+    """Returns the scatter of a rate's logarithm, as the blocks of launches show it; longer steps lower the rate."""
     moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
     return Within(moved, OWN_ALONE)
 
 
 def of_cpu(measurement: Measurement) -> Within:
-    """Returns what launches know of the scatter of the CPU time's logarithm."""
+    """Returns the scatter of the CPU time's logarithm, as the blocks of launches show it."""
     return Within(tuple(map(_moved_cpu, measurement.launches)), OWN_ALONE)
 
 
@@ -218,7 +218,7 @@ def moved_step(launch: Launch) -> Moved:
 
 @once
 def busiest_cpu(launch: Launch) -> float | None:
-    """CPU seconds of a step of the busiest rank; of its least blocks where launches were interleaved (``least``)."""
+    """Returns CPU seconds of a step on the busiest rank; over its ``least`` blocks if launches were interleaved."""
     times = complete(map(_cpu_of, launch.ranks))
     return None if times is None else max(times)
 
@@ -230,13 +230,13 @@ def _cpu_of(rank: RankLaunch) -> float | None:
 
 
 def _sizes(rank: RankLaunch) -> Sequence[int]:
-    """The steps of each block; one where the blocks are not known."""
+    """Returns the number of steps in each block; one each if the blocks are unknown."""
     return rank.blocks if len(rank.blocks) == len(rank.cpu_blocks) else (1,) * len(rank.cpu_blocks)
 
 
 @once
 def _moved_cpu(launch: Launch) -> Moved:
-    """Returns how far each block moves the logarithm of the CPU time of the busiest rank, which is the launch's."""
+    """Returns how far each block moves the logarithm of the busiest rank's CPU time, which is the launch's."""
     known = [rank for rank in launch.ranks if rank.cpu_time is not None and len(rank.cpu_blocks) >= MIN_BLOCKS]
     if len(known) < len(launch.ranks):
         return ()
@@ -246,7 +246,7 @@ def _moved_cpu(launch: Launch) -> Moved:
 
 
 def _without_each(blocks: Sequence[tuple[float, int]], figure: Callable[[Sequence[tuple[float, int]]], float]) -> Moved:
-    """Returns how far each block moves the logarithm of a figure of all, from what each took and its steps."""
+    """Returns how far each (cost, steps) block moves the logarithm of ``figure`` over all; empty if that is unknown."""
     if len(blocks) < MIN_BLOCKS:
         return ()
     without = [figure([*blocks[:left_out], *blocks[left_out + 1 :]]) for left_out in range(len(blocks))]
@@ -254,6 +254,6 @@ def _without_each(blocks: Sequence[tuple[float, int]], figure: Callable[[Sequenc
 
 
 def _sizes_of_steps(launch: Launch) -> Sequence[int]:
-    """The steps of each block; even ones where the launch was not timed in blocks."""
+    """Returns the number of steps in each block; even sizes if the launch was not timed in blocks."""
     sizes, steps = launch.ranks[0].blocks, len(launch.step_times)
     return sizes if sizes and sum(sizes) == steps else even_sizes(steps)

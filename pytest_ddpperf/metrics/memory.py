@@ -14,44 +14,44 @@ from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.summaries import growth_per_step
 
 GROWTH_TOLERANCE = 64 * 2**10
-"""Bytes a step that are no leak. torch's flight recorder keeps some 360 bytes of each collective, up to 2000 of them:
-in the eleventh to twentieth step of a launch that can be 48 KiB a step at most. Measured: up to 17 KiB."""
+"""Bytes a step that are no leak. torch's flight recorder keeps some 360 bytes per collective, up to 2000 times: at most
+48 KiB a step in the eleventh to twentieth step of a launch. Measured: up to 17 KiB."""
 
 COMPARED = ("peak_resident", "peak_allocated")
 GROWTH_SCATTER = 17 * 2**10
-"""Bytes a step: standard deviation of the growth that one launch sees, taken to be the largest that was measured where
-nothing leaks. See ``growth_per_step``."""
+"""Bytes a step: standard deviation of the growth that one launch shows; the largest that was measured without a leak.
+See ``growth_per_step``."""
 
 RESIDENT_FLOOR = 8 * 2**20
-"""Bytes of resident memory that come and go with the allocator's arenas, however small the model is.
+"""Bytes by which resident memory varies with the allocator's arenas, however small the model is.
 
-In the recorded campaigns launches of one model scatter by 0.3, 0.8 and 2.3 MiB around 7, 16 and 51 (standard
-deviation). Between two processes that ranks are forked from they may differ by some MiB more, by what was imported
-there. Tensors of a step are counted to the byte: peak_tensor_bytes."""
+In the recorded campaigns launches of one model scatter by 0.3, 0.8 and 2.3 MiB around 7, 16 and 51 MiB (standard
+deviation). Ranks that two processes forked may differ by some MiB more, because these imported different modules.
+Tensors of a step are counted to the byte: peak_tensor_bytes."""
 
 RESIDENT_SCATTER = 0.03  # relative standard deviation of launches with some 20 MiB or more, in perf_tests
 
-UNEVEN = 0.10  # by how much more than the rank with the least the one with the most may use
+UNEVEN = 0.10  # share by which the rank with the most may exceed the rank with the least
 UNEVEN_BYTES = 16 * 2**20  # resident memory of equal ranks differs by a few MiB
 
 
 def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
-    """The samples of one kind of memory: bytes of the rank with the most, because that rank runs out first."""
+    """Makes a metric of one kind of memory: bytes of the rank with the most, because this rank runs out first."""
     return lambda measurement: complete(_peaks(launch).get(kind) for launch in measurement.launches)
 
 
 @once
 def _peaks(launch: Launch) -> dict[str, float]:
-    """The most that a rank used of each kind of memory that all ranks know."""
+    """Returns the largest value of each kind of memory that all ranks know."""
     first, *others = (rank.memory for rank in launch.ranks)
     shared = [kind for kind in first if all(kind in memory for memory in others)]
     return {kind: max(memory[kind] for memory in (first, *others)) for kind in shared}
 
 
 def fragmentation(measurement: Measurement) -> Samples | None:
-    """The share of what CUDA's caching allocator held at its peak that live tensors did not fill at theirs.
+    """Returns the share of CUDA's memory reserved at its peak that live tensors did not fill at their own peak.
 
-    Other allocators split no blocks: what they hold is no measure of it.
+    None for allocators that split no blocks: they do not fragment.
     """
     allocated = peak_memory("peak_allocated")(measurement)
     reserved = peak_memory("peak_reserved")(measurement)
@@ -62,15 +62,15 @@ def fragmentation(measurement: Measurement) -> Samples | None:
 
 @of_launches
 def outside_allocator(launch: Launch) -> float | None:
-    """Bytes in use on a GPU that no rank's caching allocator holds, on the GPU with the most of them.
+    """Returns the bytes in use outside the ranks' caching allocators, on the GPU with the most such bytes.
 
-    CUDA contexts, NCCL's buffers and libraries' own allocations: the driver tells one sum. None if an allocator
-    keeps no statistics, and where processes that are not ours use one of the GPUs: their memory is in the sum.
+    They are CUDA contexts, NCCL's buffers and libraries' own allocations; the driver reports one sum. None if an
+    allocator keeps no statistics, and if other processes use one of the GPUs: their memory is in the sum.
     """
     known = complete(rank.device_memory for rank in launch.ranks)
     if known is None or any(gpu.others for gpu in gpus_of(launch)):
         return None
-    reserved: dict[str, int] = defaultdict(int)  # by all ranks on a GPU; most have one of their own
+    reserved: dict[str, int] = defaultdict(int)  # by all ranks on a GPU
     for memory in known:
         if memory.reserved is None:
             return None
@@ -79,14 +79,14 @@ def outside_allocator(launch: Launch) -> float | None:
 
 
 def no_allocator_statistics(measurement: Measurement) -> Finding | None:
-    """CUDA's allocator tells nothing of the memory that it holds."""
+    """Reports that CUDA's allocator keeps no statistics of its memory."""
     ranks = [rank for launch in measurement.launches for rank in launch.ranks]
     silent = measurement.environment.device == "cuda" and not all(rank.memory for rank in ranks)
     return Finding("no_allocator_statistics", {}) if silent else None
 
 
 def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
-    """Each kind of memory on each rank, averaged over launches; kinds that a rank does not know are left out."""
+    """Returns each kind of memory on each rank, averaged over launches, without the kinds that a rank does not know."""
     kinds = dict.fromkeys(kind for launch in measurement.launches for rank in launch.ranks for kind in rank.memory)
     ranks = list(zip(*(launch.ranks for launch in measurement.launches), strict=True))
     known = {
@@ -96,7 +96,7 @@ def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
 
 
 def uneven_memory(measurement: Measurement) -> Finding | None:
-    """Ranks use so unlike amounts of memory that the largest amount does not stand for all ranks."""
+    """Reports that ranks use too unequal amounts of memory for the largest amount to stand for all ranks."""
     for kind, ranks in memory_by_rank(measurement).items():
         least, most = min(ranks), max(ranks)
         if kind in COMPARED and most > (1 + UNEVEN) * least and most - least > UNEVEN_BYTES:
@@ -114,7 +114,7 @@ def uneven_memory(measurement: Measurement) -> Finding | None:
 
 
 def full_gpu_memory(measurement: Measurement) -> Finding | None:
-    """CUDA's caching allocator ran out of memory in timed steps and went on."""
+    """Reports that CUDA's caching allocator ran out of memory in timed steps and went on."""
     retries, ooms = (
         sum(rank.memory.get(kind, 0) for launch in measurement.launches for rank in launch.ranks)
         for kind in ("alloc_retries", "ooms")
@@ -125,12 +125,12 @@ def full_gpu_memory(measurement: Measurement) -> Finding | None:
 
 
 def memory_growth(measurement: Measurement) -> Samples | None:
-    """Bytes that each step leaves behind for good, on the rank that grows most; see ``growth_per_step``."""
+    """Returns the bytes that each step leaves behind for good, on the rank that grows most; see ``growth_per_step``."""
     return tuple(max(growths) for growths in map(_growths, measurement.every) if growths) or None
 
 
 def growing_memory(measurement: Measurement) -> Finding | None:
-    """Memory grows from step to step, beyond chance and beyond what torch itself keeps."""
+    """Reports that memory grows from step to step, beyond chance and beyond torch's own records."""
     samples = memory_growth(measurement)
     if not samples:
         return None
@@ -155,9 +155,9 @@ def growing_memory(measurement: Measurement) -> Finding | None:
 
 
 def mean_allocated(measurement: Measurement) -> Samples | None:
-    """Bytes that the rank with the most holds after a step, averaged over the steps that show growth; of GPUs alone.
+    """Returns bytes held after a step by the rank with the most, averaged over diagnosed steps; None on the CPU.
 
-    On the CPU the whole heap is read, in which the imports of a process lie too.
+    On the CPU the reading would cover the whole heap, including a process's imports.
     """
     if measurement.environment.device == "cpu":
         return None
@@ -169,6 +169,6 @@ def mean_allocated(measurement: Measurement) -> Samples | None:
 
 @once
 def _growths(launch: Launch) -> list[float] | None:
-    """The growth of each rank; None if a rank could not read its memory."""
+    """Returns the growth of each rank in bytes a step; None if a rank could not read its memory."""
     held = [rank.held for rank in launch.ranks if len(rank.held) > 1]
     return [growth_per_step(readings) for readings in held] if len(held) == len(launch.ranks) else None

@@ -1,4 +1,4 @@
-"""What GPUs can compute at most: dense peaks of matrix products, as their vendors state them."""
+"""The peak FLOP/s of GPUs: dense matrix products, as the vendors state them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Peak(NamedTuple):
-    """FLOP/s of one device that torch sees, without sparsity and at boost clocks; None for what it does not have.
+    """Peak FLOP/s of one device of torch, without sparsity and at boost clocks; None for a precision that it lacks.
 
-    ``half`` is of fp16 as torch computes it, with sums in fp32, and of bf16 where ``bf16`` says so.
+    ``half`` is the peak of fp16 as torch computes it, with sums in fp32, and of bf16 if ``bf16`` is true.
     """
 
     fp32: float
@@ -51,7 +51,7 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
     # NVIDIA H200 data sheet (2024): the figures of the H100 SXM, rounded
     (r"NVIDIA H100 80GB HBM3|NVIDIA H200", Peak(66.9 * _T, 494.7 * _T, 989.4 * _T)),
     (r"NVIDIA H100 PCIe", Peak(51.2 * _T, 378 * _T, 756 * _T)),
-    # NVIDIA H100 and H200 data sheets (2024), with sparsity but for fp32: 60, TF32 835, 1671
+    # NVIDIA H100 and H200 data sheets (2024), with sparsity except for fp32: 60, TF32 835, 1671
     (r"NVIDIA H[12]00 NVL", Peak(60 * _T, 417.5 * _T, 835.5 * _T)),
     # NVIDIA HGX B200 data sheet (2024), eight GPUs with sparsity: 600 without, TF32 18 000, 36 000
     (r"NVIDIA B200", Peak(75 * _T, 1125 * _T, 2250 * _T)),
@@ -63,9 +63,9 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
 
 
 def peak_flops(model: str, precision: str) -> float | None:
-    """FLOP/s that a device of this model has at most in a precision; None if that is not known.
+    """Returns the peak FLOP/s of a device of this model in a precision; None if it is unknown.
 
-    ``model`` is the name of the device by torch. A part of a GPU (MIG) and devices of several models have no peak.
+    ``model`` is torch's name of the device. A part of a GPU (MIG) and devices of several models have no peak.
     """
     peak = next((peak for name, peak in _PEAKS if re.fullmatch(name, model)), None)
     if peak is None:

@@ -1,4 +1,4 @@
-"""Where the time of a step went, over all ranks and launches."""
+"""The time of a step by phases and sections, over all ranks and launches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
 
 
 def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
-    """The samples of one phase: seconds of a step that the average rank spent in it.
+    """Makes a metric of one phase: seconds of a step that the average rank spent in the phase.
 
-    The average over ranks keeps the sum: the phases of a launch add up to its step. The slowest rank of each phase
-    would not: a rank that is slow in one phase makes the others wait in another one.
+    Averages keep the sum: the phases of a launch add up to its step. The slowest rank of each phase would not keep it:
+    a rank that is slow in one phase makes the others wait in another phase.
     """
     return lambda measurement: (
         tuple(means[phase] for means in map(_means, measurement.every) if means is not None) or None
@@ -24,7 +24,7 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
 
 
 def of_phase(phase: str) -> Callable[[Measurement], Within]:
-    """Returns what the steps that were taken apart know of the scatter of one phase, in seconds."""
+    """Makes a function that returns the scatter of one phase in seconds, as diagnosed steps show it."""
 
     def within(measurement: Measurement) -> Within:
         launches = _diagnosed(measurement)
@@ -44,7 +44,7 @@ def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
 
 
 def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
-    """The user's sections, in the order in which steps come to them, averaged as by ``phase_seconds``.
+    """Returns the user's sections, in the order in which steps enter them, averaged as in ``phase_seconds``.
 
     A rank without a section spends no time in it.
     """
@@ -55,9 +55,9 @@ def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
 
 
 def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
-    """Returns what each phase did to memory: the largest change and the largest peak that a rank saw in any launch.
+    """Returns each phase's largest change and largest peak of memory, over all ranks and launches.
 
-    Phases in which no rank could read its memory are left out.
+    Phases in which no rank could read its memory are omitted.
     """
     ranks = [rank for phases in _diagnosed(measurement) for rank in phases]
     uses = {phase: _largest([rank.memory[phase] for rank in ranks if phase in rank.memory]) for phase in PHASES}
@@ -65,7 +65,7 @@ def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
 
 
 def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSummary:
-    """One section over all ranks and launches."""
+    """Summarises one section over all ranks and launches."""
     counts, whole, own, steps = [], [], [], []
     uses: list[MemoryUse] = []
     for phases in launches:
@@ -82,7 +82,7 @@ def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSumm
 
 
 def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
-    """The largest change and the largest peak of several uses."""
+    """Returns the largest change and the largest peak of several uses; None if there are no uses."""
     if not uses:
         return None
     peaks = [use.peak for use in uses if use.peak is not None]
@@ -91,7 +91,7 @@ def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
 
 @once
 def _means(launch: Launch) -> dict[str, float] | None:
-    """The average rank's seconds in each phase; None if a rank has none."""
+    """Returns the average rank's seconds in each phase; None if a rank has no phase times."""
     ranks = phases_of(launch)
     if ranks is None:
         return None

@@ -1,4 +1,4 @@
-"""The profile of a group from those of its ranks: overlap, transfer against wait, bandwidth."""
+"""The profile of a group, from its ranks' profiles: overlap, transfer and wait, bandwidth."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pytest_ddpperf.records.communication import Bandwidth, Collective, Communic
 
 Instance = tuple[Collective, ...]  # one collective, on each rank
 
-_GATHERING = frozenset({"all_gather", "gather"})  # a rank puts in its part of what is gathered
+_GATHERING = frozenset({"all_gather", "gather"})  # each rank contributes a part of the result
 
 
 def saw_work(ranks: Sequence[RankProfile]) -> bool:
-    """Whether the profiler saw work on each rank; on CUDA it sees none without CUPTI, and its zeros are no times."""
+    """Returns whether the profiler saw work on each rank; on CUDA it needs CUPTI, without which all times are 0."""
     return all(any(step.computed or step.busy for step in rank.steps) for rank in ranks)
 
 
 def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
-    """The profile of a group, from those of its ranks, in order, with equally many steps.
+    """Merges the profiles of a group's ranks, in rank order; each has the same number of steps.
 
-    Transfer and wait are told apart as in PyTorch's TensorBoard plugin. The rank that comes last to a collective sees
-    it shortest: that time is the transfer, and the rest of the other ranks' time is waiting. For that it has to be
-    known which ranks met in the collective.
+    Transfer and wait are separated as in PyTorch's TensorBoard plugin. The rank that enters a collective last sees the
+    shortest time: that time is the transfer, and the rest of the other ranks' time is waiting. This requires knowing
+    which ranks met in the collective.
     """
     steps = [step for rank in ranks for step in rank.steps]
     sent = [collective for step in steps for collective in step.collectives]
-    # A collective may have been among some of the ranks only, and no profile tells which ranks.
+    # A collective may involve only some of the ranks, and no profile says which ranks.
     unplaced = any(rank.subgroups for rank in ranks) and any(collective.ranks != len(ranks) for collective in sent)
     instances = None if unplaced else _instances(ranks)
     busy, overlapped = fmean(step.busy for step in steps), fmean(step.overlapped for step in steps)
@@ -43,7 +43,7 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
         step=fmean(step.seconds for step in steps),
         busy=busy,
         overlapped=overlapped,
-        # As much of the busy time as may be the host between two operators, in the proportion of times without sending.
+        # Busy time that may be the host's gaps between operators, in the ratio of gaps to computing elsewhere.
         gaps=min(overlapped * between / computed, busy - overlapped) if computed > 0 else 0.0,
         transfer=None if instances is None else sum(transfers) / number,
         wait=None if instances is None else sum(waits) / number,
@@ -55,7 +55,7 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """The factor from a collective's size over its time to the load of the links (nccl-tests, doc/PERFORMANCE.md)."""
+    """Returns the links' load over a collective's size per second (nccl-tests, doc/PERFORMANCE.md)."""
     if kind == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if kind in {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}:
@@ -64,10 +64,10 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
-    """The collectives of all steps, each with what it was on every rank; None if ranks differ in them.
+    """Returns the collectives of all steps, each with its record on every rank; None if the ranks' collectives differ.
 
-    Several may be under way at once, and ranks need not begin them in the same order. So the first of a kind and size
-    in a step is paired with the first of the same ones on the other ranks, and so on.
+    Several collectives may be under way at once, and ranks may begin them in different orders. So the first of a kind
+    and size in a step is paired with the first of this kind and size on the other ranks, and so on.
     """
     instances: list[Instance] = []
     for steps in zip(*(rank.steps for rank in ranks), strict=True):
@@ -79,12 +79,12 @@ def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
 
 
 def _alike(collective: Collective) -> tuple[str, float]:
-    """Returns what is the same on all ranks of a collective."""
+    """Returns the kind and size of a collective, which are equal on all of its ranks."""
     return collective.kind, -1.0 if collective.nbytes is None else collective.nbytes
 
 
 def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
-    """The rank that came last to most collectives, and to what share of them."""
+    """Returns the rank that entered most collectives last, and its share of them; None for one rank or none."""
     if not instances or len(instances[0]) == 1:
         return None
     last = Counter(min(range(len(ranks)), key=lambda rank: ranks[rank].seconds) for ranks in instances)
@@ -93,7 +93,7 @@ def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
 
 
 def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, ...]:
-    """The bandwidth of each kind: the sizes of all ranks' parts together over all transfers of a group of ``ranks``."""
+    """Returns the bandwidth of each kind of collective: the sizes of all ranks' parts over all transfers' time."""
     found = []
     for kind in dict.fromkeys(instance[0].kind for instance in instances):
         own = [instance for instance in instances if instance[0].kind == kind]
@@ -101,6 +101,6 @@ def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, .
         known = [size for size in sizes if size is not None]
         seconds = sum(min(collective.seconds for collective in instance) for instance in own)
         whole = sum(known) * (ranks if kind in _GATHERING else 1)
-        if len(known) == len(sizes) and seconds > 0 and whole > 0:  # a barrier has none
+        if len(known) == len(sizes) and seconds > 0 and whole > 0:  # a barrier has no size
             found.append(Bandwidth(kind=kind, algorithm=whole / seconds, bus=whole * bus_factor(kind, ranks) / seconds))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Measurements of one run that are related to each other: speedup and efficiency, and which series are gated."""
+"""Relates measurements of one run to each other: speedup, efficiency and memory ratio, and which of them are gated."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, paired_blocks
 EFFICIENCY = "scaling_efficiency"
 SPEEDUP = "speedup"
 MEMORY = "memory_ratio"
-_PEAKS = ("peak_allocated", "peak_resident")  # what a way to train takes: on GPUs, on the CPU
+_PEAKS = ("peak_allocated", "peak_resident")  # the memory that a strategy needs: on GPUs, on the CPU
 
 DeriveSeries: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
 
 
 def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    """Measurements that have nothing to do with each other."""
+    """Returns measurements unchanged: they are not related to each other."""
     return measured
 
 
 def with_efficiency(
     points: Sequence[Measurement], mode: Mode, base_size: int = 0, *, grows: bool = False
 ) -> tuple[Measurement, ...]:
-    """The points of a curve with speedup and scaling efficiency over the first one.
+    """Returns the points of a curve with speedup and scaling efficiency over the first point.
 
-    None is gated where that has not ``base_size`` ranks, for so many do not fit into memory. Times of an
-    oversubscribed point are not gated: its ranks share cores or GPUs, which tells nothing about scaling. Where the
-    model ``grows`` with the ranks, work is what is counted of a rank's step in FLOPs, and no batch.
+    No efficiency is gated if the first point has not ``base_size`` ranks, because these did not fit into memory. Times
+    of an oversubscribed point are not gated: its ranks share cores or GPUs, which says nothing about scaling. If the
+    model ``grows`` with the ranks, a rank's work is its counted FLOPs of a step, not its batch.
     """
     base, *others = points
     other = base_size not in {0, base.world_size}
@@ -48,14 +48,14 @@ def with_efficiency(
 
 
 def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = False) -> tuple[Measurement, ...]:
-    """The measurements with speedup and memory over the one named ``over``, from the rounds that measured both.
+    """Returns measurements with speedup and memory over the one named ``over``, from the rounds that measured both.
 
-    The first one takes the place of a base that was not measured, for it does not fit. ``gated``: whether a lost gain
-    is a regression; of strategies and subjects the base may become faster by itself. No speedup of or over an
-    oversubscribed way is gated.
+    If ``over`` was not measured, because it does not fit into memory, the first measurement is the base. ``gated``:
+    whether a lost gain is a regression; it is none if the base may become faster by itself, as a strategy or a subject
+    may. No speedup of or over an oversubscribed measurement is gated.
     """
     base = next((point for point in measured if point.name == over), measured[0])
-    gated = gated and base.name == over  # else the gain is over another one than it was before
+    gated = gated and base.name == over  # a replaced base makes the gain another one than before
     gated = gated and not base.environment.oversubscribed
     return tuple(
         point
@@ -74,7 +74,7 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """``derive`` for a run beside another revision, where more metrics are gated, unless ``derive`` objects."""
+    """Wraps ``derive`` for a run with a reference revision, which gates more metrics unless ``derive`` objects."""
 
     def gated(point: Measurement) -> Measurement:
         series = (replace(series, gated=series.gated or series.rules.paired_only) for series in point.series)
@@ -84,10 +84,10 @@ def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
 
 
 def work_of_rank(point: Measurement) -> float:
-    """FLOPs that a step of a rank makes, as they are counted: the mean over the ranks.
+    """Returns the counted FLOPs of a rank's step, averaged over the ranks.
 
     Raises:
-        WorkloadError: nothing was counted, or no FLOP.
+        WorkloadError: no FLOPs were counted.
     """
     flops = 0.0 if point.counts is None else point.counts.totals.get("flops", 0.0)
     if not flops or point.counts is None:
@@ -105,7 +105,7 @@ def speedup(
 
     With T the step time of n ranks and T0 that of m ranks: strong scaling keeps the global batch, so speedup is T0 / T
     (Amdahl 1967). Weak scaling keeps the batch of a rank, so the group does n / m times the work in a step, and speedup
-    is the scaled one, n T0 / (m T) (Gustafson 1988). There ``work`` is a rank's part of the work over the base's.
+    speedup is the scaled one, n T0 / (m T) (Gustafson 1988), times ``work``: a rank's work over that of a base's rank.
     """
     quotient = base_time / time
     return quotient if mode == "strong" else quotient * work * world_size / base_size
@@ -114,19 +114,19 @@ def speedup(
 def efficiency(
     base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1, work: float = 1.0
 ) -> float:
-    """The share of the ideal speedup, n / m, that was reached; 1 is perfect.
+    """Returns the share of the ideal speedup, n / m, that the group reaches; 1 is perfect.
 
-    With the letters of ``speedup``: m T0 / (n T) in strong scaling, T0 / T in weak scaling, times ``work``.
+    In the symbols of ``speedup``: m T0 / (n T) in strong scaling, T0 / T in weak scaling, times ``work``.
     """
     done = speedup(base_time, time, mode, world_size=world_size, base_size=base_size, work=work)
     return done * base_size / world_size
 
 
 def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: float = 1.0) -> tuple[Series, ...]:
-    """``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, a sample for each round that measured both.
+    """Returns ``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, with a sample for each common round.
 
-    The efficiency of an oversubscribed group is not gated, because its ranks share cores, as on no real machine.
-    Speedup is never gated, because it is the same number on another scale. Without a common round there is no series.
+    The efficiency of an oversubscribed group is not gated, because its ranks share cores, as they would on no real
+    machine. Speedup is never gated, because it is efficiency on another scale. Empty without a common round.
     """
     partners = _partners(base, point)
     if not partners:
@@ -144,10 +144,10 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: floa
 
 
 def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False) -> tuple[Series, ...]:
-    """``speedup`` of one way to train over another, a sample for each common round.
+    """Returns the ``speedup`` of ``other`` over ``base``, with a sample for each common round.
 
-    It is the quotient of their samples per second; where a rank does not know its samples, of their steps per second.
-    Unless ``gated``, it decides nothing: it would also fall where the base became faster.
+    It is the quotient of their samples per second, or of their steps per second if a rank does not know its samples.
+    Unless ``gated``, it decides nothing: it would also fall if the base became faster.
     """
     partners = _partners(base, other)
     sizes = base.effective_batch_size, other.effective_batch_size
@@ -158,9 +158,9 @@ def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False
 
 
 def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
-    """``memory_ratio`` of one way to train over another: quotients of their peaks, a sample for each common round.
+    """Returns ``memory_ratio``, the quotient of the peaks of ``other`` and ``base``, a sample for each common round.
 
-    On GPUs of the memory that was allocated, on the CPU of resident memory: ways on both have nothing to compare.
+    The peaks are of allocated memory on GPUs and of resident memory on the CPU. Empty if the devices differ.
     """
     if base.environment.device != other.environment.device:
         return ()
@@ -173,7 +173,7 @@ def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
 
 
 def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int) -> tuple[Finding, ...]:
-    """The larger group does less work per second than the smaller one, beyond chance, by ``scaling_series``."""
+    """Returns a finding if the larger group does less work per second than the smaller one, beyond chance."""
     return tuple(
         Finding("negative_scaling", {"world_size": world_size, "base_size": base_size, "speedup": series.value})
         for series in scaling
@@ -182,7 +182,7 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
 
 
 def _told(point: Measurement, base: Measurement, work: float) -> Measurement:
-    """A point with a remark on how much more a rank does there than at the base."""
+    """Adds a finding to a point: how much more work a rank has there than at the base."""
     grown = Finding("grown_work", {"work": work, "base_size": base.world_size})
     return replace(point, findings=(*point.findings, grown))
 
@@ -190,7 +190,7 @@ def _told(point: Measurement, base: Measurement, work: float) -> Measurement:
 def _over_base(
     base: Measurement, before: Measurement, point: Measurement, mode: Mode, *, grows: bool = False
 ) -> Measurement:
-    """A point of a curve with its scaling over the base; a loss from the point before it is a finding."""
+    """Adds to a point its scaling over the base, and findings if it is slower than the base or ``before``."""
     over_base, over_before = (work_of_rank(point) / work_of_rank(one) if grows else 1.0 for one in (base, before))
     series = scaling_series(base, point, mode, over_base)
     findings = dict.fromkeys(  # the smaller group may be the base itself
@@ -224,15 +224,15 @@ def _peak(launch: Launch) -> float | None:
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
-    """Returns what the pairs of blocks of partners know of the scatter of their quotient."""
+    """Returns the scatter of the quotient of partners, as their pairs of blocks show it."""
     moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 
 
 def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool) -> Series:
-    """A series of quotients of partners, either of which may have been disturbed.
+    """Builds a series of quotients of partners, either of which may have been disturbed.
 
-    The two times are judged themselves: an open quotient, which scatters by both, keeps nothing from green.
+    Both times are judged themselves, so an undecided quotient, with the scatter of both, keeps no result from green.
     """
     return series_from(
         samples,

@@ -1,4 +1,4 @@
-"""The table of metrics; a new one is a function and a row."""
+"""The table of metrics; a new metric is a function and a row."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ FINAL_LOSS = "final_loss"
 PLAIN = MetricRules()
 _TIMED = MetricRules(timed=True)
 _STEP_TIME = replace(_TIMED, weight=3.0)  # slowdowns are rarely in the CPU time alone
-# Made of the step time alone, whose verdict it has.
+# Computed from the step time alone, so they have its verdict.
 _MADE_OF_STEP_TIME = replace(_STEP_TIME, repeats_step_time=True)
 _BYTES = MetricRules(drifts=False, weight=0.0)
 _LOSS = MetricRules(drifts=False, after_steps=True, weight=0.0)
@@ -82,12 +82,12 @@ _OF_LOSS: dict[str, Any] = {
     "bounds": (-math.inf, math.inf),
 }
 _DIAGNOSED = MetricRules(diagnosed=True)
-_COLUMNS = ("unit", "better", "family", "scale", "gated", "min_tolerance", "rules", "bounds")  # that make a series
+_COLUMNS = ("unit", "better", "family", "scale", "gated", "min_tolerance", "rules", "bounds")  # the fields of a series
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One metric: how it is named, compared and computed.
+    """One metric: its name, its comparison and its computation.
 
     Attributes:
         name: its name in results and baselines, in snake_case.
@@ -98,9 +98,9 @@ class Metric:
         samples: function that returns one number for each launch, or None if no launch has it.
         gated: whether it can fail a test.
         min_tolerance: the smallest useful tolerance, as a fraction (absolute for differences).
-        rules: rules of this metric.
-        within: function that returns the scatter within launches; None if launches do not know it.
-        bounds: the possible values; noise may give samples beyond them.
+        rules: special rules for judging this metric.
+        within: function that returns the scatter within launches; None if the metric has none.
+        bounds: the possible values; noise may give samples beyond these.
     """
 
     name: str
@@ -116,13 +116,13 @@ class Metric:
     bounds: tuple[float, float] = ANY
 
     def series(self, samples: Samples, within: Within | None = None) -> Series:
-        """The series that these samples make; ``within`` is what their launches know of their scatter."""
+        """Returns the series of these samples; ``within`` is the scatter that their launches show."""
         columns = {name: getattr(self, name) for name in _COLUMNS}
         return series_from(samples, within, metric=self.name, **columns)
 
 
 def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None) -> tuple[Series, ...]:
-    """The series of a measurement, in the table's order, without the metrics that it does not have."""
+    """Returns the series of a measurement, in the table's order, without metrics that it lacks."""
     if not measurement.launches:
         return ()
     return tuple(
@@ -133,31 +133,31 @@ def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None)
 
 
 def step_time(measurement: Measurement) -> Samples:
-    """Seconds of a step, the mean of all timed steps; a step lasts as long as its slowest rank."""
+    """Returns the seconds of a step, the mean of all timed steps; a step lasts as long as on its slowest rank."""
     return tuple(map(mean_step, measurement.launches))
 
 
 def cpu_time(measurement: Measurement) -> Samples | None:
-    """Core-seconds of a step, of the busiest rank's process: of its least blocks where launches were interleaved.
+    """Returns core-seconds of a step on the busiest rank; over its ``least`` blocks if launches were interleaved.
 
-    Other load that makes ranks wait for a core lengthens steps, but not the CPU time, unless ranks wait by spinning. So
-    the CPU time shows more work where step times cannot, and does not show more waiting.
+    Other load makes ranks wait for a core. It lengthens steps, but not the CPU time, unless ranks wait by spinning.
+    So the CPU time shows additional work even if step times cannot, but no additional waiting.
     """
     return complete(map(busiest_cpu, measurement.launches))
 
 
 def throughput(measurement: Measurement) -> Samples | None:
-    """Samples per second of the whole group: those of all ranks in one step over the step time."""
+    """Returns samples per second of the whole group: all ranks' samples of one step over the step time."""
     return _rate(measurement, lambda rank: rank.samples_per_step)
 
 
 def token_throughput(measurement: Measurement) -> Samples | None:
-    """Tokens per second of the whole group."""
+    """Returns tokens per second of the whole group."""
     return _rate(measurement, lambda rank: rank.tokens_per_step)
 
 
 def throughput_per_rank(measurement: Measurement) -> Samples | None:
-    """Samples per second, divided by the number of ranks."""
+    """Returns samples per second, divided by the number of ranks."""
     rates = throughput(measurement)
     return None if rates is None else tuple(rate / measurement.world_size for rate in rates)
 
@@ -170,12 +170,12 @@ def straggler_skew(launch: Launch) -> float | None:
 
 
 def final_loss(measurement: Measurement) -> Samples | None:
-    """The last timed step's loss, averaged over the ranks."""
+    """Returns the last timed step's loss, averaged over the ranks."""
     return _mean_over_ranks(measurement, lambda rank: rank.loss)
 
 
 def mean_loss(measurement: Measurement) -> Samples | None:
-    """The loss averaged over the timed steps and the ranks."""
+    """Returns the loss averaged over the timed steps and the ranks."""
     return _mean_over_ranks(measurement, lambda rank: rank.mean_loss)
 
 
@@ -185,7 +185,7 @@ def _mean_over_ranks(measurement: Measurement, figure: Callable[[RankLaunch], fl
 
 
 def _rate(measurement: Measurement, count: Callable[[RankLaunch], float | None]) -> Samples | None:
-    """Counts per second of the whole group, from the ranks' counts per step."""
+    """Returns counts per second of the whole group, from the ranks' counts per step."""
     totals = _totals(measurement, count)
     if totals is None:
         return None
@@ -193,15 +193,15 @@ def _rate(measurement: Measurement, count: Callable[[RankLaunch], float | None])
 
 
 def _totals(measurement: Measurement, figure: Callable[[RankLaunch], float | None]) -> Samples | None:
-    """The sum over the ranks of each launch; None if a rank does not know its figure."""
+    """Returns the sum over the ranks of each launch; None if a rank does not know its figure."""
     launches = complete(complete(map(figure, launch.ranks)) for launch in measurement.launches)
     return None if launches is None else tuple(map(math.fsum, launches))
 
 
 def counted_series(counts: Counts) -> tuple[Series, ...]:
-    """A series for each metric that was counted, in the order of ``COUNTS``: an exact number needs no statistics.
+    """Returns a series for each metric that was counted, in the order of ``COUNTS``, without an interval.
 
-    Whether an unstable count is gated depends on the baseline, so the comparison decides that.
+    The comparison decides whether an unstable count is gated, because that depends on the baseline.
     """
     return tuple(
         Series(
@@ -223,28 +223,28 @@ def counted_series(counts: Counts) -> tuple[Series, ...]:
 
 
 def _step_metric(name: str, unit: str, samples: Sampler, **columns: Any) -> Metric:
-    """A row of a time or a rate, compared by quotients."""
+    """Makes a row of a time or a rate, compared by quotients."""
     better: Better = "lower" if unit == "s" else "higher"
     return Metric(name=name, unit=unit, better=better, family="absolute", scale="ratio", samples=samples, **columns)
 
 
 def _bytes_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
-    """A row of an amount of memory, compared by quotients."""
+    """Makes a row of an amount of memory, compared by quotients."""
     defaults = {"family": "absolute", "scale": "ratio", "rules": _BYTES}
     return Metric(name=name, unit="B", better="lower", samples=samples, **{**defaults, **columns})
 
 
 def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
-    """A row of a share, which may be near 0: compared by subtraction."""
+    """Makes a row of a share, compared by subtraction because it may be near 0."""
     defaults = {"unit": "1", "better": "lower", "family": "relative", "scale": "difference", "gated": False}
     return Metric(name=name, samples=samples, **{**defaults, "bounds": (0.0, math.inf), **columns})
 
 
 METRICS: tuple[Metric, ...] = (
     _step_metric(STEP_TIME, "s", step_time, within=of_steps, rules=_STEP_TIME),
-    # What the usual step takes: beside the mean of all, it shows how much of that is in long steps.
+    # The usual step: compared with the mean of all steps, it shows how much of the mean is in long steps.
     _step_metric("step_time_median", "s", of_launches(step_time_median), gated=False, rules=_MADE_OF_STEP_TIME),
-    # What a core does in a second differs by the hour, so it is gated beside a reference of the same minutes alone.
+    # A core's speed differs by the hour, so CPU time is gated only with a reference of the same minutes.
     _step_metric(
         "cpu_time",
         "s",
@@ -255,13 +255,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     _step_metric("throughput", "samples/s", throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
     _step_metric("token_throughput", "tokens/s", token_throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
-    # The same number as throughput for a given world size: its verdict would only repeat that one's.
+    # The same as throughput for a given world size: its verdict would only repeat throughput's.
     _step_metric(
         "throughput_per_rank", "samples/s", throughput_per_rank, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME
     ),
     _step_metric("flops_rate", "FLOP/s", flops_rate, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
     _step_metric("mfu", "1", mfu, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
-    # Of single steps, whichever they are: what their launch as a whole tells is gated above.
+    # Single steps; the metrics above gate the launch as a whole.
     _step_metric("step_time_min", "s", step_time_min, gated=False, rules=_MADE_OF_STEP_TIME),
     _step_metric("step_time_max", "s", step_time_max, gated=False, rules=_MADE_OF_STEP_TIME),
     _step_metric("epoch_time", "s", epoch_time, gated=False, within=of_steps, rules=_MADE_OF_STEP_TIME),
@@ -269,7 +269,7 @@ METRICS: tuple[Metric, ...] = (
     _step_metric("compile_time", "s", compile_time, gated=False),
     _share_metric("step_time_scatter", step_time_scatter, rules=_TIMED),
     _share_metric("straggler_skew", straggler_skew, min_tolerance=0.03),
-    # Resident memory moves with allocator arenas and page sizes; so does, far less, what CUDA's allocator reserves.
+    # Resident memory varies with allocator arenas and page sizes; memory reserved by CUDA's allocator varies less.
     _bytes_metric(
         RESIDENT,
         peak_memory(RESIDENT),
@@ -278,7 +278,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _bytes_metric("peak_allocated", peak_memory("peak_allocated")),
     _bytes_metric("peak_reserved", peak_memory("peak_reserved"), min_tolerance=0.05),
-    # What takes the two above apart: their verdicts would only repeat those.
+    # These explain the two metrics above; their verdicts would only repeat those two.
     *(
         _bytes_metric(kind, peak_memory(kind), gated=False)
         for kind in ("peak_active", "peak_requested", "peak_inactive_split")
@@ -296,7 +296,7 @@ METRICS: tuple[Metric, ...] = (
         min_tolerance=GROWTH_TOLERANCE,
         rules=replace(_BYTES, diagnosed=True, usual_scatter=GROWTH_SCATTER),
     ),
-    # Parts of the step time, which is gated; of a phase that takes microseconds a change says nothing.
+    # Parts of the step time, which is gated; a change of a phase that takes microseconds means nothing.
     *(
         _share_metric(
             f"phase_{phase}",
@@ -308,7 +308,7 @@ METRICS: tuple[Metric, ...] = (
         )
         for phase in PHASES
     ),
-    # Near 0 if all of it is hidden. It is in the step time, which is gated.
+    # Near 0 if computation hides all communication. Also part of the step time, which is gated.
     _share_metric(EXPOSED, exposed_communication, unit="s", within=of_exposed, rules=_DIAGNOSED),
     _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED, bounds=(0.0, 1.0)),
     _share_metric("compute_to_communication", compute_to_communication, better="higher", scale="ratio"),
@@ -320,5 +320,5 @@ _RULES = {metric.name: metric.rules for metric in METRICS}
 
 
 def rules_of(metric: str) -> MetricRules:
-    """Returns what is special to a metric of the table; nothing is to any other."""
+    """Returns the judging rules of a metric; plain rules for a metric that is not in the table."""
     return _RULES.get(metric, PLAIN)

@@ -1,1 +1,1 @@
-"""The nouns: what was measured, counted and judged, as frozen records. Imports neither torch nor pytest."""
+"""Frozen records of everything measured, counted and judged. Imports neither torch nor pytest."""

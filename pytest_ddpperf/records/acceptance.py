@@ -1,4 +1,4 @@
-"""Worsenings that are meant: what a test, or a run, accepts."""
+"""Intended worsenings, which a test or a run accepts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pytest_ddpperf.records.results import Comparison
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A worsening that is meant."""
+    """An intended worsening of a metric."""
 
     metric: str
     reason: str
-    limit: float = math.inf  # the most
-    share: bool = True  # whether the limit is one of the reference's value
+    limit: float = math.inf  # the largest accepted worsening
+    share: bool = True  # whether the limit is a share of the reference's value
 
     def covers(self, worse: Comparison) -> bool:
-        """Returns whether it accepts as much as a metric is worse.
+        """Returns whether the limit covers a metric's worsening.
 
-        Of a count that is what all parts that grew have grown by, or the rank that grew most. A limit does not accept
+        A count's worsening is the growth of all its parts that grew, or of the rank that grew most. No limit accepts
         less work in a step.
         """
         if self.limit == math.inf or count_row(worse.series.metric).of_work:
@@ -33,7 +33,7 @@ class Acceptance:
         if worse.series.scale == "exact" and {"then", "now"} <= note.keys():
             change = max([change, *_grown(worse.series.metric, note["then"], note["now"])])
         if self.share and worse.series.scale == "ratio" and worse.change is not None:
-            # Stored times may be worse than those of both sides that were measured now.
+            # Stored times may be worse by more than both sides that were measured now.
             change = note["change"] if code == "not_the_code" else worse.change
         elif self.share:
             change = change / abs(base) if base else math.copysign(math.inf, change) * bool(change)
@@ -41,24 +41,24 @@ class Acceptance:
 
 
 def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
-    """Returns by how much parts of a count grew, all that did, and each rank, by its total and by parts that grew."""
+    """Returns growths of a count: of all parts that grew together, and of each rank in total and by parts that grew."""
     before, after = (counts.details.get(metric, {}) for counts in (then, now))
     parts = sum(max(0.0, value - before.get(part, 0.0)) for part, value in after.items())
     of_ranks = zip(*parts_on_ranks(metric, then, now).values(), strict=False)
     ranks = [sum(max(0.0, new - old) for old, new in each) for each in of_ranks]
-    known = [parts, *ranks] if math.isclose(sum(after.values()), now.totals[metric]) else []  # of buckets it is bytes
+    known = [parts, *ranks] if math.isclose(sum(after.values()), now.totals[metric]) else []  # buckets': bytes
     return [*known, *(new - old for old, new in on_ranks(metric, then, now))]
 
 
 def belongs(test: str, node: str) -> bool:
-    """Returns whether a test is the one that a node ID names, one of its variants, or in its file."""
+    """Returns whether a node ID names a test, the test of a variant, or its file."""
     return f"{test}[".startswith((f"{node}::", f"{node}["))
 
 
 def worsenings(value: object) -> Mapping[str, tuple[float, bool]]:
-    """Worsenings by metric, as numbers, and whether each is a share: ``{"step_time": "+20%", "operators": 6}``.
+    """Parses worsenings by metric to (number, whether it is a share): ``{"step_time": "+20%", "operators": 6}``.
 
-    Only of a count it may be a number.
+    Only a count may worsen by a number without a percent sign.
     """
     given = value if isinstance(value, Mapping) else {}
     found = {str(name): re.fullmatch(r"\s*[+-]?(\d+(?:\.\d*)?)\s*(%?)\s*", str(worse)) for name, worse in given.items()}
@@ -70,7 +70,7 @@ def worsenings(value: object) -> Mapping[str, tuple[float, bool]]:
 
 
 def allowed(value: object) -> tuple[tuple[str, str], ...]:
-    """Tests with metrics: ``"perf/test_a.py::test_step step_time"``; of several each in a line of its own."""
+    """Parses accepted (test, metric) pairs: ``"perf/test_a.py::test_step step_time"``, one per line."""
     lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, Iterable) else ()
     pairs = [str(line).strip().rpartition(" ")[::2] for line in lines if str(line).strip()]
     if not pairs or not all(test for test, _ in pairs):

@@ -1,4 +1,4 @@
-"""What a search for the largest batch came to."""
+"""The result of a search for the largest batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Trial:
     Attributes:
         size: samples of one rank's batch.
         fits: whether every rank could train with it.
-        peak: the most bytes that a rank used; None if it ran out of memory, or cannot tell.
+        peak: the most bytes that a rank used; None if it ran out of memory, or if the peak is unknown.
     """
 
     size: int
@@ -25,8 +25,8 @@ class BatchSize:
     """The largest batch size that fits.
 
     Attributes:
-        size: samples of one rank's batch, or whatever the workload's maker takes the number for.
-        peak: the most bytes that a rank used with it: resident on CPU, reserved on CUDA; None if it cannot tell.
+        size: samples of one rank's batch, or whatever the number means to the workload's maker.
+        peak: the most bytes that a rank used with it: resident on CPU, reserved on CUDA; None if it is unknown.
         tried: the sizes that were tried, in order.
     """
 
@@ -37,11 +37,11 @@ class BatchSize:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search(BatchSize):
-    """A search for the largest batch, as a test asked for it, and its result."""
+    """A test's search for the largest batch, with its arguments and its result."""
 
     test: str  # pytest node id
     training: str  # strategy and recipe in one line
     world_size: int  # number of ranks
-    environment_key: str  # stands for the environment of the search
-    limit: int | None  # the largest size that was to be tried; None for no limit
-    memory_limit: int | None  # bytes for each rank; None for what the device has
+    environment_key: str  # the key of the environment of the search
+    limit: int | None  # the largest size to try; None for no limit
+    memory_limit: int | None  # bytes for each rank; None for all of the device's memory

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 LearningRates: TypeAlias = tuple[tuple[int, tuple[float, ...]], ...]
-"""When an optimizer began its steps, in nanoseconds of the system's clock, and the rates of its groups then."""
+"""For each optimizer step, its begin in nanoseconds of the system's clock and its parameter groups' learning rates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,13 +15,13 @@ class BlockTimes:
 
     synchronised: tuple[float, ...]  # seconds of each whole step, in order
     unsynchronised: tuple[float, ...]  # seconds of each step that averaged no gradients
-    still_sent: str = ""  # what those steps sent all the same, in words
-    pairs: int = 1  # blocks of either kind, all of them equally long
+    still_sent: str = ""  # describes what those steps still sent
+    pairs: int = 1  # pairs of blocks, one of either kind; all blocks are equally long
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryHeadroom:
-    """Bytes that copies of the training state of all ranks of a machine take, and that are free for them."""
+    """Bytes that copies of the training state of all ranks of a machine need, and bytes that are free for them."""
 
     needed: int
     free: int
@@ -37,19 +37,19 @@ class Collective:
     """One collective as the profiler saw it on one rank."""
 
     kind: str  # all_reduce, all_gather ...
-    seconds: float  # from when this rank began with it, before the others had come, to its end
-    nbytes: float | None  # that this rank puts into it; None if the profile does not tell
-    ranks: int | None = None  # in its group; None if the profile does not tell
+    seconds: float  # from this rank's start of it, before the others come, to its end
+    nbytes: float | None  # that this rank contributes; None if the profile does not say
+    ranks: int | None = None  # of its group; None if the profile does not say
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledStep:
     """One step under the profiler on one rank, in seconds."""
 
-    seconds: float  # the whole step, which the profiler makes longer
+    seconds: float  # the whole step, which the profiler lengthens
     busy: float  # in which at least one collective was under way
     computed: float  # in which something was computed
-    overlapped: float  # in which both was so
+    overlapped: float  # in which both happened
     collectives: tuple[Collective, ...]  # in the order in which they began
 
 
@@ -62,7 +62,7 @@ class Window:
 
     @property
     def exposed(self) -> float:
-        """The part of the window after backward's computation."""
+        """Seconds of the window after backward's computation."""
         return self.communication - self.overlapped
 
 
@@ -73,16 +73,16 @@ class RankProfile:
     steps: tuple[ProfiledStep, ...]
     window: Window | None = None  # None for other strategies than DDP
     subgroups: bool = False  # whether this rank knows of process groups with fewer ranks than the world
-    no_snapshot: str = ""  # why there is no snapshot of a GPU's memory, where one was to be written
+    no_snapshot: str = ""  # why a requested snapshot of a GPU's memory is missing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bandwidth:
-    """How fast collectives of one kind were, in bytes per second, as nccl-tests has it."""
+    """The speed of collectives of one kind, in bytes per second, as defined by nccl-tests."""
 
     kind: str
-    algorithm: float  # the size over the time
-    bus: float  # the load of the links that this means, whatever the number of ranks
+    algorithm: float  # size over time
+    bus: float  # the load of the links, comparable between numbers of ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,16 +91,16 @@ class CommunicationProfile:
 
     Attributes:
         step: a step under the profiler.
-        busy: in which at least one collective was under way.
-        overlapped: of that, in which something was computed.
-        gaps: of ``exposed``, the host's time between two operators: an estimate of the error.
-        transfer: of the collectives, each as long as on the rank where it was shortest; None if they are not the
-            same on all ranks, or nobody knows which ranks met in them.
-        wait: how much longer they were on the average rank: the wait for the last one to come; None likewise.
-        slowest: the rank that came last most often, and the share of the collectives for which it did; None likewise.
-        bandwidths: by kind of collective, from transfers; empty if there are none or the profile tells no sizes.
+        busy: time with at least one collective under way.
+        overlapped: the part of ``busy`` in which something was computed.
+        gaps: the part of ``exposed`` that may be the host's time between two operators: an estimate of the error.
+        transfer: time of the collectives, each as long as on the rank on which it was shortest; None if ranks had
+            different collectives, or the profile does not say which ranks met in them.
+        wait: additional time of the collectives on the average rank: waiting for the last rank; None as ``transfer``.
+        slowest: the rank that came last most often, and its share of the collectives; None as ``transfer``.
+        bandwidths: by kind of collective, from transfers; empty if there are none or the profile has no sizes.
         window: DDP's own figures on rank 0; None for other strategies.
-        unplaced: whether collectives may have been among some of the ranks only, and nobody knows which.
+        unplaced: whether collectives may have involved only some of the ranks, and no profile says which.
     """
 
     step: float
@@ -116,7 +116,7 @@ class CommunicationProfile:
 
     @property
     def busy_share(self) -> float:
-        """Busy time as a share of the step. Not its overhead: part of it is hidden."""
+        """Busy time as a share of the step; not the overhead of communication, because part of it is hidden."""
         return self.busy / self.step
 
     @property

@@ -1,4 +1,4 @@
-"""Trainings by several strategies from the same start, and how far they came."""
+"""Trainings by several strategies from the same start, and their results."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Agreement = Literal["equal", "within tolerance", "inconclusive", "differs", "wor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """One training: a point after every so many optimizer steps, each a mean over the ranks.
+    """One training: a point after each of several optimizer steps; each value is a mean over the ranks.
 
     Attributes:
         steps: the optimizer steps before each point.
-        values: by name, a number for each point: ``loss``, the mean over the steps since the point before, and what
-            ``Workload(evaluate=...)`` gives.
+        values: by name, a number for each point: ``loss``, the mean over the steps since the previous point, and each
+            metric of ``Workload(evaluate=...)``.
     """
 
     steps: tuple[int, ...]
@@ -29,11 +29,11 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalValue:
-    """Where trainings ended.
+    """The last value of trainings.
 
     Attributes:
         value: the mean over launches.
-        interval: its 95 % interval over launches; None for a single launch. Worsenings have it all together.
+        interval: 95 % interval over launches; None for a single launch. All worsenings together hold with 95 %.
         samples: of each launch.
     """
 
@@ -44,15 +44,15 @@ class FinalValue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """How the end of a strategy's trainings stands to that of the first strategy's, launch by launch.
+    """Compares the last value of a strategy's trainings with that of the first strategy's, launch by launch.
 
     Attributes:
         name: of the strategy.
         quantity: ``loss``, or the name of a metric.
-        worse: by how much it is worse, as a share of the first strategy's value; below 0 if it is better. NaN where
-            a training was lost.
+        worse: by how much it is worse, as a share of the first strategy's value; below 0 if it is better. NaN if a
+            training was lost.
         apart: the largest difference in a launch, in the quantity's unit.
-        allowed: the largest such difference that rounding explains; None if the strategy's gradients are not exact.
+        allowed: the largest difference that rounding explains; None if the strategy's gradients are not exact.
         tolerance: the share by which it may be worse.
     """
 
@@ -67,7 +67,7 @@ class Standing:
     def agreement(self) -> Agreement:
         """``worse`` by more than the tolerance beyond chance, or lost; ``differs`` by more than rounding explains.
 
-        ``within tolerance`` where the whole interval is; ``inconclusive`` where it reaches beyond the tolerance.
+        ``within tolerance`` if the whole interval is; ``inconclusive`` if the interval exceeds the tolerance.
         """
         if not math.isfinite(self.worse.value):
             return "worse"
@@ -87,9 +87,9 @@ class Trainings:
 
     Attributes:
         name: of the strategy.
-        curves: one for each launch; from where a loss or a metric was not finite, a training ends, and all is NaN.
-        finals: by quantity, where trainings ended.
-        lost: what was not finite, a line for each launch that has such: ``loss is nan at step 3 of 40 on rank 0 ...``.
+        curves: one for each launch; a training ends at a loss or a metric that is not finite; its other values are NaN.
+        finals: by quantity, the last values of the trainings.
+        lost: a line for each launch with a value that is not finite: ``loss is nan at step 3 of 40 on rank 0 ...``.
     """
 
     name: str
@@ -105,9 +105,9 @@ class Convergence:
     Attributes:
         test: pytest node id.
         world_size: number of ranks.
-        metric: the quantity that is held, besides the loss; ``loss`` where nothing is evaluated.
-        strategies: in the order given; the others are held to the first one.
-        kept: how each of the others stands to the first one: a row for the loss, and one for the metric.
+        metric: the quantity that is compared, besides the loss; ``loss`` without an evaluation.
+        strategies: in the order given; the others are compared with the first one.
+        kept: comparisons of each other strategy with the first one: a row for the loss, and one for the metric.
     """
 
     test: str
@@ -118,18 +118,18 @@ class Convergence:
 
     @property
     def curves(self) -> Mapping[str, tuple[Curve, ...]]:
-        """By name of the strategy, a curve for each launch."""
+        """A curve for each launch, by name of the strategy."""
         return {trained.name: trained.curves for trained in self.strategies}
 
     def final(self, name: str, quantity: str | None = None) -> FinalValue:
-        """The last value of a strategy's trainings.
+        """Returns the last value of a strategy's trainings.
 
         Args:
             name: of the strategy, as in ``curves``.
-            quantity: ``loss``, or the name of a metric (default: the metric that is held).
+            quantity: ``loss``, or the name of a metric (default: the metric that is compared).
 
         Raises:
-            KeyError: there is no such strategy or quantity; the message names those that there are.
+            KeyError: there is no such strategy or quantity; the message names the existing ones.
         """
         __tracebackhide__ = True
         found: Mapping[str, Trainings] = {trained.name: trained for trained in self.strategies}

@@ -1,4 +1,4 @@
-"""What ranks have in common that train copies of one model: samples, batches, parameters."""
+"""The state that ranks share if they train copies of one model: samples, batches, parameters."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from pytest_ddpperf.records.sites import CallSite
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCopy:
-    """What one rank shows of the copy that it trains."""
+    """One rank's checksums of the model copy that it trains."""
 
-    place: tuple[str, ...] = ()  # its coordinates in meshes, of each dimension that does not share out data
-    samples: tuple[int, ...] = ()  # checksums of what its loaders drew; empty if none draws samples by number
-    batch: int | None = None  # a checksum of what its models were given; None if that was no tensor
-    loaded: bool = False  # whether a DataLoader gave it
+    place: tuple[str, ...] = ()  # its mesh coordinates in dimensions that do not split data
+    samples: tuple[int, ...] = ()  # checksums of the samples its loaders drew; empty if none draws by number
+    batch: int | None = None  # a checksum of its models' input; None if that was no tensor
+    loaded: bool = False  # whether a DataLoader gave the batch
     model: int = 0  # a checksum of the names and shapes of ``parameters``
-    # Of each parameter that is no shard: by how much it may differ, and some sums of it.
+    # For each parameter that is no shard: the difference that rounding excuses, and some sums over the parameter.
     parameters: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    peers: tuple[int, ...] = ()  # the ranks between which DistributedDataParallel keeps them equal; empty without it
-    # What draws its samples ("drawn"), and what defers gradients of the last micro-batch of a step ("deferred").
+    peers: tuple[int, ...] = ()  # the ranks whose parameters DistributedDataParallel keeps equal; empty without it
+    # Code that draws samples ("drawn"), and code that defers a step's last micro-batch's gradients ("deferred").
     sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alike:
-    """What ranks have in common; None if that is unknown."""
+    """Ranks with equal or different data and parameters; None if that is unknown."""
 
     samples: tuple[int, ...] | None = None  # the ranks that drew the same samples as another one
     batches: tuple[int, ...] | None = None  # the ranks that trained on the same batches as another one
-    loaded: bool = False  # whether DataLoaders gave them
+    loaded: bool = False  # whether DataLoaders gave the batches
     apart: tuple[int, ...] | None = None  # the ranks whose parameters differ after steps, though they train one model
-    parameter: str = ""  # the first that differs; empty if none does
+    parameter: str = ""  # name of the first differing parameter; empty if none differs
     wrapped: bool = False  # whether DistributedDataParallel keeps parameters equal
-    model: int = 0  # as of the first rank
-    sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)  # the same; only shown
+    model: int = 0  # checksum of the first rank
+    sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)  # of ``RankCopy``; only shown
 
 
 def alike(ranks: Sequence[RankCopy]) -> Alike | None:
-    """Returns what ranks have in common; None of fewer than two."""
+    """Compares the copies that ranks train; None for fewer than two ranks."""
     if len(ranks) <= 1:
         return None
     apart, parameter = _apart(ranks)
@@ -58,7 +58,7 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
 
 
 def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int, ...] | None:
-    """The ranks that share a value with another one of their place; None if one is unknown, or all places differ."""
+    """Returns the ranks that share a value with another rank of their place; None if unknown or without copies."""
     places = Counter((each.place, value) for each, value in zip(ranks, values, strict=True))
     if None in values or len({each.place for each in ranks}) == len(ranks):
         return None
@@ -66,7 +66,7 @@ def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int,
 
 
 def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
-    """The ranks whose parameters differ from those of the first one with a copy, that one too, and a parameter."""
+    """Returns ranks whose parameters differ, and the first such parameter; each is compared with its first peer."""
     teams: dict[Hashable, list[int]] = {}
     for rank, each in enumerate(ranks):
         teams.setdefault(each.peers or each.place, []).append(rank)

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_ddpperf.records.copies import Alike, RankCopy, alike
+from pytest_ddpperf.records.copies import Alike, RankCopy
 from pytest_ddpperf.records.rhythm import Components, rhythm_of_all, rhythm_text, unusual_of
-from pytest_ddpperf.records.setup import SETTINGS
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.units import exact_texts
 
@@ -86,7 +85,6 @@ _ROUNDED = 1e-9  # of what sums of fractions may differ by
 WORK = ("collective_calls", "flops", "synchronisations")  # counts that name what a step does more of
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
 SHOWN = 5  # changes that are named; of the others only the number is told
-_TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
 
 COLLECTIVES = (
     *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"),
@@ -109,6 +107,7 @@ class Counts:
         by_rank: metrics that are not equal on all ranks, and their totals by rank; ``totals`` has the largest.
         details_by_rank: of collectives and optimizer steps the details that are not, likewise, each by rank.
         sites: by metric, the lines of code that the total comes from, of the rank that ``details`` are of; only shown.
+        sites_by_rank: the same of ranks that have others, by metric, and by the numbers of those that have the same.
         copy: what one rank shows of the model that it trains; of one rank only.
         alike: what ranks have in common; None if nothing was looked at.
         steps: the steps that were looked at, of a count that takes little time.
@@ -122,6 +121,7 @@ class Counts:
     by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     details_by_rank: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)
+    sites_by_rank: Mapping[str, Mapping[str, tuple[CallSite, ...]]] = field(default_factory=dict)
     copy: RankCopy | None = field(default=None, compare=False)
     alike: Alike | None = field(default=None, compare=False)
     steps: int = 2
@@ -142,69 +142,6 @@ class Counts:
         shown = [f"{metric} {quantity_texts(metric, [total])[0]}" for metric, total in main.items()]
         left = [f"{len(self.totals) - len(main)} more"] if len(self.totals) > len(main) else []
         return f"<Counts {', '.join([*shown, *left]) or 'of nothing'}>"
-
-
-def merged(ranks: Sequence[Counts]) -> Counts:
-    """The counts of all ranks in one: equal ones as they are, of others the largest, with ``by_rank`` to tell.
-
-    The details of a metric are those of the first rank with the largest total. What the profiler of any rank could not
-    count, or any rank is not sure of, is left out.
-
-    Args:
-        ranks: by rank; one at least.
-    """
-    metrics = [
-        metric
-        for metric in dict.fromkeys(metric for counts in ranks for metric in counts.totals)
-        if not (count_row(metric).profiled or count_row(metric).guessed)
-        or all(metric in counts.totals for counts in ranks)
-    ]
-    totals, details, unstable, by_rank, sites, varying = {}, {}, {}, {}, {}, {}
-    for metric in metrics:
-        values = tuple(counts.totals.get(metric, 0.0) for counts in ranks)
-        largest = values.index(max(values))
-        totals[metric] = values[largest]
-        details[metric] = ranks[largest].details.get(metric, {})
-        if metric in ranks[largest].sites:
-            sites[metric] = ranks[largest].sites[metric]
-        if len(set(values)) > 1:
-            by_rank[metric] = values
-        rhythms: dict[str, Components] = {}  # of each part the least sure
-        for of_rank in (each.varying.get(metric, {}) for each in ranks):
-            for name, components in of_rank.items():
-                rhythms[name] = max(rhythms.get(name, ()), components, key=_unsure)
-        if rhythms:
-            varying[metric] = rhythms
-        reasons = {rank: counts.unstable[metric] for rank, counts in enumerate(ranks) if metric in counts.unstable}
-        if reasons:
-            rank, reason = next(iter(reasons.items()))
-            everywhere = len(reasons) == len(ranks) and len(set(reasons.values())) == 1
-            unstable[metric] = reason if everywhere else f"rank {rank}: {reason}"
-    set_up = next(filter(None, (counts.sites.get(SETTINGS) for counts in ranks)), ())
-    sites |= {SETTINGS: set_up} if set_up else {}
-    parts = {metric: _unequal_parts(metric, ranks) for metric in _TOLD_BY_RANK}
-    return Counts(
-        totals=totals,
-        details=details,
-        unstable=unstable,
-        by_rank=by_rank,
-        details_by_rank={metric: unequal for metric, unequal in parts.items() if unequal},
-        sites=sites,
-        alike=alike([counts.copy for counts in ranks if counts.copy is not None]),
-        steps=min(counts.steps for counts in ranks),
-        varying=varying,
-    )
-
-
-def _unsure(components: Components) -> float:
-    rhythm = rhythm_of_all(components)
-    return rhythm.high - rhythm.low if components else -1.0
-
-
-def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[float, ...]]:
-    names = dict.fromkeys(name for counts in ranks for name in counts.details.get(metric, {}))
-    parts = {name: tuple(counts.details.get(metric, {}).get(name, 0.0) for counts in ranks) for name in names}
-    return {name: values for name, values in parts.items() if len(set(values)) > 1}
 
 
 def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""What the step of a benchmark is bound by, as data; ``reports.diagnosis`` has the words."""
+"""The cause that limits a benchmark's step, as data; ``reports.diagnosis`` has the words."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Bottleneck = Literal[
     "disturbed",
     "unclear",
 ]
-"""What a step can be bound by; overhead is the host's time for calling operators."""
+"""Causes that can limit a step; overhead is the host's time for calling operators."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
-    """One cause and the time that it has in a step.
+    """One cause and its time in a step.
 
     Attributes:
         bottleneck: the cause.
         seconds: of the step.
-        share: that as a share of the step; those of all causes add up to one.
-        facts: the figures that it rests on, by name.
-        text: in words, with the figures that it rests on; empty unless a file has them.
+        share: ``seconds`` as a share of the step; the shares of all causes add up to one.
+        facts: the figures that support it, by name.
+        text: the cause and its figures in words; empty unless read from a file.
     """
 
     bottleneck: Bottleneck
@@ -46,12 +46,12 @@ class Advice:
 
     Attributes:
         code: of the change, in snake_case; ``reports.diagnosis`` has its words.
-        bottleneck: the cause that it takes effect on.
-        gain: the share of the step, or of a sample's time, that it saves at most; None if it makes room and no
-            time, or where nobody knows how much.
+        bottleneck: the cause that it reduces.
+        gain: the share of the step, or of a sample's time, that it saves at most; None if it only makes room, or if
+            the gain is unknown.
         estimated: whether the gain is an estimate, which the change may exceed.
-        facts: what the words need, by name.
-        text: in words; empty unless a file has them.
+        facts: the figures that the words need, by name.
+        text: the advice in words; empty unless read from a file.
     """
 
     code: str
@@ -64,17 +64,17 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """What a benchmark's step is bound by.
+    """The causes that limit a benchmark's step.
 
     Attributes:
-        bottleneck: the cause with the largest share; where none has a third of the step, ``unclear``, or ``disturbed``
-            where other processes took a third of the cores.
+        bottleneck: the cause with the largest share. If no cause has a third of the step: ``disturbed`` if other
+            processes took a third of the cores, else ``unclear``.
         step: seconds of a step.
         causes: all causes, the largest first.
-        advice: changes that may pay, the largest gain first; those that make room in memory come last.
-        memory: the share of its memory that a rank uses at most; None if no limit is known.
+        advice: changes that may pay, the largest gain first; changes that make room in memory come last.
+        memory: the largest share of its memory limit that a rank uses; None if no limit is known.
         lost: the share of the cores' time that other processes took.
-        text: in one line; empty unless a file has it.
+        text: the diagnosis in one line; empty unless read from a file.
     """
 
     bottleneck: Bottleneck
@@ -86,5 +86,5 @@ class Diagnosis:
     text: str = ""
 
     def cause(self, bottleneck: Bottleneck) -> Cause | None:
-        """One cause; None if it has no share."""
+        """Returns one cause; None if it has no share."""
         return next((cause for cause in self.causes if cause.bottleneck == bottleneck), None)

@@ -1,4 +1,4 @@
-"""A remark on a result, as data: the words are made where results are reported."""
+"""A note on a result, as data; ``reports`` has the words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 APART = frozenset({"ranks_apart", "same_data", "parameters_apart"})
-"""The codes of findings on ranks that do not train one model together, though their steps run: they are ``broken``."""
+"""Codes of findings that make a result ``broken``: ranks do not train one model together, though their steps run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +16,13 @@ class Finding:
 
     Attributes:
         code: kind of note, in snake_case; ``reports.findings`` has its sentence.
-        facts: the figures, names and records of the sentence, by name. A fact is a text only if somebody else wrote it,
-            such as the message of an error, or if a file keeps it.
+        facts: the figures, names and records of the sentence, by name. A fact is text only if somebody else wrote it,
+            such as an error message, or if a file keeps it.
     """
 
     code: str
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        """Facts may be anything, so findings with one code share a hash."""
+        """Hashes the code alone: facts may be of any type."""
         return hash(self.code)

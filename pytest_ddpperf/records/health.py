@@ -1,4 +1,4 @@
-"""What else went on in a machine during a launch, as far as the system tells."""
+"""Other activity and limits of a machine during a launch, as far as the system reports them."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CpuHealth:
-    """The processor during a launch, from its start to its end; None for what the system does not tell."""
+    """The processor during a launch, from its start to its end; None for what the system does not report."""
 
-    others: float | None = None  # share of the usable cores' time that processes used which are not ours
-    steal: float | None = None  # share of that time that a hypervisor gave to others while there was work here
-    throttled: float | None = None  # seconds that the control groups' CPU quota kept somebody waiting, over all cores
+    others: float | None = None  # share of the usable cores' time that other processes used
+    steal: float | None = None  # share of that time in which a hypervisor kept cores from this machine's work
+    throttled: float | None = None  # seconds that the control groups' CPU quota made somebody wait, over all cores
     overheated: int | None = None  # how many times a usable core slowed down because it was too hot
     swapped: int | None = None  # bytes that the machine moved between memory and swap
-    governor: str | None = None  # what sets the cores' frequency, e.g. performance; several are joined by commas
+    governor: str | None = None  # sets the cores' frequency, e.g. performance; several are joined by commas
     frequency: float | None = None  # mean of the usable cores when the launch had ended, in Hz
-    power: float | None = None  # mean of all processor packages in timed steps, in W, whoever computes on them
+    power: float | None = None  # mean of all processor packages in timed steps, in W, including other processes' work
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuHealth:
-    """A GPU in timed steps, from readings a fraction of a second apart; None for what the driver does not tell."""
+    """A GPU in timed steps, from readings a fraction of a second apart; None for what the driver does not report."""
 
     device: str  # its PCI id, such as 0000:1b:00.0
-    readings: int  # that the figures are of
+    readings: int  # number of readings
     utilisation: float | None = None  # mean share of the time in which something ran on it
     sm_clock: float | None = None  # median of the multiprocessors' clock, in Hz
-    sm_clock_limit: float | None = None  # the highest that the GPU can have
+    sm_clock_limit: float | None = None  # the GPU's highest
     memory_clock: float | None = None  # median, in Hz
-    memory_clock_limit: float | None = None  # the highest that the GPU can have
-    temperature: float | None = None  # the highest, in degrees Celsius
+    memory_clock_limit: float | None = None  # the GPU's highest
+    temperature: float | None = None  # highest, in degrees Celsius
     power: float | None = None  # mean, in W
-    throttled: Mapping[str, float] = field(default_factory=dict)  # share of the time, by what held the clocks back
-    # Bytes of the GPU's memory by pid, of processes that used it before the launch began and still did when it had
-    # ended; None for a number of bytes that is not told.
+    throttled: Mapping[str, float] = field(default_factory=dict)  # share of the time, by reason for held back clocks
+    # Bytes of the GPU's memory by pid, for processes that used it both before the launch began and after it ended;
+    # None if the number of bytes is unknown.
     others: Mapping[int, int | None] = field(default_factory=dict)
-    mig: bool = False  # divided into instances: the figures are of all of them, and others are not known
+    mig: bool = False  # divided into instances: the figures cover all of them, and other processes are unknown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +45,6 @@ class Health:
     """The machine during a launch."""
 
     cpu: CpuHealth  # from the start of the launch to its end
-    nodes: Mapping[str, CpuHealth] = field(default_factory=dict)  # the same of other nodes, by name
+    nodes: Mapping[str, CpuHealth] = field(default_factory=dict)  # the same for other nodes, by name
     gpus: tuple[GpuHealth, ...] = ()  # that ranks compute on
-    unread_gpus: tuple[str, ...] = ()  # in words, why not all of them
+    unread_gpus: tuple[str, ...] = ()  # why other GPUs of the ranks were not read, as text

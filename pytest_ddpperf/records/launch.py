@@ -1,4 +1,4 @@
-"""What the ranks of one launch report, and what the time of the launches of a call was spent on."""
+"""Reports of the ranks of one launch, and the times of a call by purpose."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ Window = tuple[float, float]
 class DeviceMemory:
     """A GPU's memory as one of its ranks saw it after the timed steps, in bytes."""
 
-    device: str | None  # PCI id of the GPU, which instances of it (MIG) share; None if torch does not tell
-    uuid: str  # CUDA's id of what the rank computes on: ranks that share its memory have it in common
-    used: int  # by all processes together, as the driver tells
+    device: str | None  # PCI id of the GPU, which its instances (MIG) share; None if torch does not identify it
+    uuid: str  # CUDA's id of the rank's device: ranks that share its memory have the same id
+    used: int  # by all processes together, as the driver reports
     total: int
-    reserved: int | None  # held by the allocator of this rank; None without statistics, and beside other launches
+    reserved: int | None  # held by the allocator of this rank; None without statistics, and if launches are interleaved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineRates:
-    """What a rank's device reaches in simple work while all ranks do it."""
+    """Speeds of a rank's device in simple work while all ranks do that work."""
 
     products: float  # FLOP/s of a product of large matrices
-    copies: float  # bytes read and written in a second, of tensors beyond the caches
+    copies: float  # bytes of tensors larger than the caches, read and written per second
     operator: float  # seconds of an operator on a few numbers, in forward and backward
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowImport:
-    """The import that took a rank longest before its first timed step."""
+    """The slowest import of a rank before its first timed step."""
 
     module: str
-    seconds: float  # those of what it imports included
-    reason: str | None  # why it is not preloaded, as of ``its import``; empty if unknown, None if nothing is
+    seconds: float  # including the module's own imports
+    reason: str | None  # why it is not preloaded, after "its import"; empty if unknown, None if nothing prevents it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +141,7 @@ class Launch:
 
     @property
     def processors(self) -> dict[str, CpuHealth]:
-        """Returns what went on in the processors of each node, the controller's first: alone it has an empty name."""
+        """The processor's health on each node, the controller's first; a lone node has an empty name."""
         health = self.health
         return {} if health is None else {"node 0" * bool(health.nodes): health.cpu, **health.nodes}
 
@@ -155,9 +155,9 @@ class Launch:
 
 
 def timed_window(launches: Sequence[Launch]) -> Window | None:
-    """From the first to the last timed step of launches that ran at the same time; None if none is known.
+    """Returns the window from the first to the last timed step of launches that ran together; None if none is known.
 
-    A launch is in timed steps while all of its ranks are.
+    A launch is in its timed steps while all of its ranks are.
     """
     ranks = [[rank.window for rank in launch.ranks if rank.window is not None] for launch in launches]
     known = [(max(begin for begin, _ in each), min(end for _, end in each)) for each in ranks if each]
@@ -166,14 +166,14 @@ def timed_window(launches: Sequence[Launch]) -> Window | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeSpent:
-    """Seconds of one call of a verb, by what they were spent on; together they are its wall time, of both passes.
+    """Seconds of one call of a verb (such as ``check``) by purpose; their sum is the call's wall time.
 
-    Attributes:
-        starting: of launchers, and of launches until their first step and from their last one to their end.
-        verifying: comparing with a single process.
-        counting: what one step does.
-        measuring: steps that were timed, and their warm-up.
-        diagnosing: steps that show growth of memory, phases and communication; the profile.
+    starting: of launchers, and of launches until their first step and after their last one.
+    verifying: comparing with a single process.
+    counting: counting the work of one step.
+    measuring: steps that were timed, and their warm-up.
+    diagnosing: steps that show growth of memory, phases and communication; the profile.
+    other: judging, launches that failed, and time between launches.
         other: judging, launches that failed, and what lies between launches.
     """
 
@@ -190,7 +190,7 @@ class TimeSpent:
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def __add__(self, later: TimeSpent) -> TimeSpent:
-        """Returns the seconds of both, part by part."""
+        """Adds the seconds of both, part by part."""
         return TimeSpent(**{name: seconds + later.parts[name] for name, seconds in self.parts.items()})
 
     @property

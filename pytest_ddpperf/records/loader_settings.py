@@ -1,4 +1,4 @@
-"""How batches are loaded: the settings that are put in place of those of a workload's own DataLoader."""
+"""Settings of data loading that replace settings of a workload's own DataLoader."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _EXPECTED = f"auto, or word=value out of {', '.join(_PARSERS)}, separated by com
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderSettings:
-    """What to change in a workload's DataLoader; None leaves a setting as the loader has it.
+    """Changes of a workload's DataLoader; None keeps the loader's own setting.
 
     Attributes:
         workers: processes that fetch batches for a rank (torch's ``num_workers``); 0 to fetch them in the rank itself.
-        pin_memory: whether batches are put into page-locked memory, from which they reach a GPU while it computes.
-        prefetch_factor: batches that each worker holds ready.
+        pin_memory: whether batches are put into page-locked memory, from which a GPU copies them while it computes.
+        prefetch_factor: batches that each worker prepares in advance.
         persistent_workers: whether workers live on when the data begin again.
-        sampler: ``rank`` to share the data out among the ranks with a DistributedSampler.
-        auto: the first four are picked for machine and data, by the first launch.
+        sampler: ``rank`` to split the data among the ranks with a DistributedSampler.
+        auto: whether the first launch picks the first four for machine and data.
 
     Raises:
-        ValueError: a value or a combination that torch would refuse; the text says what is expected.
+        ValueError: torch would refuse a value or a combination; the text says what is expected.
     """
 
     workers: int | None = None
@@ -56,17 +56,17 @@ class LoaderSettings:
                 raise ValueError(f"{name} with workers=1 or more: with workers=0 the rank fetches its batches itself")
 
     def __str__(self) -> str:
-        """The settings in the one form that stands for them, as the option takes it."""
+        """Writes the settings as the option takes them."""
         given = ((name, getattr(self, name)) for name in _PARSERS)
         words = [f"{name}={written(value)}" for name, value in given if value is not None]
         return ",".join(["auto", *words] if self.auto else words)
 
 
 def loader_settings(value: object) -> LoaderSettings:
-    """The settings that ``auto``, ``"workers=2,pin_memory=true"`` or a mapping stands for.
+    """Parses ``auto``, ``"workers=2,pin_memory=true"`` or a mapping to settings.
 
     Raises:
-        ValueError: there is no such word, or its value does not fit.
+        ValueError: a word is unknown, or its value does not fit.
     """
     if isinstance(value, LoaderSettings):
         return value

@@ -10,13 +10,13 @@ class LongSteps:
     """The steps of some launches that take more than twice as long as the median step of their launch.
 
     Attributes:
-        number: of long steps.
-        steps: of all steps.
+        number: number of long steps.
+        steps: number of all steps.
         factor: how many times the median step a long one takes, on average; 0 if there is none.
         share: the part of the time of all steps that the long ones take.
-        period: the number of steps from one to the next; None if it differs, or fewer than three tell it.
-        phase: the phase in which they take most of what they take more than the median step; None if no diagnosed step
-            was long, or no phase has half of that.
+        period: steps from one long step to the next; None if these distances differ, or if there are fewer than two.
+        phase: the phase with most of the extra time of long steps over the median step; None if no diagnosed step was
+            long, or no phase has half of that time.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The nouns of measuring: frozen data that the parts of the plugin hand to each other."""
+"""Frozen records of measuring, which the parts of the plugin pass to each other."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Better = Literal["lower", "higher"]
 Family = Literal["absolute", "relative", "counted"]
 Scale = Literal["ratio", "difference", "exact"]
 Mode = Literal["strong", "weak"]
-BUSY = 0.10  # share of the cores, or of the time of a GPU, that others take at least on a busy machine
-SIMULATED = "fake"  # torch's backend whose ranks are alone: their collectives give what they got
+BUSY = 0.10  # share of the cores, or of a GPU's time, above which others' use makes a machine busy
+SIMULATED = "fake"  # torch's backend for a single process: its collectives return their input
 
 _OPTIONS = re.compile(r"\[[^\[\]]*\]")  # of a strategy in a benchmark's name
 
@@ -49,22 +49,22 @@ class Environment:
     cpu_model: str  # name of the processor
     cores: int  # that this process may use
     threads: int  # of a rank
-    nodes: int  # machines that take part
-    backend: str  # of torch.distributed: "gloo", "nccl", or SIMULATED ("fake") if the other ranks are not there
+    nodes: int  # machines in the group
+    backend: str  # of torch.distributed: "gloo", "nccl", or SIMULATED ("fake") if the other ranks do not exist
     world_size: int  # number of ranks
     torch: str  # version of torch, major.minor
     cuda: str | None  # version, major.minor, of the CUDA that torch was built for; None for none
-    gpu_setup: str | None = None  # how GPUs are linked and limited, as of GpuFacts; None on CPU and where unknown
+    gpu_setup: str | None = None  # how GPUs are linked and limited, as in GpuFacts; None on CPU, and if unknown
     recorded: Mapping[str, str] = field(default_factory=dict)  # more facts: host, kernel, full versions
 
     @property
     def simulated(self) -> bool:
-        """Returns whether the other ranks were not there: a step was counted, and no machine matters."""
+        """Returns whether the other ranks did not exist: a step was counted, and the machine does not matter."""
         return self.backend == SIMULATED
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether ranks, or their threads, have to share a core or a GPU: times say little about real hardware."""
+        """Returns whether ranks or threads have to share a core or a GPU: times say little about real hardware."""
         if self.simulated:
             return False
         if self.device == "cpu":
@@ -74,29 +74,29 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """How many steps every launch runs: ``warmup`` untimed, then ``steps`` timed. Fixed before measuring."""
+    """The number of steps of every launch, fixed before measuring."""
 
     warmup: int  # untimed steps at the start
     steps: int  # timed steps
 
 
 LIMIT = "memory_limit"
-UNNAMED = frozenset({"env", LIMIT})  # of a recipe: where ranks run, and no training of another name
+UNNAMED = frozenset({"env", LIMIT})  # keys of a recipe that are no part of a benchmark's name
 
 
 def named(recipe: Mapping[str, str]) -> dict[str, str]:
-    """Returns what of a recipe is part of a name."""
+    """Returns the settings of a recipe that are part of a benchmark's name."""
     return {name: value for name, value in recipe.items() if name not in UNNAMED}
 
 
 def training_text(strategy: str, recipe: Mapping[str, str]) -> str:
-    """A strategy and the settings that change what a step does, in one line: ``ddp precision=bf16``."""
+    """Returns a strategy and its settings in one line: ``ddp precision=bf16``."""
     return " ".join((strategy, *(f"{name}={value}" for name, value in recipe.items())))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchmarkId:
-    """Which benchmark of a test something belongs to.
+    """Identifies a benchmark of a test.
 
     Attributes:
         name: the benchmark's name within its test, such as ``ddp`` or ``ddp w2``.
@@ -116,12 +116,12 @@ class BenchmarkId:
 
     @property
     def identity_fields(self) -> dict[str, Any]:
-        """The fields of the identity by name, for a record of another kind of the same benchmark."""
+        """The identity's fields by name, to build another record of the same benchmark."""
         return {column.name: getattr(self, column.name) for column in fields(BenchmarkId)}
 
     @property
     def key(self) -> tuple[str, int]:
-        """Name and number of ranks, which tell the benchmarks of one test apart."""
+        """Name and number of ranks, which distinguish the benchmarks of one test."""
         return self.name, self.world_size
 
     @property
@@ -131,7 +131,7 @@ class BenchmarkId:
 
     @property
     def training(self) -> str:
-        """Strategy and settings in one line: the name of a benchmark that was given none."""
+        """Strategy and settings in one line: the default name of a benchmark."""
         return training_text(self.strategy, named(self.recipe))
 
     @property
@@ -170,7 +170,7 @@ class Measurement(BenchmarkId):
 
     @property
     def fresh(self) -> tuple[Launch, ...]:
-        """The launches that confirm a suspicion; all of them where there was none."""
+        """The launches that confirm or clear a suspicion; all launches without a suspicion."""
         return self.launches[self.fresh_from :]
 
     @property
@@ -180,13 +180,13 @@ class Measurement(BenchmarkId):
 
     @property
     def unfit(self) -> str:
-        """Returns why it does not fit into memory; empty if it does."""
+        """Returns why it does not fit into memory; empty if it fits."""
         reasons = (one.facts["reason"] for one in self.findings if one.code == "does_not_fit")
         return str(next(reasons, ""))
 
     @property
     def lost(self) -> float:
-        """The share of the cores' time that others took on the node that lost most, in the median launch; 0 on GPUs."""
+        """The share of the cores' time that others took on the busiest node, median over launches; 0 on GPUs."""
         return (self._lost or 0.0) if self.environment.device == "cpu" else 0.0
 
     @property
@@ -197,10 +197,10 @@ class Measurement(BenchmarkId):
 
     @property
     def busy(self) -> bool:
-        """Returns whether the machine did other things too, or nothing tells whether it did.
+        """Returns whether other work disturbed the machine, or nothing shows that none did.
 
-        On the CPU others took more than ``BUSY`` of the cores; on GPUs another process used one, or its clock was held
-        back.
+        On the CPU others took more than ``BUSY`` of the cores. On GPUs another process used a GPU, or a GPU's clocks
+        were held back.
         """
         if self.environment.device == "cpu" or not self.launches:
             return bool(self.launches) and (self._lost is None or self._lost > BUSY)
@@ -212,30 +212,30 @@ class Measurement(BenchmarkId):
 
     @property
     def clock(self) -> float | None:
-        """The clock of the slowest GPU in Hz, the median over launches; None on the CPU and if nothing tells it."""
+        """The clock of the slowest GPU in Hz, the median over launches; None on the CPU, and if unknown."""
         told = [[gpu.sm_clock for gpu in gpus if gpu.sm_clock is not None] for gpus in self._gpus]
         slowest = [min(clocks) for clocks in told if clocks]
         return median(slowest) if slowest else None
 
     @property
     def _gpus(self) -> list[tuple[GpuHealth, ...]]:
-        """The health of the GPUs in each launch; empty if a launch does not have it."""
+        """The health of the GPUs in each launch; empty if a launch lacks it."""
         read = [launch.health.gpus for launch in self.launches if launch.health is not None]
         return read if len(read) == len(self.launches) and all(read) else []
 
     def __repr__(self) -> str:
-        """Name, strategy, ranks and the main figure; all of it fills pages."""
+        """Returns name, strategy, ranks and the main figure; the full record would fill pages."""
         named = "" if self.name == self.training else f"{self.training}, "
         return f"<Measurement {self.name}: {named}{format_count(self.world_size, 'rank')}, {self.figure}>"
 
     @property
     def untimed(self) -> bool:
-        """Returns whether it was only counted because the session's budget had no time left for its launches."""
+        """Returns whether it was only counted, because the session's budget left no time for launches."""
         return any(finding.code == "no_time_to_measure" for finding in self.findings)
 
     @property
     def figure(self) -> str:
-        """The step time in a few words, or the counts where nothing was timed."""
+        """The step time in a few words, or the counts if nothing was timed."""
         step_time = next((series for series in self.series if series.metric == "step_time"), None)
         if self.unfit:
             return "does not fit into memory"
@@ -252,17 +252,17 @@ class Measurement(BenchmarkId):
         return sum(known) if known and len(known) == len(counts) else None
 
     def __iter__(self) -> Iterator[str]:
-        """The names of its metrics."""
+        """Iterates over the names of its metrics."""
         return iter([series.metric for series in self.series])
 
     def __getitem__(self, metric: str) -> Series:
-        """A metric of this measurement, by name.
+        """Returns a metric of this measurement, by name.
 
         Raises:
-            KeyError: it has no such metric; the message names those it has.
+            KeyError: it has no such metric; the message names its metrics.
             NotTimed: this run only counts, or had no time left to measure.
         """
-        __tracebackhide__ = True  # what a reader needs is the line of the test
+        __tracebackhide__ = True  # readers need the line of their test
         by_name = {series.metric: series for series in self.series}
         if metric not in by_name and self.unfit:
             raise KeyError(f"no metric {metric!r}: {self.name} does not fit into memory: {self.unfit}")
@@ -276,10 +276,10 @@ class Measurement(BenchmarkId):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricRules:
-    """What is special to a metric where it is judged and reported. Files do not keep it.
+    """Special rules for judging and reporting a metric. Files do not keep them.
 
     Attributes:
-        timed: whether timed steps make it up.
+        timed: whether it is computed from timed steps.
         partnered: whether it is a quotient of two benchmarks of one run.
         diagnosed: whether it comes from launches after the verdict on times.
         repeats_step_time: whether its verdict only repeats the verdict on the step time.
@@ -310,13 +310,13 @@ class MetricRules:
 
     @property
     def interleaved(self) -> bool:
-        """Returns whether it depends on whether launches were interleaved."""
+        """Returns whether it depends on interleaving of launches."""
         return self.timed or self.partnered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """One metric of one measurement: a sample for each launch that has it, and the value and interval over them.
+    """One metric of one measurement: a sample for each launch that has it, with their value and interval.
 
     Attributes:
         metric: name of the metric.
@@ -329,9 +329,9 @@ class Series:
         samples: one number for each launch.
         value: the value over all launches, in ``unit``.
         interval: interval of the value; None if its scatter is unknown.
-        within: for each launch, how far each block of its steps moves its sample, on the scale of analysis; empty if no
-            steps make it up. See ``stats.blocks``.
-        own: standard deviation that a launch adds to that, on the same scale.
+        within: for each launch, how far each block of its steps moves its sample, on the scale of analysis; empty if it
+            is not computed from steps. See ``stats.blocks``.
+        own: standard deviation by which launches differ beyond the scatter of their blocks, on the same scale.
         rules: rules of this metric.
     """
 
@@ -351,5 +351,5 @@ class Series:
 
     @property
     def drifts(self) -> bool:
-        """Whether it is another one if the machine is faster or slower: times are, counts, bytes and losses not."""
+        """Returns whether it changes with the machine's speed: times do; counts, bytes and losses do not."""
         return self.scale != "exact" and self.unit != "B" and self.rules.drifts

@@ -1,4 +1,4 @@
-"""What is measured of the network between ranks."""
+"""Measurements of the network between ranks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.units import format_count, format_value, power_of_two
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
-"""Those that are measured."""
+"""The collectives that are measured."""
 
-ELEMENT = 4  # bytes of what is sent
+ELEMENT = 4  # bytes of an element that is sent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepPlan:
-    """What every rank measures: each collective with each size in each round, in an order drawn by ``seed``."""
+    """The work of every rank: each collective with each size in each round, in an order drawn by ``seed``."""
 
     collectives: tuple[str, ...]
-    sizes: tuple[int, ...]  # bytes of the whole buffer, ascending; of each every rank has a whole number of elements
+    sizes: tuple[int, ...]  # bytes of the whole buffer, ascending; every rank has a whole number of elements
     rounds: int
     seed: int = 0
     pair_bytes: int = 2**18  # of a message between two ranks
@@ -29,8 +29,8 @@ class SweepPlan:
 class CollectiveTimes:
     """The calls of one collective and size on one rank, in seconds and in order.
 
-    ``begun``: until the call had handed its work over; ``waited``: from then until the result was there; ``handed``:
-    when that was, by the clock that all ranks of a machine have in common.
+    ``begun``: until the call had handed its work over; ``waited``: from then until the result arrived; ``handed``:
+    the time of handing over, by the clock that all ranks of a machine share.
     """
 
     collective: str
@@ -42,7 +42,7 @@ class CollectiveTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beside:
-    """Seconds on one rank: of some computing, of an all-reduce, and of both at the same time."""
+    """Seconds on one rank: of computing, of an all-reduce, and of both at the same time."""
 
     computing: float
     sending: float
@@ -51,12 +51,12 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSweep:
-    """What one rank measured.
+    """The measurements of one rank.
 
     Attributes:
-        times: of collectives.
+        times: the calls of each collective and size.
         pairs: the seconds of the fastest message of each turn, by the other rank.
-        beside: computing beside an all-reduce, one for each round.
+        beside: computing during an all-reduce, one for each round.
     """
 
     times: tuple[CollectiveTimes, ...]
@@ -66,7 +66,7 @@ class RankSweep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """A measured size of a collective: the fastest of its calls, each as long as on the slowest rank."""
+    """The seconds of one collective and size: its fastest call, as long as on the slowest rank."""
 
     collective: str
     nbytes: int
@@ -75,7 +75,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """A line: seconds = latency + bytes x seconds_per_byte, up to so many bytes."""
+    """A line: seconds = latency + bytes x seconds_per_byte, up to ``max_bytes``."""
 
     max_bytes: int
     latency: float
@@ -84,14 +84,14 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveFit:
-    """The cost of one collective by one number of ranks.
+    """The cost of one collective for one number of ranks.
 
     Attributes:
-        collective: which.
-        world_size: ranks; it holds for no other number.
-        min_bytes: of the smallest size that was measured.
+        collective: its name.
+        world_size: the number of ranks; the fit holds for no other number.
+        min_bytes: the smallest size that was measured.
         segments: one or two, ascending; the last one ends with the largest size.
-        error: the median relative error of sizes that the fit had not seen.
+        error: the median relative error for sizes that the fit had not seen.
     """
 
     collective: str
@@ -106,10 +106,10 @@ class CollectiveFit:
         return self.segments[-1].max_bytes
 
     def seconds(self, nbytes: float) -> float:
-        """Seconds of a buffer of so many bytes.
+        """Returns the seconds for a buffer of ``nbytes``.
 
         Raises:
-            SettingError: no such size was measured; nothing is told beyond the smallest and the largest.
+            SettingError: ``nbytes`` lies outside of the measured sizes.
         """
         if not self.min_bytes <= nbytes <= self.max_bytes:
             ends = " to ".join(format_value(end, "B") for end in (self.min_bytes, self.max_bytes))

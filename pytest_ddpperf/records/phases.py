@@ -1,4 +1,4 @@
-"""Where the time of a step went on one rank, as a diagnosed launch reports it."""
+"""The time of a step by phase on one rank, as a diagnosed launch reports it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 MemoryKind = Literal["allocated", "heap"]
-"""Live tensors, in blocks of CUDA's caching allocator; or all that the process holds of malloc, tensors on the CPU and
-all else (mallinfo(3))."""
+"""allocated: live tensors, in blocks of CUDA's caching allocator. heap: all memory that the process holds of malloc,
+such as tensors on the CPU (mallinfo(3))."""
 
 DATA_WAIT = "data_wait"
 FORWARD = "forward"
@@ -23,31 +23,31 @@ PHASES = (DATA_WAIT, FORWARD, BACKWARD, GRADIENT_SYNC, OPTIMIZER, OTHER)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryUse:
-    """What a part of one step did to the memory of its rank, in bytes."""
+    """The effect of a part of one step on its rank's memory, in bytes."""
 
-    kind: MemoryKind  # allocated: live tensors on CUDA; heap: what the process had asked malloc for
-    change: int  # how much more there was after it than before
-    peak: int | None  # the most there was inside it; None for the heap, of which malloc keeps no peak
+    kind: MemoryKind  # see ``MemoryKind``
+    change: int  # memory after the part minus memory before
+    peak: int | None  # the most inside the part; None for the heap, because malloc keeps no peak
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionTimes:
     """A part of a step that the user named, with ``ctx.phase(name)``."""
 
-    path: str  # its name behind those of the sections around it: outer/inner
+    path: str  # its name after the names of the sections around it: outer/inner
     count: float  # how many times a step entered it, on average
     seconds: tuple[float, ...]  # of each step, sections inside it included
     own_seconds: tuple[float, ...]  # without the sections inside it
-    memory: MemoryUse | None = None  # None if the system does not tell
+    memory: MemoryUse | None = None  # None if the system does not report it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseTimes:
-    """The steps of a diagnosed launch on one rank, taken apart."""
+    """The steps of a diagnosed launch on one rank, by phase."""
 
     seconds: Mapping[str, tuple[float, ...]]  # of each step, by phase: all of PHASES, which add up to the step
-    sections: tuple[SectionTimes, ...] = ()  # in the order in which the steps first came to them
-    memory: Mapping[str, MemoryUse] = field(default_factory=dict)  # by phase; empty if the system does not tell
+    sections: tuple[SectionTimes, ...] = ()  # in the order in which steps first entered them
+    memory: Mapping[str, MemoryUse] = field(default_factory=dict)  # by phase; empty if the system does not report it
 
     @property
     def step_times(self) -> tuple[float, ...]:
@@ -57,12 +57,12 @@ class PhaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class SectionSummary:
-    """A section of the user's, over all ranks and launches."""
+    """A section that the user named, over all ranks and launches."""
 
     path: str  # outer/inner
     count: float  # how many times a step enters it
-    seconds: float  # of a step, in all entries together, with the sections inside it
-    own_seconds: float  # without those
+    seconds: float  # of a step, over all entries, inner sections included
+    own_seconds: float  # the same without inner sections
     share: float  # ``seconds`` as a fraction of the step
     memory: MemoryUse | None = None  # the largest change and the largest peak that a rank saw; None if unknown
 

@@ -1,4 +1,4 @@
-"""Predictions of steps, and advice on how to train: tests hold them, and reports show them."""
+"""Predictions of steps and advice on training; tests check them, and reports show them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pytest_ddpperf.units import format_count, format_percent, format_values
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replayed:
-    """A step on a network, in seconds.
+    """The times of a step on a network, in seconds.
 
     Attributes:
         seconds: the whole step.
-        computing: what it would take if each transfer took no time.
-        communication: of all transfers, hidden ones too.
+        computing: the step if no transfer took any time.
+        communication: of all transfers, including hidden ones.
     """
 
     seconds: float
@@ -34,25 +34,25 @@ class Replayed:
 
     @property
     def efficiency(self) -> float:
-        """The share of the step in which it computes: the efficiency of weak scaling beside one rank."""
+        """The share of the step that is computing: the efficiency of weak scaling compared with one rank."""
         return self.computing / self.seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Prediction(Replayed):
-    """What a step is predicted to take: the most likely one; all times in seconds.
+    """A predicted step with its band; all times in seconds.
 
     Attributes:
-        name: of the training.
-        world_size: ranks.
-        network: its name.
-        accelerator: that computing is modelled for; empty if it was timed on this machine.
-        timeline: what it was made of.
-        corners: the steps of all ends of both bands, in the same order for each prediction of the same kind.
-        scatter: the relative standard error of its computing.
-        errors: standard errors that the band reaches to either side of what was timed.
-        samples: of a step of all ranks; None if unknown.
-        lost: the share of the cores' time that other processes and a hypervisor took while its computing was timed.
+        name: name of the training.
+        world_size: number of ranks.
+        network: name of the network.
+        accelerator: name of the accelerator that computing is modelled for; empty if this machine timed it.
+        timeline: the timeline that the prediction replays.
+        corners: steps at all ends of both bands, in the same order for each prediction of the same kind.
+        scatter: the relative standard error of the timed computing.
+        errors: how many standard errors of the timed computing the band covers on either side.
+        samples: samples of all ranks in a step; None if unknown.
+        lost: the share of the cores' time that other processes and a hypervisor took while computing was timed.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Prediction(Replayed):
     lost: float = 0.0
 
     def __repr__(self) -> str:
-        """Name, ranks and network, and the step with its band."""
+        """Returns name, ranks and network, and the step with its band."""
         value, low, high = format_values((self.seconds, self.low, self.high), "s")
         where = f"{format_count(self.world_size, 'rank')} on {self.network}"
         share = format_percent(self.exposed / self.seconds)
@@ -75,17 +75,17 @@ class Prediction(Replayed):
 
     @property
     def low(self) -> float:
-        """A step at best."""
+        """Seconds of a step at best."""
         return min(corner.seconds for corner in self.corners) * max(0.0, 1 - self.reach)
 
     @property
     def high(self) -> float:
-        """A step at worst."""
+        """Seconds of a step at worst."""
         return max(corner.seconds for corner in self.corners) * (1 + self.reach)
 
     @property
     def reach(self) -> float:
-        """Returns how far the computing may be from what was timed, relative, with 95 % confidence."""
+        """Returns the largest relative error of the timed computing, with 95 % confidence."""
         return self.errors * self.scatter
 
     @property
@@ -99,17 +99,17 @@ class Prediction(Replayed):
         return max(corner.efficiency for corner in self.corners)
 
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
-        """The ends that may be true together: networks of two kinds err each by itself."""
+        """Returns the pairs of corners that may be true together: two networks of different kinds err independently."""
         if self.network == base.network:
             return list(zip(self.corners, base.corners, strict=True))
         ends = range(len(self.corners))
         return [(self.corners[i], base.corners[j]) for i in ends for j in ends if i // 2 == j // 2]
 
     def gain_over(self, base: Prediction) -> Gain:
-        """Returns how much less time a sample takes than in another prediction; of a step, where samples are not known.
+        """Returns the share of a sample's time that this saves over ``base``; of a step's time if samples are unknown.
 
-        Times that are modelled err the same way in both, so their ends are held against each other. Only what was timed
-        apart adds its scatter: that of quotients by launch, where both were timed in turns.
+        Modelled times err the same way in both predictions, so their matching corners are compared. Only computing that
+        was timed separately adds its scatter: the scatter of quotients by launch, if both were timed in turns.
         """
         scatter = self._apart(base)
         known = self.samples is not None and base.samples is not None
@@ -119,7 +119,7 @@ class Prediction(Replayed):
         return Gain(value=1 - value, low=1 - max(ends) * (1 + scatter), high=1 - min(ends) * (1 - min(1.0, scatter)))
 
     def _apart(self, base: Prediction) -> float:
-        """Returns how far the quotient of computing may be from what was timed, relative, with 95 % confidence."""
+        """Returns the largest relative error of the quotient of both timed computings, with 95 % confidence."""
         if self.timeline is base.timeline:
             return 0.0
         pairs = list(zip(self.timeline.launches, base.timeline.launches, strict=False))
@@ -138,7 +138,7 @@ class Gain:
 
     @property
     def verdict(self) -> Literal["faster", "slower", "unclear"]:
-        """Returns what the whole band says."""
+        """Returns ``faster`` or ``slower`` if the whole band says so, else ``unclear``."""
         if self.low > 0:
             return "faster"
         return "slower" if self.high < 0 else "unclear"
@@ -146,15 +146,15 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WhatIf:
-    """Ways to train, each with its prediction; the gains of the others are over the first.
+    """Ways to train, each with its prediction; gains are over the first way.
 
-    ``found["more ranks"]`` is the prediction of a way, ``found.gain("more ranks")`` what it saves.
+    ``found["more ranks"]`` is the prediction of a way, ``found.gain("more ranks")`` the time that the way saves.
     """
 
     predictions: Mapping[str, Prediction]
 
     def __getitem__(self, name: str) -> Prediction:
-        """The prediction of a way; KeyError with the names of all where there is no such way."""
+        """Returns the prediction of a way; KeyError with the names of all ways if there is no such way."""
         __tracebackhide__ = True
         if name not in self.predictions:
             raise KeyError(f"no way {name!r}; there are {', '.join(self.predictions)}")
@@ -162,11 +162,11 @@ class WhatIf:
 
     @property
     def over(self) -> str:
-        """The name of the way that gains are over."""
+        """The name of the first way, over which gains are computed."""
         return next(iter(self.predictions))
 
     def gain(self, name: str) -> Gain:
-        """Returns what a way saves of a sample's time of the first one; SettingError if there is no such way."""
+        """Returns the share of the first way's time per sample that a way saves; SettingError for an unknown way."""
         __tracebackhide__ = True
         if name not in self.predictions:
             raise SettingError(f"gain({name!r}): there is no such way; give one of {', '.join(self.predictions)}")
@@ -174,13 +174,13 @@ class WhatIf:
 
     @property
     def fastest(self) -> str:
-        """The name of the way that takes the least time for a sample; for a step, where samples are not known."""
+        """The name of the way with the least time for a sample; for a step if samples are unknown."""
         return max(self.predictions, key=lambda name: self.gain(name).value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predicted:
-    """A prediction of a test; ``gain`` over the first way of its call, None for the first itself."""
+    """A prediction in a test, and its gain over the first way of its call; None for the first way itself."""
 
     test: str
     prediction: Prediction
@@ -188,7 +188,7 @@ class Predicted:
 
     @property
     def key(self) -> tuple[str, str, int, str, str]:
-        """Returns what tells it from other predictions."""
+        """Returns the fields that distinguish it from other predictions."""
         found = self.prediction
         return self.test, found.name, found.world_size, found.network, found.accelerator
 
@@ -198,18 +198,18 @@ Standing = Literal["best", "maybe as good", "slower", "not timed", "does not fit
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A way to train.
+    """A way to train that advice considers.
 
     Attributes:
         name: strategy and settings in one line.
         strategy: as ``ddpperf.check`` takes it.
-        settings: as ``ddpperf.check`` takes them, where they are not the defaults.
+        settings: as ``ddpperf.check`` takes them, without defaults.
         batch_size: samples of a rank's batch; None if the workload has one size.
-        memory: bytes of tensors that a rank takes at most in a step; None if it could not be simulated.
-        fits: whether they fit into the memory that there is.
+        memory: the most bytes of tensors that a rank needs in a step; None if it could not be simulated.
+        fits: whether these bytes fit into the available memory.
         reason: why it does not fit, or could not be simulated or timed; empty if there is a prediction.
-        prediction: of its step; None if it does not fit, or could not be timed.
-        measured: seconds of a step, where ranks of this machine ran it; None if none did.
+        prediction: prediction of its step; None if it does not fit, or could not be timed.
+        measured: seconds of a step on ranks of this machine; None if no ranks ran it.
         standing: among all candidates, by the predicted time for a sample; "maybe as good" by the bands of both.
     """
 
@@ -227,13 +227,13 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyAdvice:
-    """Candidates, those with a prediction first, the fastest of them first.
+    """Candidates; those with a prediction come first, the fastest one first.
 
     Attributes:
         test: pytest node id; empty outside of a test.
-        candidates: all of them.
-        world_size: ranks.
-        memory: bytes that a rank may take; None for no limit.
+        candidates: all candidates.
+        world_size: number of ranks.
+        memory: bytes that a rank may use; None for no limit.
     """
 
     test: str
@@ -243,5 +243,5 @@ class StrategyAdvice:
 
     @property
     def best(self) -> Candidate | None:
-        """The one that fits with the least predicted time for a sample; None if none has a prediction."""
+        """The fitting candidate with the least predicted time for a sample; None if no candidate has a prediction."""
         return next((candidate for candidate in self.candidates if candidate.standing == "best"), None)

@@ -1,4 +1,4 @@
-"""The nouns of judging: what a baseline keeps, and what a measurement amounts to beside it."""
+"""Records of judging: a baseline's content, and the comparison of a measurement with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """When and of what a measurement was made."""
+    """When a measurement was made, and of which code."""
 
     date: str  # ISO 8601
     commit: str | None  # full hash; None if unknown
@@ -32,7 +32,7 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineRecord(BenchmarkId):
-    """What a baseline file keeps of one benchmark: what was measured then, and where it came from."""
+    """The record of one benchmark in a baseline file: its figures then, and their provenance."""
 
     plan: Plan
     series: tuple[Series, ...]
@@ -41,14 +41,14 @@ class BaselineRecord(BenchmarkId):
     steps: tuple[Mapping[str, float], ...]  # per launch: min, p25, p50, p75, p90, max, mean of its step times
     counts: Counts | None = None
     dirty: bool = False  # whether tracked files differed from the commit
-    counted: Provenance | None = None  # of the counts, where these are of another run than the rest
+    counted: Provenance | None = None  # of the counts, if another run made them
     turns: bool = False  # as in Measurement
     over: str | None = None  # as in Measurement
     lost: float = 0.0  # as in Measurement
     busy: bool = False  # as in Measurement
     clock: float | None = None  # as in Measurement
-    code: str | None = None  # a digest of the project's code that was measured; None if git does not tell it
-    typical: bool = False  # whether step times are those of the usual steps, as files of version 2 have them
+    code: str | None = None  # a digest of the project's code that was measured; None if git does not report it
+    typical: bool = False  # whether step times are those of typical steps, as in files of version 2
 
     @property
     def timed(self) -> bool:
@@ -57,14 +57,14 @@ class BaselineRecord(BenchmarkId):
 
     @property
     def counts_from(self) -> Provenance:
-        """When and of what the counts were made."""
+        """The date and the code of the counts."""
         return self.counted or Provenance(date=self.date, commit=self.commit, dirty=self.dirty)
 
 
 def record_of(
     measured: Measurement, provenance: Provenance, steps: tuple[Mapping[str, float], ...] = ()
 ) -> BaselineRecord:
-    """A measurement as the record that later ones are compared with; ``steps`` as in the record."""
+    """Returns a measurement as the record that later measurements are compared with; ``steps`` as in the record."""
     return BaselineRecord(
         **measured.identity_fields,
         plan=measured.plan,
@@ -85,24 +85,24 @@ def record_of(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredBaseline:
-    """What the store knows for a benchmark: the record to compare with, or why there is none.
+    """The store's answer for a benchmark: the record to compare with, or why there is none.
 
-    Counts need less to be comparable than times: they are compared with a record of any machine.
+    Counts are comparable under fewer conditions than times: with a record of any machine.
     """
 
     paired: ClassVar[bool] = False
-    # Of the times; None if there is no baseline. Where ``differs`` is not empty, the nearest record of another
+    # Judges times; None if there is no baseline. If ``differs`` is not empty, this is the nearest record of another
     # environment or training, which is shown and judges nothing.
     record: BaselineRecord | None
-    origin: str  # the environment key, or in words why there is no baseline
+    origin: str  # the environment key, or why there is no baseline
     differs: tuple[str, ...] = ()  # facts of environment and training in which the record differs: torch 2.11 -> 2.13
-    recorded_differ: tuple[str, ...] = ()  # other facts that differ, and decide nothing: NCCL 2.27.5 -> 2.28.9
+    recorded_differ: tuple[str, ...] = ()  # other facts that differ but decide nothing: NCCL 2.27.5 -> 2.28.9
     counted: BaselineRecord | None = None  # the record that counts are compared with
-    counted_differs: tuple[str, ...] = ()  # the facts that make its counts incomparable
-    kernels_differ: tuple[str, ...] = ()  # the facts that do so for counts that depend on the kernels torch picks
-    alike: tuple[str, ...] = ()  # without a record: names of records of the same test that differ in options alone
-    pair: PairedRevision | None = None  # its commit, measured in the rounds of the candidate, which judges times
-    unpaired: str = ""  # why its commit is not measured beside the candidate, and the cure
+    counted_differs: tuple[str, ...] = ()  # the facts that make the counts incomparable
+    kernels_differ: tuple[str, ...] = ()  # facts that make those counts incomparable that depend on torch's kernels
+    alike: tuple[str, ...] = ()  # without a record: names of the same test's records that differ only in options
+    pair: PairedRevision | None = None  # the baseline's commit, measured in the candidate's rounds; it judges times
+    unpaired: str = ""  # why the baseline's commit is not measured in these rounds, and the cure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,23 +112,23 @@ class PairedRevision:
     paired: ClassVar[bool] = True
     differs: ClassVar[tuple[str, ...]] = ()  # both sides run on one machine, now
     recorded_differ: ClassVar[tuple[str, ...]] = ()
-    counted_differs: tuple[str, ...] = ()  # as in StoredBaseline, where that side runs in another environment
+    counted_differs: tuple[str, ...] = ()  # as in StoredBaseline, if that side runs in another environment
     kernels_differ: tuple[str, ...] = ()
     revision: str  # in words: 3f2a1c0 (main)
     commit: str | None  # full hash; None for a folder that is no git checkout
     record: BaselineRecord | None = None  # None if that revision cannot run the benchmark
-    launches: int = 0  # of that revision that the verdict rests on; 0 if it cannot run the benchmark
+    launches: int = 0  # of that revision, behind the verdict; 0 if it cannot run the benchmark
     long_steps: LongSteps | None = None  # of that revision
     lacking: str = ""  # why it has no record
-    # Of the project: the files that the candidate and the reference imported, by module; None for not imported.
+    # Files of the project that candidate and reference imported, by module; None if a side did not import it.
     modules: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     candidate_launches: int = 0
-    python: str | None = None  # the interpreter of its ranks, as it was given; None for that of this environment
-    packages: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)  # that differ: there and here
+    python: str | None = None  # the interpreter of its ranks, as the user gave it; None for this one
+    packages: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)  # that differ: (there, here)
 
     @property
     def named(self) -> str:
-        """It in words: ``revision 3f2a1c0 (main)``, ``this checkout under new/bin/python``."""
+        """The revision's name for reports: ``revision 3f2a1c0 (main)``, ``this checkout under new/bin/python``."""
         words = self.revision if self.revision == "this checkout" else f"revision {self.revision}"
         return words if self.python is None else f"{words} under {self.python}"
 
@@ -139,7 +139,7 @@ class PairedRevision:
 
     @property
     def origin(self) -> str:
-        """The revision in words, and how it was measured."""
+        """The revision and how it was measured, as text."""
         if self.record is None:
             return f"{self.named} cannot run it"
         launches = f"{self.candidate_launches}+{self.launches} launches" if self.candidate_launches else "counted only"
@@ -147,7 +147,7 @@ class PairedRevision:
 
 
 Reference: TypeAlias = "StoredBaseline | PairedRevision"
-"""What a candidate is compared with."""
+"""The other side of a candidate's comparison."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,11 +159,11 @@ class Comparison:
         gated: whether it can fail a test.
         baseline: the value of the reference; None if it has none.
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
-        change_interval: interval of the change with 95 % confidence over all looks.
+        change_interval: interval of the change with 95 % confidence over all looks; a look judges all launches so far.
         standard_error: standard error of the change, on the scale of analysis (of its logarithm if all samples are
             above 0).
         tolerance: the change that the test accepts.
-        margin: the worsening that an unchanged metric was shown not to reach; None if no scatter decides.
+        margin: the worsening that verdict ``unchanged`` excludes; None if scatter decides nothing.
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, if
             it had looked suspicious and was measured for as long as the time allows.
         bound: the worsening that the run rules out, one-sided with 95 % confidence; None without a known scatter.
@@ -210,17 +210,16 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepAnalysis:
-    """What the launches of a benchmark say of its step, beside its metrics.
+    """Figures of a benchmark's step from its launches, besides its metrics.
 
     Attributes:
-        diagnosis: what its step is bound by, and what would make it faster; None if no step was taken apart.
+        diagnosis: the causes that limit the step, and advice to make it faster; None if no step was diagnosed.
         sections: the parts of a step that the user named, averaged over ranks, launches and steps.
-        memory_by_rank: by kind of memory, each rank's, averaged over launches; bytes, but for alloc_retries and ooms.
-        memory_by_phase: what each phase did to the memory of a rank in one step; the largest figures over ranks and
-            launches.
-        still_sent: what steps that averaged no gradients sent all the same: exposed communication is without it; empty
-            for nothing.
-        synchronised_step: seconds of a whole step in the blocks that exposed communication is from; None without any.
+        memory_by_rank: memory of each rank by kind, averaged over launches; in bytes, except alloc_retries and ooms.
+        memory_by_phase: memory that each phase of a step used on a rank; the largest figures over ranks and launches.
+        still_sent: communication of steps that averaged no gradients, which exposed communication does not include;
+            empty if there was none.
+        synchronised_step: seconds of a whole step in the blocks that show exposed communication; None without them.
     """
 
     diagnosis: Diagnosis | None = None
@@ -247,7 +246,7 @@ class Result:
         spent: seconds of the call that measured them, by purpose; None if they are unknown.
         attempt: number of this run of the test, from 1, if the test runs again.
         failure: why its test failed, a line for each reason; empty if it passed.
-        step: what its launches say of its step.
+        step: figures of its step from its launches.
     """
 
     test: str
@@ -264,27 +263,27 @@ class Result:
 
     @property
     def red(self) -> bool:
-        """Returns whether reports begin with it: its test failed, or it got worse in a run that accepts that."""
+        """Returns whether reports begin with it: its test failed, or it got worse in a run that allows this."""
         return bool(self.failure) or self.verdict in {Verdict.REGRESSED, Verdict.BROKEN}
 
     @property
     def severity(self) -> int:
-        """0 for the best verdict, rising with badness; of any verdict that failed a test more than of all others."""
+        """0 for the best verdict, higher for worse ones; any verdict that failed a test is above all others."""
         return self.verdict.severity + len(Verdict) * bool(self.failure)
 
     @property
     def paired(self) -> PairedRevision | None:
-        """The other revision that the benchmark was measured side by side with; None beside a stored baseline."""
+        """The revision measured side by side with the benchmark; None if a stored baseline is the reference."""
         return self.reference if isinstance(self.reference, PairedRevision) else None
 
     @property
     def pair(self) -> PairedRevision | None:
-        """What the times are judged by: the other revision, or the stored baseline's commit; None if neither is."""
+        """The revision that judges times: the other revision, or the stored baseline's commit; None without either."""
         return self.reference if isinstance(self.reference, PairedRevision) else self.reference.pair
 
     @property
     def baseline(self) -> BaselineRecord | None:
-        """The stored record that reports show beside the result; where nothing was timed, one of any machine."""
+        """The stored record that reports show; if nothing was timed, it may be of another machine."""
         stored = self.reference
         if isinstance(stored, PairedRevision):
             return None
@@ -292,7 +291,7 @@ class Result:
         return stored.record if comparable or self.measurement.launches or stored.counted is None else stored.counted
 
     def __repr__(self) -> str:
-        """Verdict, benchmark and the main figure; all of it fills pages."""
+        """Returns verdict, benchmark and the main figure; the full record would fill pages."""
         measured = self.measurement
         changes = [c.change for c in self.comparisons if c.series.metric == "step_time" and c.change is not None]
         change = f" ({format_change(changes[0])})" if changes else ""
@@ -305,7 +304,7 @@ class Result:
         return self.measurement.name
 
     def __getitem__(self, metric: str) -> Comparison:
-        """The comparison of a metric.
+        """Returns the comparison of a metric.
 
         Raises:
             KeyError: this benchmark has no such metric.

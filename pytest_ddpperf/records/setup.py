@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SETTINGS = "settings"  # the name of such sites; their values are numbers of wrappers, of optimizers, of calls in a step
+RECORDED_LINES = "recorded_lines"  # the name of sites that record operators, in place of those that call models
 CHECKPOINT, BACKWARD = "activation checkpointing", "backward"
 
 

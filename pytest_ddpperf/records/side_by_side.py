@@ -1,4 +1,4 @@
-"""Several measurements that were made side by side, and how they stand to each other."""
+"""Measurements that were made side by side, and their relations."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ScalingCurve:
     points: tuple[Measurement, ...]
 
     def point(self, world_size: int) -> Measurement:
-        """The measurement with ``world_size`` ranks.
+        """Returns the measurement with ``world_size`` ranks.
 
         Raises:
-            KeyError: that was not measured; the message names what was.
+            KeyError: this number was not measured; the message names the measured ones.
         """
         __tracebackhide__ = True
         points = {point.world_size: point for point in self.points}
@@ -37,18 +37,18 @@ class ScalingCurve:
 
     @property
     def _base(self) -> Measurement:
-        """The first point that fits into memory, which the others are compared with."""
+        """The first point that fits into memory; the others are compared with it."""
         return next((point for point in self.points if not point.unfit), self.points[0])
 
     def efficiency(self, world_size: int) -> float:
-        """Share of the ideal speed that was reached, 1 at the first point (strong: T1/(n Tn), weak: T1/Tn).
+        """Returns the share of the ideal speed, 1 at the first point (strong: T1/(n Tn), weak: T1/Tn).
 
-        Where the model grows with the ranks, T1/Tn times the FLOPs of a rank over those of a rank at the first point.
+        If the model grows with the ranks: T1/Tn times a rank's FLOPs over the FLOPs of a rank at the first point.
         """
         return self._relative("scaling_efficiency", world_size)
 
     def speedup(self, world_size: int) -> float:
-        """Returns how many times the work per second of the first point (strong: T1/Tn, weak: n T1/Tn)."""
+        """Returns the work per second as a multiple of the first point's (strong: T1/Tn, weak: n T1/Tn)."""
         return self._relative("speedup", world_size)
 
     def _relative(self, metric: str, world_size: int) -> float:
@@ -61,10 +61,10 @@ class SideBySide:
     """Several ways to do the same work, measured side by side.
 
     Attributes:
-        over: the name of the one that the others are compared with: the first that fits, if the one asked for does not.
-        names: of all of them, in the order given: a strategy in words, or what the test calls it.
+        over: the name that the others are compared with: the one asked for, or the first one that fits if it does not.
+        names: all names, in the order given: a strategy in words, or a name that the test gives.
         measurements: in the same order.
-        canonical: turns a name, however it is written, into the form that ``names`` has.
+        canonical: function that turns any spelling of a name into the spelling in ``names``.
     """
 
     over: str
@@ -73,12 +73,12 @@ class SideBySide:
     canonical: Callable[[Any], str] = str
 
     def __getitem__(self, name: Any) -> Measurement:
-        """The measurement of one of them, by its name, or by its strategy written in any way that ``compare`` takes.
+        """Returns one measurement, by its name, or by its strategy in any form that ``compare`` takes.
 
         Raises:
-            KeyError: that was not measured; the message names what was.
+            KeyError: this name was not measured; the message names the measured ones.
         """
-        __tracebackhide__ = True  # what a reader needs is the line of the test
+        __tracebackhide__ = True  # readers need the line of their test
         kept = self.canonical(name)
         if kept not in self.names:
             raise KeyError(f"{kept!r} was not measured; there are {list(self.names)}")
@@ -86,29 +86,29 @@ class SideBySide:
         return _over_itself(measured, "speedup", "memory_ratio") if kept == self.over else measured
 
     def speedup(self, name: Any) -> float:
-        """Returns how many times the work per second of ``over``."""
+        """Returns the work per second as a multiple of that under ``over``."""
         __tracebackhide__ = True
         measurement = self[name]
         return 1.0 if self.canonical(name) == self.over else measurement["speedup"].value
 
     def fits(self, name: Any) -> bool:
-        """Returns whether it fits into memory; what does not was not measured."""
+        """Returns whether a strategy or subject fits into memory; if not, it was not measured."""
         __tracebackhide__ = True
         return not self[name].unfit
 
     @property
     def fastest(self) -> tuple[str, ...]:
-        """The fastest of those that fit, with those that its interval of the speedup does not tell from it."""
+        """The fastest name that fits, and names whose speedups its interval does not separate from it."""
         return self._best("speedup", better=1)
 
     @property
     def leanest(self) -> tuple[str, ...]:
-        """The same for the least memory."""
+        """The name with the least memory, and names whose memory its interval does not separate from it."""
         return self._best("memory_ratio", better=-1)
 
     @property
     def unbeaten(self) -> tuple[str, ...]:
-        """Those that no other one beats in speed and memory both (Pareto), by their values."""
+        """The names that no other one beats in both speed and memory (Pareto), by their values."""
         found = {name: (self._value(name, "speedup"), -self._value(name, "memory_ratio")) for name in self.compared}
         return tuple(
             name
@@ -121,7 +121,7 @@ class SideBySide:
 
     @property
     def compared(self) -> list[str]:
-        """Those with both figures; nothing if the base alone has them."""
+        """The names with both speedup and memory ratio; empty if only the base has them."""
         needed = {"speedup", "memory_ratio"}
         known = [name for name in self.names if needed <= {series.metric for series in self[name].series}]
         return known if len(known) > 1 else []
@@ -135,7 +135,7 @@ class SideBySide:
         return (best, *(n for n in known if n != best and max(better * end for end in self._ends(n, metric)) >= least))
 
     def _ends(self, name: str, metric: str) -> tuple[float, float]:
-        """The ends of the interval; what has none is sure if it is of bytes or of the base itself, else not known."""
+        """Returns the interval's ends; without one, the value twice for bytes and for the base, else infinite ends."""
         series = self[name][metric]
         if series.interval is not None:
             return series.interval.low, series.interval.high
@@ -146,7 +146,7 @@ class SideBySide:
 
 
 def _over_itself(measured: Measurement, *metrics: str) -> Measurement:
-    """A measurement with what it is relative to itself, which is 1 in each launch."""
+    """Adds metrics of the measurement relative to itself: 1 in each launch."""
     ones = (
         Series(
             metric=metric,

@@ -1,4 +1,4 @@
-"""The lines of code that a count comes from, and which of them changed: they explain a verdict, and decide none."""
+"""The lines of code that a count comes from, and their changes: they explain a verdict, and decide none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
-STRATEGIES = "pytest_ddpperf/strategies/"  # the files of the plugin's own ones begin so
+STRATEGIES = "pytest_ddpperf/strategies/"  # the path of the plugin's own strategies
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,14 +15,14 @@ class CallSite:
     """A line of code that a part of a count comes from."""
 
     part: str  # of the count: all_reduce
-    file: str = ""  # relative to the project or to where it is imported from, else its name; empty for code of torch's
+    file: str = ""  # relative to the project or to its import path, else the name; empty for torch's code
     line: int  # its number
-    function: str = ""  # that it is in
+    function: str = ""  # around the line
     source: str = ""  # a digest of the text of the line that called torch; empty if unknown
-    backward: bool = False  # whether autograd's backward led to it
+    backward: bool = False  # whether autograd's backward called the line
     value: float  # for one step
-    strategy: str = ""  # that the line belongs to, or that has torch do it; empty for the user's own code
-    through: str = ""  # the line of another package that it led to, and that called torch: a.py:1 in f; else empty
+    strategy: str = ""  # that contains the line, or made torch run it; empty for the user's own code
+    through: str = ""  # line of another package that it called, and that called torch: a.py:1 in f; else empty
 
 
 SiteChange = tuple[CallSite | None, CallSite | None]
@@ -32,13 +32,12 @@ SiteChange = tuple[CallSite | None, CallSite | None]
 def changed_sites(
     then: Iterable[CallSite], now: Iterable[CallSite], same: Mapping[tuple[str, int], int] | None = None
 ) -> list[SiteChange]:
-    """The sites whose value changed: new ones first, then those with more, less, and those that are gone.
+    """Returns the sites whose value changed: new ones first, then those with more, with less, and those that are gone.
 
-    Of new ones those come last that may have been moved, for as much is gone elsewhere.
-
-    A site is the same on both sides if file and function are, by its text or else by its order there; or by its text in
-    another function or file. Its line number may differ. Of several copies of a line it is the one that ``same_lines``
-    finds.
+    New sites that may have moved, because an equal value is gone elsewhere, come last among new ones. A site is the
+    same on both sides if its file and function are the same, and its text or else its order there; or if its text is in
+    another function or file. Its line number may differ. Among several copies of a line ``same``, made by
+    ``same_lines``, picks one.
     """
     before, after = _by_place(then), _by_place(now)
     pairs = [
@@ -62,7 +61,7 @@ def changed_sites(
 
 
 def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSite]]:
-    """The sites of each function, in the order of its lines."""
+    """Groups sites by function, in the order of lines."""
     places: dict[tuple[object, ...], list[CallSite]] = {}
     for site in sorted(sites, key=lambda site: (site.line, site.through)):
         through = re.sub(r":\d+ ", " ", site.through)
@@ -71,7 +70,7 @@ def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSi
 
 
 def of_lines(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
-    """Returns the sites with all parts together."""
+    """Returns the sites with one value for each line: the sum over parts."""
     lines: dict[CallSite, float] = {}
     for site in sites:
         line = replace(site, part="all", value=0.0)
@@ -80,7 +79,7 @@ def of_lines(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
 
 
 def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[str, int], int]:
-    """Returns the numbers that lines have now, by file and number then, by the order of all lines with their texts."""
+    """Returns the present numbers of lines, by file and former number, from the order of all lines with their texts."""
     sides = [
         sorted({(site.file, site.line, site.source) for site in sites if not site.through}) for sites in (then, now)
     ]
@@ -95,8 +94,8 @@ def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[
 def _aligned(
     before: Sequence[CallSite], after: Sequence[CallSite], same: Mapping[tuple[str, int], int]
 ) -> list[SiteChange]:
-    """The sites of a function in pairs: those of equal text, and between them by their order."""
-    lines = {(site.source, same.get((site.file, site.line))) for site in before}  # where they are now
+    """Pairs the sites of a function: first those with equal text, then those between them by order."""
+    lines = {(site.source, same.get((site.file, site.line))) for site in before}  # their present lines
     there = {site.source for site in after if (site.source, site.line) in lines}
     copies = [site.source in there and (site.source, site.line) not in lines for site in after]
     texts = ["" if copy else site.source for site, copy in zip(after, copies, strict=True)]
@@ -111,7 +110,7 @@ def _aligned(
 
 
 def _moved(old: CallSite, new: CallSite) -> bool:
-    """Returns whether a site may be the same in another function or file."""
+    """Returns whether ``new`` may be ``old``, moved to another function or file."""
     return bool(old.source) and (old.part, old.source, old.backward) == (new.part, new.source, new.backward)
 
 

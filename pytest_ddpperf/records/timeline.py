@@ -11,9 +11,9 @@ class Transfer:
 
     Attributes:
         name: all_reduce, all_gather ...
-        nbytes: of the whole buffer, as nccl-tests has it.
-        ranks: that take part.
-        stride: how far the numbers of two neighbours in its group are apart; 1 for neighbouring ranks.
+        nbytes: bytes of the whole buffer, as nccl-tests counts them.
+        ranks: number of ranks that take part.
+        stride: distance between the numbers of neighbouring ranks in its group.
     """
 
     name: str
@@ -24,12 +24,12 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """A point of a step at which a transfer is handed over, or waited for.
+    """A point of a step that starts a transfer, or waits for one.
 
     Attributes:
-        computed: seconds of computing since the moment before.
-        transfer: the number of the transfer among those of its step.
-        waits: whether the step waits for it to end.
+        computed: seconds of computing since the previous moment.
+        transfer: index of the transfer in ``Timeline.transfers``.
+        waits: whether the step waits for the transfer to end.
     """
 
     computed: float
@@ -42,12 +42,12 @@ class Timeline:
     """A step of one rank, or several steps after which its work repeats.
 
     Attributes:
-        transfers: its collectives, in the order in which they are handed over.
-        moments: what computing is interrupted by, in order.
+        transfers: its collectives, in the order in which they start.
+        moments: the points that interrupt computing, in order.
         rest: seconds of computing after the last moment.
-        scatter: the standard error of the computing, relative.
-        launches: seconds of computing in each launch that this is the mean of; empty for one launch.
-        steps: how many steps all of this is of.
+        scatter: the relative standard error of the computing.
+        launches: seconds of computing in each launch, if the timeline is their mean; empty for one launch.
+        steps: number of steps in the timeline.
     """
 
     transfers: tuple[Transfer, ...]
@@ -59,5 +59,5 @@ class Timeline:
 
     @property
     def computing(self) -> float:
-        """Seconds of computing."""
+        """Seconds of computing in the timeline."""
         return sum(moment.computed for moment in self.moments) + self.rest

@@ -1,4 +1,4 @@
-"""Environment variables that some ranks have besides those of all."""
+"""Environment variables that only some ranks have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def variables(value: object) -> tuple[tuple[str, str], ...]:
-    """Names with values, sorted, of variables that have texts or numbers: ``{"NCCL_ALGO": "Ring"}``."""
+    """Parses variables with texts or numbers, ``{"NCCL_ALGO": "Ring"}``, to sorted (name, text) pairs."""
     given = dict(value) if isinstance(value, Mapping) else {"": None}
     named = all(isinstance(name, str) and name and not {"=", "\0"} & {*name} for name in given)
     texts = (isinstance(text, (str, int, float)) and not isinstance(text, bool) for text in given.values())

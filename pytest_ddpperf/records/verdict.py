@@ -1,4 +1,4 @@
-"""The words of a judgement; apart from the other nouns so that loading the plugin stays cheap."""
+"""The verdicts; apart from other records so that loading the plugin stays cheap."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Verdict(str, Enum):
-    """What a comparison says. Ordered from good to bad: a result is as bad as its worst gated metric."""
+    """The result of a comparison. Ordered from good to bad: a result is as bad as its worst gated metric."""
 
     IMPROVED = "improved"
     UNCHANGED = "unchanged"
@@ -20,12 +20,12 @@ class Verdict(str, Enum):
 
     @property
     def severity(self) -> int:
-        """0 for the best verdict, rising with badness."""
+        """0 for the best verdict, higher for worse ones."""
         return list(Verdict).index(self)
 
 
 OPEN = frozenset({Verdict.OK, Verdict.INCONCLUSIVE})
-"""More launches may still decide these: an ``ok`` may turn out unchanged, or a small regression."""
+"""Verdicts that more launches may change: an ``ok`` may turn out unchanged, or a small regression."""
 
 GREEN = frozenset({Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK})
-"""These rule a slowdown beyond the resolution out."""
+"""Verdicts that rule out a slowdown beyond the resolution."""

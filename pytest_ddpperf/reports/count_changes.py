@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, certain, count_row, on_ranks, parts_on_ranks, quantity_texts
+from pytest_ddpperf.records.ranks import as_rank
 from pytest_ddpperf.reports.count_places import changed_at, made_at, reference_text
 from pytest_ddpperf.reports.count_rates import LOADERS, change_text, difference_of, part_text
 from pytest_ddpperf.reports.setup_changes import setup_changes
@@ -88,7 +89,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     ``all_reduce 2 -> 3 calls per step (+1), bytes unchanged: the new one at train.py:41 in step``.
     """
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
-    on_each, alone = _rank_lines(metric, {"": on_ranks(metric, then, now)}), _alone(metric, then, now)
+    on_each, alone = _rank_lines(metric, then, now, {"": on_ranks(metric, then, now)}), _alone(metric, then, now)
     if metric == "ddp_buckets":
         told = setup_changes(metric, then, now) + _bucket_text(before, after) + made_at(metric, then, now)
         return told * (before != after) + on_each
@@ -116,7 +117,9 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     lines = _shortened(lines, "smaller change", most) + made_at(metric, then, now)
     lines = known + _explained(metric, then, now) + lines
     # The last are of a rank that does as much as before.
-    return (lines if lines and alone else lines + on_each) or _rank_lines(metric, parts_on_ranks(metric, then, now))
+    return (lines if lines and alone else lines + on_each) or _rank_lines(
+        metric, then, now, parts_on_ranks(metric, then, now)
+    )
 
 
 def _alone(metric: str, then: Counts, now: Counts) -> str:
@@ -185,10 +188,13 @@ def _layout(buckets: Mapping[str, float]) -> str:
     return f"{smallest} to {largest} each"
 
 
-def _rank_lines(metric: str, parts: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
+def _rank_lines(
+    metric: str, then: Counts, now: Counts, parts: Mapping[str, Sequence[tuple[float, float]]]
+) -> list[str]:
     """The ranks that changed, by part, from each part's values then and now by rank; the whole is the part ''."""
     lines = [
         f"rank {rank} {f'{name} ' if name else ''}{change_text(metric, before, after)}"
+        f"{changed_at(metric, name or None, as_rank(metric, rank, then), as_rank(metric, rank, now))}"
         for name, pairs in parts.items()
         for rank, (before, after) in enumerate(pairs)
         if before != after

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.records.setup import RECORDED_LINES
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites, of_lines, same_lines
 from pytest_ddpperf.reports.count_rates import scale_of, value_of
 from pytest_ddpperf.reports.lines import words_of
@@ -23,7 +24,7 @@ def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
 
 def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
     """Says which lines of code a detail's change comes from, or that of all; empty if it is not known of both sides."""
-    every = [counts.sites.get(metric, ()) for counts in (then, now)]
+    every = _sites_of(metric, then, now)
     sides = [of_lines(sites) if name is None else [site for site in sites if site.part == name] for sites in every]
     calls = [
         (each.totals.get("collective_calls", 0.0), each.details.get("collective_calls", {})) for each in (then, now)
@@ -40,9 +41,21 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
     same, scale = same_lines(*lines), scale_of(metric, name or "", then, now)
     changes = changed_sites(sides[0], sides[1], same)
     most = 1 if metric == "operators" else _SITES
+    if metric == "operators":  # those of forward lead to those of backward, which have one line together
+        changes.sort(key=lambda change: change[1] is None or change[1].backward)
     told = [_change_text(change, unit, scale, same, alone=alone) for change in changes[:most]]
     more = [f"and {len(changes) - most} more"] if len(changes) > most else []
     return f": {', '.join([*told, *more])}" if told else ""
+
+
+def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ...]]:
+    """The lines of a count, then and now: of recorded operators their own ones, if the change is in these."""
+    if metric == "recorded_operators":
+        own = [counts.sites.get(RECORDED_LINES, ()) for counts in (then, now)]
+        before, after = (sum(site.value for site in sites) for sites in own)
+        if all(own) and math.isclose(after - before, now.totals[metric] - then.totals[metric]):
+            return own
+    return [counts.sites.get(metric, ()) for counts in (then, now)]
 
 
 def _change_text(

@@ -63,6 +63,8 @@ def _more(kind: str, those: Sequence[Result], accepted: Collection[str]) -> str:
         told = ["accepted" for one in those if one.test in accepted]
     elif kind == Verdict.NEW.value:
         told = [new_text(one) for one in those]
+    elif kind == Verdict.INCOMPATIBLE.value:
+        told = [next(iter((*one.reference.counted_differs, *one.reference.differs)), "") for one in those]
     numbers = Counter(filter(None, told))
     texts = (word if number == len(those) else f"{number} {word}" for word, number in numbers.items())
     return f" ({', '.join(texts)})" if numbers else ""

@@ -72,7 +72,7 @@ def _explained(moves: Iterable[str], then: Counts, now: Counts) -> str:
 
 
 def _is_another(metric: str, then: Counts, now: Counts) -> bool:
-    return count_row(metric).made_up and bool(changed_parts(metric, then, now))
+    return count_row(metric).made_up and any(old != new for old, new in changed_parts(metric, then, now))
 
 
 _Change = tuple[str, Iterable[str]]  # in words, and the counts that it moves
@@ -186,7 +186,7 @@ def _settings(before: _Side, after: _Side) -> list[_Change]:
         if old.keys() == new.keys():
             continue
         value, was = (next((each for each in one if each not in other), "") for one, other in ((new, old), (old, new)))
-        text = f"has {name}={value} now{f', {was} before' * bool(was)}" if value else f"has lost {name}={was}"
+        text = f"has {name}={value} now{f', {was} before' * bool(was)}" if value else f"has no {name}={was} any more"
         place = after.place(part_of(kind, name, value), "made " * (kind != BACKWARD))
         moves = _MOVES.get(name, _MOVES.get(_split(kind)[0], _MOVED))
         told.append((f"{kind.removeprefix(f'{_OPTIMIZER} ')} {text}{place}", moves))

@@ -1,1 +1,1 @@
-"""One benchmark from the call of a verb to its result, in four rooms."""
+"""One benchmark from the call of a verb, such as ``check``, to its result."""

@@ -1,7 +1,7 @@
 """The scatter that launches are expected to have, from the blocks of their steps.
 
 Blocks of consecutive steps are nearly independent of each other, and so are the pairs of blocks of two interleaved
-launches. They show how well a launch knows its own number, long before there are many launches.
+launches. Their scatter shows how precisely a launch measures its figure, long before there are many launches.
 """
 
 from __future__ import annotations
@@ -12,44 +12,43 @@ from dataclasses import dataclass
 from statistics import fmean
 
 BLOCKS = 10  # of a launch that was not interleaved: each outlasts the dependence of one step on the next
-MIN_BLOCKS = 2  # one block tells nothing of scatter
+MIN_BLOCKS = 2  # a single block has no scatter
 
 OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
-"""Standard deviation that a launch adds of its own to the scatter of its blocks, on the scale of logarithms.
+"""Standard deviation, in logarithms, by which launches differ beyond the scatter of their blocks.
 
-Interleaved it was 1.7 % over all recordings, from less than nothing to 3.3 % in single cells. Alone it was as little as
-3 % and mostly 6 to 20 %.
+Measured: interleaved 1.7 % over all recordings (0 to 3.3 % in single cells); alone 3 % at least, mostly 6 to 20 %.
 """
 
 OWN_APART = math.sqrt(2) * OWN_ALONE  # of the difference of two launches of a round that were not interleaved
 
 CERTAINTY = 4.0
-"""Degrees of freedom for which this expectation counts beside the scatter that launches show.
+"""Degrees of freedom of the expected scatter, next to those of the scatter that launches show.
 
-With more, intervals of few launches leave the truth out too often where a launch adds far more of its own; with fewer
-they are too wide where it does not.
+With more, intervals of few launches miss the true value too often if launches differ far more than expected; with
+fewer, intervals are too wide if launches do not.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The scatter that launches are expected to have, before they are looked at."""
+    """The scatter that launches are expected to have, estimated from their blocks alone."""
 
-    variance: float  # of one launch's number, on the scale of analysis
-    df: float  # degrees of freedom for which that counts
+    variance: float  # of one launch's figure, on the scale of analysis
+    df: float  # degrees of freedom of the variance
 
 
 def even_sizes(steps: int) -> tuple[int, ...]:
-    """The sizes of blocks of consecutive steps, as equal as can be, of at least two steps where there are so many."""
+    """Returns the sizes of at most ``BLOCKS`` blocks of consecutive steps, nearly equal and of at least two steps."""
     number = max(1, min(BLOCKS, steps // 2))
     return tuple(steps * (i + 1) // number - steps * i // number for i in range(number))
 
 
 def influences(without: Sequence[float]) -> tuple[float, ...]:
-    """Returns how far each block moves a launch's number, by the jackknife (Quenouille 1956; Tukey 1958).
+    """Returns how far each block moves a launch's figure, by the jackknife (Quenouille 1956; Tukey 1958).
 
     Args:
-        without: the number as it would be without each block, in order.
+        without: the figure computed without each block, in order.
 
     Returns:
         One number for each block, with a mean of 0: ``(blocks - 1) * (mean - without)``.
@@ -59,15 +58,15 @@ def influences(without: Sequence[float]) -> tuple[float, ...]:
 
 
 def variance_of(moved: Sequence[float]) -> float:
-    """The squared standard error of a launch's number by the influences of its blocks."""
+    """Returns the squared standard error of a launch's figure, from the influences of its blocks."""
     return math.fsum(influence * influence for influence in moved) / (len(moved) * (len(moved) - 1))
 
 
 def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
-    """The influences of the pairs of blocks on the difference of two sides, for each pair of launches.
+    """Returns the influences of pairs of blocks on the difference of two sides, one tuple for each pair of launches.
 
-    A disturbance of both blocks of a pair cancels out. Where launches have different numbers of blocks, each block
-    counts for its own side.
+    A disturbance of both blocks of a pair cancels out. If two launches have different numbers of blocks, the blocks are
+    not paired: each block influences its own side.
     """
     return tuple(map(_paired, new, base))
 
@@ -78,18 +77,18 @@ def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...
     if min(len(new), len(base)) < MIN_BLOCKS:
         return ()
     every = len(new) + len(base)
-    # So that the variance of all is the sum of both sides'.
+    # Scaled so that ``variance_of`` all of them is the sum of both sides' variances.
     return tuple(
         moved * math.sqrt(every * (every - 1) / (len(side) * (len(side) - 1))) for side in (new, base) for moved in side
     )
 
 
 def expected(within: Sequence[Sequence[float]], own: float) -> Expected | None:
-    """The scatter that launches are expected to have, from the blocks inside them.
+    """Returns the scatter that launches are expected to have, from the blocks inside them; None if no launch has two.
 
     Args:
-        within: for each launch the influences of its blocks; a launch with fewer than two tells nothing.
-        own: standard deviation that a launch adds of its own.
+        within: for each launch the influences of its blocks; launches with fewer than two blocks are ignored.
+        own: standard deviation by which launches differ beyond the scatter of their blocks.
 
     Returns:
         The expectation; None if no launch has two blocks.

@@ -1,4 +1,4 @@
-"""Where the launches of a run lie: their mean, or a mean that a disturbed launch hardly moves."""
+"""The center of a run's launches: the mean, or a robust mean that a disturbed launch hardly moves."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from dataclasses import dataclass, replace
 from pytest_ddpperf.stats.blocks import Expected
 
 CAP = 1.2
-"""In standard deviations: how far from the center a sample of a robust mean counts at most.
+"""Distance from the center, in standard deviations, at which a robust mean caps a sample.
 
-At 1.2 the mean of normal samples is known 7 % less well than it could be (in variance); a lower one would cost more,
-and a higher one lets disturbed launches count for more.
+At 1.2 the mean of normal samples has 7 % more variance than necessary; a lower cap would cost more, and a higher one
+would give disturbed launches more weight.
 """
 
 DENIED = 2.0
-"""Times the expected variance, from which on what launches show counts against the expectation itself.
+"""Ratio of the variance that launches show to the expected variance, above which the expectation loses weight.
 
-Of two launches that scatter as expected, one pair in six shows so much.
+Of launches that scatter as expected, one pair in six exceeds this ratio.
 """
 
-_INSIDE = math.erf(CAP / math.sqrt(2))  # of normal samples, how many lie within the cap
-CAPPED_VARIANCE = (  # of standard normal samples
+_INSIDE = math.erf(CAP / math.sqrt(2))  # share of normal samples within the cap
+CAPPED_VARIANCE = (  # of capped standard normal samples
     _INSIDE + CAP**2 * (1 - _INSIDE) - 2 * CAP * math.exp(-(CAP**2) / 2) / math.sqrt(2 * math.pi)
 )
-_ITERATIONS = 50  # far more than it takes
+_ITERATIONS = 50  # far more than convergence takes
 
 
 @dataclass(frozen=True, slots=True)
 class Center:
-    """Where one side lies."""
+    """The mean of one side's samples, with its error."""
 
     n: int  # launches
     mean: float
-    variance: float | None  # the squared standard error; None for a single sample of which nothing is expected
+    variance: float | None  # the squared standard error; None for a single sample without an expected scatter
     df: float  # degrees of freedom of the variance
-    assumed: float = 0.0  # how many of these come from what is expected of launches, not from the launches themselves
+    assumed: float = 0.0  # how many of these degrees come from the expected scatter, not from the launches themselves
 
 
 def center_of(samples: Sequence[float], *, robust: bool = False) -> Center:
-    """The mean of samples; a robust one is Huber's M-estimate, which outliers at either end hardly move.
+    """Returns the mean of samples; a robust one is Huber's M-estimate, which outliers at either end hardly move.
 
     Raises:
         ValueError: there are no samples.
@@ -54,11 +54,11 @@ def center_of(samples: Sequence[float], *, robust: bool = False) -> Center:
 
 
 def moderated(side: Center, expected: Expected | None) -> Center:
-    """The same center with an error of two parts: the launches' scatter and the expected one, by degrees of freedom.
+    """Returns the center with an error from the launches' scatter and the expected one, by their degrees of freedom.
 
-    Few launches hardly know their own scatter: two have one degree of freedom. The expectation makes up for it, and the
-    more launches there are, the less it counts (Smyth 2004). It also counts for less if launches lie apart by far more
-    than expected: then they add more of their own than is known.
+    Few launches hardly know their own scatter: two have one degree of freedom. The expectation fills this gap, and the
+    more launches there are, the less weight it has (Smyth 2004). The expectation also has less weight if launches lie
+    apart by far more than expected.
     """
     if expected is None or expected.df <= 0:
         return side
@@ -72,7 +72,7 @@ def moderated(side: Center, expected: Expected | None) -> Center:
 
 
 def _mean(samples: Sequence[float]) -> Center:
-    """The mean with Student's error; computed from the first sample, so that equal ones have exactly their value."""
+    """Returns the mean with Student's error; sums start at the first sample, so that equal samples keep their value."""
     n, first = len(samples), samples[0]
     mean = first + math.fsum([sample - first for sample in samples]) / n
     squares = math.fsum([(sample - mean) * (sample - mean) for sample in samples])
@@ -80,15 +80,15 @@ def _mean(samples: Sequence[float]) -> Center:
 
 
 def _capped(ordered: Sequence[float]) -> Center:
-    """Huber's M-estimate with his scale ("Proposal 2", 1964): what lies beyond ``CAP`` scales counts as if at it.
+    """Returns Huber's M-estimate with his scale ("Proposal 2", 1964), which caps samples beyond ``CAP`` scales.
 
-    Its error is Huber's (1981, section 7.6), with as many degrees of freedom as samples lie within the cap, less one:
-    of normal samples, intervals then miss by up to a quarter more often than they should, of disturbed ones less.
-    Where no sample is beyond the cap, it is the mean with Student's interval; so it is where most samples are the same,
-    which leaves no scale.
+    The error is Huber's (1981, section 7.6); its degrees of freedom are the number of samples within the cap, less one.
+    Intervals then miss the true value up to a quarter more often than they should for normal samples, and less often
+    for disturbed ones. If no sample is beyond the cap, or most samples are equal and leave no scale, the result is the
+    mean with Student's interval.
     """
     n = len(ordered)
-    middle = ordered[n // 2]  # numbers close to 0 lose no digits to it
+    middle = ordered[n // 2]  # subtracted, because large numbers cost digits
     found = _huber([sample - middle for sample in ordered])
     if found is None:
         return _mean(ordered)
@@ -100,10 +100,10 @@ def _capped(ordered: Sequence[float]) -> Center:
 
 
 def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
-    """The center, how far from it samples count, and how many lie within that; None if there is no scale.
+    """Returns the center, the distance at which samples are capped, and how many lie within; None without a scale.
 
-    Which samples are capped decides the rest in closed form, so a guess of them that comes out as it went in is the
-    solution, of which there is only one. Where it does not, a step of plain iteration gives the next guess.
+    The set of capped samples decides the rest in closed form. If a guess of this set leads to the same set again, it
+    is the only solution. Otherwise a step of plain iteration gives the next guess.
     """
     n = len(ordered)
     mean = math.fsum(ordered) / n
@@ -122,7 +122,7 @@ def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
 
 
 def _reach(deviations: Sequence[float]) -> float:
-    """Returns what the scale of capped deviations says."""
+    """Returns the distance at which samples with these capped deviations are capped: ``CAP`` scales."""
     squares = math.fsum([deviation * deviation for deviation in deviations])
     return CAP * math.sqrt(squares / (len(deviations) - 1) / CAPPED_VARIANCE)
 
@@ -132,9 +132,9 @@ def _beyond(ordered: Sequence[float], mean: float, reach: float) -> tuple[int, i
 
 
 def _solved(inside: Sequence[float], below: int, above: int) -> tuple[float, float] | None:
-    """Center and reach, if these samples lie inside and so many below and above count as if at the end of the reach.
+    """Solves for center and reach, if these samples lie inside and ``below`` and ``above`` others are capped.
 
-    The capped deviations add up to 0, and their squares to what normal samples with this scale would have.
+    The capped deviations add up to 0, their squares to the sum of normal samples with this scale; None if impossible.
     """
     if not inside:
         return None

@@ -1,4 +1,4 @@
-"""Where a value lies, and where the change between two runs lies: t intervals over launches."""
+"""t intervals over launches: around a value, and around the change between two runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pytest_ddpperf.stats.blocks import Expected
 from pytest_ddpperf.stats.centers import Center, center_of, moderated
 
 CONFIDENCE = 0.95
-LARGEST_LOG = 700.0  # exp() of it is still a finite float: JSON knows no infinity
+LARGEST_LOG = 700.0  # exp(700) is still a finite float: JSON has no infinity
 
-ANY = (-math.inf, math.inf)  # the bounds of what may be any number
-FEW = 3  # launches: fewer do not tell their own scatter
-WIDEST = 3.0  # an interval of a value that holds more than this factor says nothing
+ANY = (-math.inf, math.inf)  # the bounds of a value that may be any number
+FEW = 3  # launches that an interval needs if no scatter is expected
+WIDEST = 3.0  # a value has no interval if its ends differ by more than this factor
 
 
 class _Errors(NamedTuple):
@@ -25,30 +25,30 @@ class _Errors(NamedTuple):
 
     new: float
     base: float
-    freedom: tuple[float, float]  # degrees of freedom of either
-    assumed: float = 0.0  # how many of the new side's come from what is expected of launches
+    freedom: tuple[float, float]  # degrees of freedom of ``new`` and of ``base``
+    assumed: float = 0.0  # how many degrees of ``new`` come from the expected scatter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """The change from a baseline to a new run, and how well it is known.
 
-    Ratios are analysed as differences of logarithms, where a doubling and a halving are equally far. ``shift``,
-    ``standard_error`` and the variances are on that scale of analysis; ``estimate`` and ``interval`` are not.
+    Ratios are analysed as differences of logarithms, so that a doubling and a halving are equally large. ``shift``,
+    ``standard_error`` and the variances are on this scale of analysis; ``estimate`` and ``interval`` are not.
 
     Attributes:
         estimate: relative change for ratios (0.132 is +13.2 %), absolute change for differences.
-        interval: where ``estimate`` lies; None if no scatter could be measured.
+        interval: confidence interval of ``estimate``; None if no scatter could be measured.
         logarithmic: whether the scale of analysis is logarithmic.
         shift: new minus base on the scale of analysis.
-        standard_error: of ``shift``; None if no side has two launches, so that the scatter is unknown.
-        df: degrees of freedom of ``standard_error``; infinite where none of it is estimated.
+        standard_error: of ``shift``; None if both sides have a single launch, so that the scatter is unknown.
+        df: degrees of freedom of ``standard_error``; infinite if the error is 0.
         launches: how many launches the new side has.
         sampling_variance: the part of the squared standard error that more launches of the new side would shrink.
-        fixed_variance: the part that they would not: the baseline's own error.
+        fixed_variance: the rest of the squared standard error: the baseline's own error.
         paired_rounds: whether both sides were measured in the same rounds.
         freedom: degrees of freedom of the new side's error and of the base's.
-        assumed: how many of the new side's come from what is expected of launches.
+        assumed: how many degrees of freedom of the new side come from the expected scatter of launches.
     """
 
     estimate: float
@@ -73,20 +73,20 @@ def center(
     robust: bool = False,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, Interval | None]:
-    """The value over launches and the t interval around it, in the samples' unit.
+    """Returns the value over launches and the t interval around it, in the samples' unit.
 
-    Geometric (mean and interval of the logarithms) for ratios of positive samples, arithmetic otherwise.
+    Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise.
 
     Args:
         samples: one number for each launch.
         scale: how the metric is compared.
-        expected: what launches are expected to scatter by; None to go by the samples alone.
+        expected: the expected scatter of launches; None to use the samples' scatter alone.
         robust: whether outliers hardly move the value; see ``center_of``.
         confidence: of the interval.
 
     Returns:
-        The value, and its interval: None for fewer than three samples that differ and of which nothing is expected, and
-        for one that contains more than a factor of three.
+        The value and its interval. The interval is None for a single sample or two that differ, if no scatter is
+        expected, and if its ends differ by more than a factor of three.
 
     Raises:
         ValueError: there are no samples.
@@ -112,21 +112,21 @@ def center(
 def change(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None
 ) -> Change | None:
-    """The change from ``base`` to ``new``, whose launches share no rounds: a t interval over launches.
+    """Returns the change from ``base`` to ``new``, whose launches share no rounds, with a t interval over launches.
 
-    It has the freedom of the smaller side (Hsu 1938): Welch's approximation gives more than a few launches bear out,
-    when the scatter is looked at after each of them. A side with a single launch borrows the other side's scatter.
-    Ratios with samples that are not positive have no logarithm: they are compared by the difference of means, relative
-    to the base's, with the base's error carried over to first order.
+    The interval has the degrees of freedom of the smaller side (Hsu 1938): Welch's approximation claims more than a few
+    launches support, if their scatter is examined after each of them. A side with a single launch borrows the other
+    side's scatter. Ratios with samples that are not positive have no logarithm: their change is the difference of means
+    as a fraction of the base's mean, and the base's error is propagated to first order.
 
     Args:
         new: one number for each new launch.
         base: one number for each launch of the baseline.
         scale: ``ratio`` or ``difference``.
-        expected: as of ``center``, of either side.
+        expected: the expected scatter of launches of either side, as in ``center``.
 
     Returns:
-        The change, or None if there is none to speak of: a ratio to zero, or samples that are not finite.
+        The change; None for a ratio to zero, and for samples that are not finite.
 
     Raises:
         ValueError: a side has no samples.
@@ -150,23 +150,23 @@ def change(
 def paired(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None, robust: bool = False
 ) -> Change | None:
-    """The change from ``base`` to ``new``, measured in the same rounds: Student's interval over their differences.
+    """Returns the change from ``base`` to ``new`` in the same rounds, with Student's interval over the differences.
 
-    What disturbs a whole round disturbs both sides of it and cancels out (Student 1908). More rounds shrink all of the
-    error. Ratios as of ``change``; one without a logarithm is a difference relative to the base's mean.
+    A disturbance of a whole round affects both sides and cancels out (Student 1908). More rounds shrink the whole
+    error. Ratios are as in ``change``; a ratio without a logarithm is a difference relative to the base's mean.
 
     Args:
         new: one number for each round.
-        base: the other side's, of the same rounds in the same order.
+        base: one number of the other side for each round, in the same order.
         scale: ``ratio`` or ``difference``.
-        expected: what the differences are expected to scatter by; None to go by the rounds alone.
-        robust: as of ``center``, of the differences.
+        expected: the expected scatter of the differences; None to use the rounds' scatter alone.
+        robust: as in ``center``, for the differences.
 
     Returns:
-        The change, or None as of ``change``.
+        The change, or None as in ``change``.
 
     Raises:
-        ValueError: a side has no samples, or not as many as the other one.
+        ValueError: a side has no samples, or the sides have different numbers of samples.
     """
     if not all(map(math.isfinite, (*new, *base))):
         return None
@@ -184,10 +184,10 @@ def paired(
 
 
 def with_launches(change: Change, launches: int) -> Change:
-    """Returns what would be known of a change, had the new side so many launches, and they the same scatter.
+    """Returns the change as it would be known if the new side had ``launches`` launches with the same scatter.
 
-    The evidence of the launches on their scatter grows with their number, and the expectation does not. The estimate
-    and its interval stay what they are.
+    The launches' degrees of freedom grow with their number, those of the expected scatter do not. The estimate and its
+    interval stay the same.
     """
     if change.standard_error is None:
         return change
@@ -206,7 +206,7 @@ def with_launches(change: Change, launches: int) -> Change:
 
 
 def possible(interval: Interval | None, least: float, most: float) -> Interval | None:
-    """The part of an interval that lies between the ends of what is possible; None if it says no more than these."""
+    """Clips an interval to the possible values from ``least`` to ``most``; None if it then says no more than these."""
     if interval is None:
         return None
     low, high = max(interval.low, least), min(interval.high, most)
@@ -214,7 +214,7 @@ def possible(interval: Interval | None, least: float, most: float) -> Interval |
 
 
 def half_width(change: Change, alpha: float) -> float | None:
-    """How far the two-sided ``1 - alpha`` interval reaches to either side of ``shift``; None if that is unknown."""
+    """Returns half the width of the two-sided ``1 - alpha`` interval around ``shift``; None if it is unknown."""
     if change.standard_error is None:
         return None
     if change.standard_error == 0:
@@ -223,7 +223,7 @@ def half_width(change: Change, alpha: float) -> float | None:
 
 
 def interval_at(change: Change, alpha: float) -> Interval | None:
-    """Where a change lies, missed with probability ``alpha`` by a single look; None if the scatter is unknown."""
+    """Returns the interval that misses the true change with probability ``alpha``; None if the scatter is unknown."""
     half = half_width(change, alpha)
     if half is None:
         return None
@@ -235,22 +235,22 @@ def interval_at(change: Change, alpha: float) -> Interval | None:
 
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, df: float) -> float:
-    """The ``p`` quantile of Student's t distribution; of the normal distribution for infinite ``df``."""
-    # scipy.stats has the same, but takes most of a second to import.
+    """Returns the ``p`` quantile of Student's t distribution; of the normal distribution for infinite ``df``."""
+    # scipy.stats offers this, too, but takes most of a second to import.
     from scipy.special import ndtri, stdtrit
 
     return float(ndtri(p)) if math.isinf(df) else float(stdtrit(df, p))
 
 
 def from_log(shift: float) -> float:
-    """The relative change that a difference of logarithms stands for; always finite."""
+    """Converts a difference of logarithms to a relative change, which is always finite."""
     return math.expm1(min(shift, LARGEST_LOG))
 
 
 def _assemble(
     shift: float, errors: _Errors | None, launches: int, *, logarithmic: bool, paired_rounds: bool = False
 ) -> Change | None:
-    """A change from its shift and the errors of both means."""
+    """Builds a change from its shift and the errors of both means; None if a number is not finite."""
     variance = 0.0 if errors is None else errors.new + errors.base
     if not math.isfinite(shift) or not math.isfinite(variance):
         return None
@@ -273,7 +273,7 @@ def _assemble(
 
 
 def _errors(new: Center, base: Center) -> _Errors | None:
-    """The errors of both means; a single launch borrows the other side's scatter, two single ones know of none."""
+    """Returns the errors of both means; a single launch borrows the other side's scatter, None if both are single."""
     if new.variance is not None and base.variance is not None:
         return _Errors(new.variance, base.variance, (new.df, base.df), new.assumed)
     if base.variance is not None:
@@ -284,8 +284,8 @@ def _errors(new: Center, base: Center) -> _Errors | None:
 
 
 def _relative_to(new: Center, base: Center) -> tuple[Center, Center]:
-    """Both sides as fractions of the base's mean, whose own error counts by how much it moves the quotient."""
-    size = abs(base.mean) or 1.0  # 0 only where both sides are nothing but zeros
+    """Divides both sides by the base's mean, whose own error counts as far as it moves the quotient."""
+    size = abs(base.mean) or 1.0  # 0 only if both sides are nothing but zeros
     leverage = abs(new.mean) / size
     return (
         replace(new, mean=new.mean / size, variance=None if new.variance is None else new.variance / size / size),

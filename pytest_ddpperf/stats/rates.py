@@ -1,4 +1,4 @@
-"""How often something happened among comparisons that share their launches."""
+"""Rates of an event among comparisons that share their launches."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A share of comparisons."""
+    """The share of comparisons in which something happened."""
 
     found: int  # comparisons in which it happened
     of: int  # comparisons
-    independent: int  # comparisons without a common launch that the data allow at most
+    independent: int  # how many comparisons without a common launch the data allow
 
     @property
     def value(self) -> float:
@@ -24,7 +24,7 @@ class Rate:
 
     @property
     def interval(self) -> Interval:
-        """Returns where the true rate lies: resampled comparisons share launches, so only independent ones count."""
+        """The interval of the true rate; only independent comparisons count, because resampled ones share launches."""
         return clopper_pearson(self.value * self.effective, self.effective)
 
     @property
@@ -34,10 +34,10 @@ class Rate:
 
 
 def clopper_pearson(found: float, of: float) -> Interval:
-    """The exact binomial interval (Clopper and Pearson 1934), by the quantiles of the beta distribution.
+    """Returns the exact binomial interval (Clopper and Pearson 1934), by the quantiles of the beta distribution.
 
     Args:
-        found: successes; a fraction of one is allowed, for a rate applied to an effective sample size.
+        found: successes; may be a fraction, if a rate is applied to an effective sample size.
         of: trials.
     """
     from scipy.special import betaincinv

@@ -10,25 +10,25 @@ from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.stats.intervals import center
 
-MIN_TESTS = 3  # fewer know next to nothing of their scatter
+MIN_TESTS = 3  # fewer tests hardly show their scatter
 NOTABLE = 0.01
-"""The whole interval has to lie beyond it for a suite to be called slower.
+"""A suite is called slower only if the whole interval of its change lies above this bound.
 
-Tests of one suite share the machine, and the places of both checkouts on it. What that does to one side of all of them
-is in no scatter. In 24 runs of 14 or 15 tests against their own commit the common change lay between -4.6 % and +0.7 %;
-none is called slower.
+Tests of one suite share the machine and the folders of both checkouts. If these slow one side of all tests, no
+scatter shows it. In 24 runs of 14 or 15 tests against their own commit the common change lay between -4.6 % and
++0.7 %; none is called slower.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonChange:
-    """Where the relative change that tests have in common lies.
+    """The relative change that tests have in common.
 
     Attributes:
-        tests: how many tests tell it.
+        tests: how many tests it is estimated from.
         change: relative: 0.031 is +3.1 %.
-        interval: where ``change`` lies.
-        slower: whether the suite as a whole takes longer for certain, by more than both sides may differ by.
+        interval: confidence interval of ``change``.
+        slower: whether the suite is slower for certain, by more than two sides with the same code may differ.
     """
 
     tests: int
@@ -38,7 +38,7 @@ class CommonChange:
 
 
 def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
-    """The change of the step time that the tests measured side by side have in common."""
+    """Returns the change of the step time that tests measured side by side have in common; None if unknown."""
     paired: dict[str, list[float]] = {}
     for result in results:
         for one in result.comparisons:
@@ -48,16 +48,16 @@ def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
 
 
 def common_change(tests: Sequence[Sequence[float]]) -> CommonChange | None:
-    """The common change of tests that were measured side by side: Huber's estimate over their logarithms.
+    """Returns the change that tests measured side by side have in common: Huber's estimate over their logarithms.
 
-    A test is one figure, the mean of its variants, for these share their rounds. The interval is Student's over the
-    tests, so it holds what each of them scatters by and what the change is to each of them.
+    Each test counts once, as the mean of its variants, because these share their rounds. The interval is Student's over
+    the tests, so it includes both the scatter of each test and the differences between tests.
 
     Args:
         tests: for each test the relative change of each of its variants, above -1.
 
     Returns:
-        The change; None for fewer than ``MIN_TESTS`` tests, and if they tell nothing.
+        The change; None for fewer than ``MIN_TESTS`` tests, and if their scatter is unknown.
     """
     if len(tests) < MIN_TESTS:
         return None

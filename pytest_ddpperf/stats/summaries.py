@@ -9,19 +9,19 @@ from itertools import accumulate, pairwise
 
 from pytest_ddpperf.records.long_steps import LongSteps
 
-LONG = 2.0  # times the median step of its launch: a longer step is a long one
-REGULAR = 0.75  # the share of the distances between long steps that has to be the same for them to have a period
+LONG = 2.0  # a step is long if it takes more than this many times the median step of its launch
+REGULAR = 0.75  # share of the distances between long steps that has to be equal for a period
 LEAST = 1 / 3
-"""The share of a launch's steps that its CPU time is made of: the blocks of them that took least.
+"""The share of a launch's steps from which its CPU time is taken: its blocks with the least CPU time.
 
-A rank that loses its core finds cold caches when it goes on, and pays for these in CPU time. Beside a busy process the
-rest of the blocks hide the code's own work.
+A rank that loses its core finds cold caches when it goes on, which costs CPU time. Next to a busy process the other
+blocks hide the code's own work.
 """
-OUTLYING_INCREASES = 2  # so many increases are left out at either end
+OUTLYING_INCREASES = 2  # dropped at either end
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The ``q`` quantile of ``values``, interpolated linearly between its neighbours.
+    """Returns the ``q`` quantile of ``values``, interpolated linearly between its neighbours.
 
     Definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996): numpy's and R's default.
 
@@ -44,16 +44,15 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 def median_step(step_times: Sequence[float]) -> float:
-    """The median of steps: what a step takes that nothing holds up."""
+    """Returns the median of steps: the time of a step that nothing holds up."""
     return quantile(step_times, 0.5)
 
 
 def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
-    """The long steps of launches, from the seconds of each launch's steps in order.
+    """Finds the long steps of launches, from the seconds of each launch's steps in order.
 
-    A step is long if it takes more than ``LONG`` times as long as the median step of its launch, and at least half as
-    long as the mean second of such steps is in: of pauses of the code and short ones of the machine only those count
-    that take the time.
+    A step is long if it takes more than ``LONG`` times the median step of its launch, and at least half of the mean of
+    such steps, weighted by their seconds: short pauses of the machine do not count next to long pauses of the code.
     """
     usual = [median_step(times) for times in launches]
     found = [
@@ -77,9 +76,9 @@ def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
 
 
 def _period(distances: Counter[int]) -> int | None:
-    """The distance that nearly all long steps have from the one before; None of fewer than two distances.
+    """Returns the number of steps between most successive long steps; None if it is not regular.
 
-    Long steps in a row are one disturbance, and no period.
+    Adjacent long steps are one disturbance, not a period.
     """
     if distances.total() < 2:  # noqa: PLR2004
         return None
@@ -88,14 +87,14 @@ def _period(distances: Counter[int]) -> int | None:
 
 
 def least(blocks: Sequence[float], sizes: Sequence[int]) -> float:
-    """The mean of a step of the blocks that took least, which have the share ``LEAST`` of all steps.
+    """Returns the mean step of the blocks that took least, which hold the share ``LEAST`` of all steps.
 
     Args:
-        blocks: what a step of each block took, in any unit.
-        sizes: the steps of each block.
+        blocks: the cost of one step in each block, in any unit.
+        sizes: the number of steps in each block.
 
     Raises:
-        ValueError: there are no blocks, or not as many sizes.
+        ValueError: there are no blocks, or the numbers of blocks and sizes differ.
     """
     if not blocks:
         raise ValueError("the least blocks need at least one block")
@@ -108,7 +107,7 @@ def least(blocks: Sequence[float], sizes: Sequence[int]) -> float:
 
 
 def step_summary(step_times: Sequence[float]) -> dict[str, float]:
-    """The shape of a launch's step times, in seconds: ``min``, ``p25``, ``p50``, ``p75``, ``p90``, ``max``, ``mean``.
+    """Returns a launch's step times in seconds: ``min``, ``p25``, ``p50``, ``p75``, ``p90``, ``max``, ``mean``.
 
     Raises:
         ValueError: there are no steps.
@@ -121,16 +120,16 @@ def step_summary(step_times: Sequence[float]) -> dict[str, float]:
 
 
 def growth_per_step(readings: Sequence[float]) -> float:
-    """The slope of a robust line through readings, one a step: what each step adds for good, in the readings' unit.
+    """Returns the robust slope of readings, one per step: how much each step adds for good, in the readings' unit.
 
-    What a step leaves behind never goes away again, so a reading counts only as far as no later one lies below it:
-    buffers that are there after some steps and not after others drop out. Of the increases that remain, the two largest
-    and the two smallest are left out, and the rest is averaged: a table that doubled, a cache that filled up in a step
-    or two is no growth; what every third step leaves behind is, given ten of them.
+    Lasting growth never goes away again, so a reading counts only up to the lowest later reading: buffers that exist
+    after some steps but not after others drop out. The two largest and the two smallest of the remaining increases are
+    dropped, and the others averaged: a table that doubled or a cache that filled up in a step or two is no growth; an
+    addition by every third step is growth, given ten of them.
 
-    A line by least squares has neither property, one by the median of pairwise slopes (Theil 1950; Sen 1968) not the
-    second. In 5800 stretches of ten steps that leak nothing, of 18 strategies and settings, they showed up to 152 KiB
-    and 129 KiB a step; this one 17 KiB at most.
+    A least-squares line has neither property, the median of pairwise slopes (Theil 1950; Sen 1968) lacks the second.
+    In 5800 stretches of ten steps without a leak, of 18 strategies and settings, they showed up to 152 KiB and 129 KiB
+    a step; this slope showed 17 KiB at most.
 
     Raises:
         ValueError: there are fewer than two readings.

@@ -16,11 +16,13 @@ from pytest_ddpperf.baselines.fingerprint import (
     kernel_differences,
     recorded_differences,
     simulated_environment,
+    training_differences,
 )
 from pytest_ddpperf.instruments.gpu_facts import GpuFacts
 from pytest_ddpperf.instruments.host import MachineFacts
 from pytest_ddpperf.launch.context import Gpus, Placement, TorchMachine
 from pytest_ddpperf.records.measurement import Environment
+from tests.factories import make_baseline_record
 
 MACHINE = MachineFacts(
     cpu_model="AMD EPYC", cores=2, machine="virtual", host="runner-1", kernel="Linux 6.1", python="3.11.7"
@@ -201,3 +203,22 @@ def test_counts_depend_on_no_machine_and_kernels_on_the_gpu(make_environment: Ma
     cpu = make_environment(cuda="13.0")  # torch was built for it, and there is no GPU
     assert kernel_differences(make_environment(cpu_model="Intel"), cpu) == ()
     assert kernel_differences(cpu, gpu) == ()  # that the device is another one says enough
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told", "counted"),
+    [
+        ("NCCL_ALGO=Ring", "NCCL_ALGO=Tree", ("env NCCL_ALGO Ring -> Tree",), ()),
+        ("A=1 NCCL_ALGO=Ring", "A=2 NCCL_ALGO=Tree", ("env A 1 -> 2", "env NCCL_ALGO Ring -> Tree"), ("env A 1 -> 2",)),
+        ("", "OMP_NUM_THREADS=2", ("env OMP_NUM_THREADS none -> 2",), ()),
+        ("A=x y B=1", "A=x z B=1", ("env A x y -> x z",), ("env A x y -> x z",)),
+        ("A=1", "", ("env A 1 -> none",), ("env A 1 -> none",)),
+    ],
+)
+def test_a_variable_that_changes_no_count_keeps_counts_comparable(
+    then: str, now: str, told: tuple[str, ...], counted: tuple[str, ...]
+) -> None:
+    before, after = ({"env": text} if text else {} for text in (then, now))
+    record = make_baseline_record(strategy="ddp", recipe=before)
+    assert training_differences(record, "ddp", after) == told
+    assert training_differences(record, "ddp", after, counted=True) == counted

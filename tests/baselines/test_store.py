@@ -327,7 +327,7 @@ def test_where_nothing_can_be_locked_nothing_is_saved(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(BaselineError, match=r"cannot be saved in .*: neither it nor the folder for temporary files"):
+    with pytest.raises(BaselineError, match=r"cannot be saved in .*: neither this folder nor the folder for temporary"):
         store.save(TEST, [make_record()])
     assert contents(store.folder) == []
 

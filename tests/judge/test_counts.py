@@ -11,8 +11,9 @@ from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext, decide_count
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.copies import Alike
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict

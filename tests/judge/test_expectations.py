@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
-from pytest_ddpperf.records.counts import COLLECTIVES, merged
+from pytest_ddpperf.records.counts import COLLECTIVES
+from pytest_ddpperf.records.ranks import merged
 from tests.factories import make_counts
 
 
@@ -21,7 +22,7 @@ from tests.factories import make_counts
         (
             None,
             {"calls": {"all_reduce": 1}},
-            "there is no count calls that several numbers are expected of: calls are collectives={'all_reduce': 1}",
+            "there is no count calls of several numbers; expect calls as collectives={'all_reduce': 1}",
         ),
         (None, {"flops": None}, "flops is expected to be None, which is no number"),
         (None, {"flops": True}, "flops is expected to be True, which is no number"),

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
-from pytest_ddpperf.records.counts import Counts, merged, steps_to_tell
+from pytest_ddpperf.records.counts import Counts, steps_to_tell
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.rhythm import rhythm_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note

@@ -14,13 +14,11 @@ from pytest_ddpperf.launch.launcher import Launcher
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pytest_ddpperf.launch.launchers import Launchers
-
 
 @pytest.fixture(scope="session")
-def shared_launcher(launchers: Launchers) -> Iterator[Launcher]:
-    with Launcher(like=launchers[0]) as launcher:  # a copy, which spares the import of torch
-        launcher.machine()
+def shared_launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        launcher.machine()  # so that no test pays for the import of torch
         yield launcher
 
 

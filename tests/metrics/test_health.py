@@ -155,7 +155,7 @@ def unread(*reasons: str) -> Measurement:
 def test_gpus_of_ranks_that_the_driver_does_not_tell_are_named() -> None:
     facts = {"seen": 1, "launches": 1}
     assert findings_of(unread("a: GPU is lost")) == (Finding("unread_gpus", {"reasons": ("a: GPU is lost",), **facts}),)
-    unknown = ("torch does not tell which GPUs of NVIDIA's they are",)
+    unknown = ("torch does not say which NVIDIA GPUs they are",)
     assert findings_of(unread()) == (Finding("unread_gpus", {"reasons": unknown, **facts}),)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddpperf.records.counts import merged
+from pytest_ddpperf.records.ranks import merged
 from tests.factories import make_counts
 
 MIB = 2.0**20

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.ranks import merged
+from pytest_ddpperf.records.setup import RECORDED_LINES
 from pytest_ddpperf.records.sites import CallSite, of_lines
 from pytest_ddpperf.reports.count_changes import difference_text, ungated_counts
 
@@ -269,6 +271,53 @@ def test_a_line_that_does_less_is_named_where_it_is_now() -> None:
     other = replace(site(61, "f"), part="item")
     now = replace(now, sites={**now.sites, "synchronisations": (other,)})
     assert places(then, now) == "1 gone from train.py:61 in f"
+
+
+def test_a_rank_that_does_more_has_its_line_if_another_one_does_most() -> None:
+    """Rank 0 does the most, now and then; ranks 1 and 2 do more than before."""
+    usual, new = site(41, value=2.0), site(52, "log")
+    then = merged([reduced(site(30, value=9.0)), reduced(usual), reduced(usual)])
+    now = merged([reduced(site(30, value=9.0)), reduced(usual, new), reduced(usual, new)])
+    assert now.sites_by_rank == {"collective_calls": {"1 2": (usual, new)}}
+    assert difference_text("collective_calls", then, now) == [
+        "rank 1 2 -> 3 calls per step (+1): the new one at train.py:52 in log",
+        "rank 2 2 -> 3 calls per step (+1): the new one at train.py:52 in log",
+    ]
+    old = replace(then, sites_by_rank={})
+    assert difference_text("collective_calls", old, now)[0] == "rank 1 2 -> 3 calls per step (+1)"
+
+
+def test_recorded_operators_have_their_own_lines_the_most_first_unless_these_do_not_change() -> None:
+    metric, part = "recorded_operators", "all_reduce"
+
+    def recorded(total: float, *lines: CallSite) -> Counts:
+        sites = {metric: (site(41, value=total),), RECORDED_LINES: lines}
+        return replace(counts({metric: {part: total}}), sites=sites)
+
+    then = recorded(9.0, site(7, "attend", 3.0), site(9, value=6.0))
+    now = recorded(20.0, site(5, "scores", 2.0), site(6, "weights", 12.0), site(9, value=6.0))
+    assert difference_text(metric, then, now) == [
+        (
+            "all_reduce 9 -> 20 per step (+11): 12 new ones at train.py:6 in weights, 2 new ones at train.py:5 in "
+            "scores, 3 gone from train.py:7 in attend, a line of the reference"
+        )
+    ]
+    rarely = recorded(9.5, *then.sites[RECORDED_LINES])  # in steps that were not counted whole
+    assert difference_text(metric, then, rarely) == ["all_reduce 18 -> 19 in 2 steps (+1): all at train.py:41 in step"]
+
+
+def test_new_operators_have_a_line_of_forward_if_there_is_one() -> None:
+    then, new = (
+        counts({"operators": {"all_reduce": 1.0}}),
+        [site(56, value=24.0, backward=True), site(20, "attend", 6.0)],
+    )
+    now = counts({"operators": {"all_reduce": 31.0}})
+    then, now = (
+        replace(each, sites={"operators": (site(3), *more)}) for each, more in ((then, ()), (now, new))
+    )  # fmt: skip
+    assert difference_text("operators", then, now) == [
+        "all_reduce 1 -> 31 per step (+30): 6 new ones at train.py:20 in attend, and 1 more"
+    ]
 
 
 def test_work_that_is_rare_is_told_in_as_many_steps_as_its_lines_need() -> None:

@@ -96,6 +96,16 @@ def test_what_new_benchmarks_are_compared_with_is_named(make_result: Make, timed
     assert headline([timed(Verdict.NEW)]) == "1 new"
 
 
+def test_what_makes_benchmarks_incompatible_is_named(make_result: Make) -> None:
+    def of(*facts: str, times: tuple[str, ...] = ()) -> Result:
+        stored = StoredBaseline(record=None, origin="", counted_differs=facts, differs=times)
+        return replace(make_result(verdict=Verdict.INCOMPATIBLE, baseline=None), reference=stored)
+
+    flag, torch = "env FLAG 1 -> 2", "torch 2.11 -> 2.13"
+    assert headline([of(flag, torch), of(flag)]) == f"2 incompatible ({flag})"
+    assert headline([of(flag), of(times=(torch,)), of()]) == f"3 incompatible (1 {flag}, 1 {torch})"
+
+
 def test_the_slowdown_that_no_benchmark_that_passed_has_is_told_if_it_is_known_of_all(timed: Make) -> None:
     ok = [timed(Verdict.OK, bound) for bound in (0.031, 0.092, -0.01)]
     assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (one-sided 95 % confidence for each)"]

@@ -107,6 +107,8 @@ def changed(data: Any, path: str, value: object) -> None:
         ("dirty", "no", "field dirty: expected `bool`, got `str`"),
         ("results/0/world_size", 0, "field results[0].world_size: expected `int` >= 1"),
         ("results/0/world_size", 2.5, "field results[0].world_size: expected `int`, got `float`"),
+        ("date", "2026-02-30T10:00:00+00:00", "field date: expected `str` matching regex "),
+        ("commit_date", "2026-02-28", "field commit_date: expected `str` matching regex "),
         ("results/0/verdict", "fine", "field results[0].verdict: invalid enum value 'fine'"),
         ("results/0/step_times/7/1", None, "field results[0].step_times[7][1]: expected `float`, got `null`"),
         ("results/0/step_times/7", 3, "field results[0].step_times[7]: expected `array`, got `int`"),

@@ -27,8 +27,9 @@ def site(part: str, line: int = 7, value: float = 1.0) -> CallSite:
 def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Counts:
     """Counts of a training that is set up with these."""
     sites = tuple(site(each) if isinstance(each, str) else each for each in parts)
-    every = {CALLS: 1.0, PEAK: 9 * MIB, STATE: MIB, **totals}
-    return Counts(totals=every, details=details or {}, unstable={}, sites={SETTINGS: sites} if sites else {})
+    every = {CALLS: 1.0, "optimizer_steps": 1.0, PEAK: 9 * MIB, STATE: MIB, **totals}
+    made_of = {CALLS: {"all_reduce": every[CALLS]}, "optimizer_steps": {"SGD": 1.0}, **(details or {})}
+    return Counts(totals=every, details=made_of, unstable={}, sites={SETTINGS: sites} if sites else {})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
             CALLS,
             counts(DDP, UNUSED, collective_calls=2.0),
             counts(DDP),
-            ["DistributedDataParallel has lost find_unused_parameters=True: made at train.py:7 in build"],
+            ["DistributedDataParallel has no find_unused_parameters=True any more: made at train.py:7 in build"],
         ),
         (
             PEAK,

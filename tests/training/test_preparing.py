@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
-from pytest_ddpperf.records.counts import merged
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training import preparing

@@ -23,9 +23,10 @@ from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.counts import COUNTS, Counts, merged
+from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.sites import changed_sites
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import Settings

@@ -1,1 +1,1 @@
-"""The history of results: an SQLite file, its trend, and where the trend changed."""
+"""The history of results: an SQLite file, its trend, and the changes of the trend."""

@@ -1,4 +1,4 @@
-"""Where a series changed: steps and creeps, each with its size, its place and the certainty of both."""
+"""The changes of a series: steps and creeps, each with its size, its place and the certainty of both."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from pytest_ddpperf.baselines.history.shifts import (
 )
 
 ALPHA = 0.005
-"""Probability, at most, of finding a change in a series that is nothing but normal noise."""
+"""Largest probability of finding a change in a series of nothing but normal noise."""
 
 MIN_POINTS = 2 * MIN_SIDE
-"""Length below which no change of a series can be told from noise."""
+"""A shorter series cannot show a change beyond noise."""
 
 CONFIDENCE = 0.95
 OUTLIER_DISTANCE = 4.0  # standard deviations from the median of the neighbours
 NEIGHBOURS = 3  # on either side
 PLACE_QUANTILE = 7.35
-"""Excess of the residual sum of squares, in variances, up to which a step may lie elsewhere, with 95 % confidence:
+"""Variances by which the residual sum of squares of another place of a step may exceed the least, with 95 % confidence:
 Hansen, "Sample splitting and threshold estimation" (2000), table I."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrendChange:
-    """A lasting change of a series; its places are numbers of points."""
+    """A lasting change of a series; its places are indices of points."""
 
     kind: ShiftKind  # a step between two neighbouring points, or a creep, linear over many
     before: int  # the last point of the old level
     after: int  # the first point of the new level
     size: float  # new level minus old
-    low: float  # of the 95 % interval of the size at this place
+    low: float  # lower end of the 95 % interval of the size at this place
     high: float
-    earliest: int  # with 95 % confidence a step lies after this point and not after latest; of a creep as before, after
+    earliest: int  # with 95 % confidence a step lies after this point and not after latest; of a creep: before, after
     latest: int
-    # By how much the best change of the other kind fits worse, as a difference of the criterion, which is twice a
-    # logarithm of likelihood: above 10 there is little doubt.
+    # How much worse the best change of the other kind fits, as a difference of the criterion, which is twice a log
+    # likelihood: above 10 there is little doubt.
     evidence: float | None  # None for counts, which have no noise
 
 
@@ -61,14 +61,14 @@ class Fit:
 
     levels: tuple[float, ...]  # the fitted value at each point
     changes: tuple[TrendChange, ...]
-    outliers: tuple[int, ...]  # numbers of points out of line with their neighbours; the fit pulls their values in
+    outliers: tuple[int, ...]  # indices of points far from their neighbours; the fit pulls their values in
 
 
 def change_points(values: Sequence[float], alpha: float = ALPHA) -> Fit:
-    """The changes of a series of independent values with noise of constant size.
+    """Finds the changes of a series of independent values with noise of constant size.
 
-    A step, a creep and some steps in a row compete to describe the series; ``criterion`` decides among them. The values
-    are logarithms where ratios are compared; ``alpha`` is the probability, at most, of finding a change where is none.
+    A step, a creep and several steps in a row compete to describe the series; ``criterion`` decides. The values are
+    logarithms if ratios are compared; ``alpha`` is the largest probability of finding a change in mere noise.
     """
     import numpy as np
 
@@ -83,13 +83,13 @@ def change_points(values: Sequence[float], alpha: float = ALPHA) -> Fit:
 
 
 def exact_change_points(values: Sequence[float]) -> Fit:
-    """The changes of a series without noise, such as a count: every difference is a step."""
+    """Finds the changes of a series without noise, such as a count: every difference is a step."""
     steps = [(Shift(i, i + 1), new - old) for i, (old, new) in enumerate(pairwise(values)) if new != old]
     return Fit(tuple(values), tuple(_change(shift, size, 0.0, shift, None) for shift, size in steps), ())
 
 
 def _change(shift: Shift, size: float, half: float, place: tuple[int, int], evidence: float | None) -> TrendChange:
-    """A change whose interval reaches by ``half`` to either side."""
+    """Builds a change whose interval reaches ``half`` to either side."""
     return TrendChange(
         kind=shift.kind,
         before=shift.before,
@@ -104,8 +104,8 @@ def _change(shift: Shift, size: float, half: float, place: tuple[int, int], evid
 
 
 def _clipped(values: Sequence[float]) -> tuple[list[float], tuple[int, ...]]:
-    """The values with outliers pulled in, and the outliers' numbers: the Hampel identifier (Davies and Gather 1993)."""
-    # A few changes of level hardly touch the differences of neighbours.
+    """Returns the values with outliers pulled in, and their indices: the Hampel identifier (Davies and Gather 1993)."""
+    # A few changes of level hardly move the median of these differences.
     differences = [abs(new - old) for old, new in pairwise(values)]
     reach = OUTLIER_DISTANCE * 1.4826 / math.sqrt(2) * median(differences) if differences else 0.0
     if reach == 0:
@@ -120,7 +120,7 @@ def _clipped(values: Sequence[float]) -> tuple[list[float], tuple[int, ...]]:
 
 
 def _described(data: PenalisedSeries, shifts: list[Shift]) -> list[TrendChange]:
-    """The shifts with their sizes, the places where they may lie, and how sure their kinds are."""
+    """Describes the shifts: their sizes, the places where they may lie, and the evidence for their kinds."""
     import numpy as np
 
     shapes = curves(shifts, data.n)

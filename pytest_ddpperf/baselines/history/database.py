@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 Column = Literal["test", "name", "metric", "branch", "world_size"]
-MANY = 5  # runs that tell what a metric can be
+MANY = 5  # number of runs that show the range of a metric
 _TABLES: dict[Column, str] = {
     "test": "result",
     "name": "result",
@@ -38,11 +38,11 @@ _TABLES: dict[Column, str] = {
     "branch": "run",
     "world_size": "result",
 }
-# Columns that are fields of a Benchmark as they are.
+# Columns that are also fields of a Benchmark.
 _SAME_NAME = ("test", "name", "strategy", "mode", "recipe", "world_size", "metric", "unit", "better", "scale")
 
 
-# Of what a query gives; all else is text. SQLite takes any value into any column.
+# Types of a query's columns; all others are text. SQLite takes any value into any column.
 _NUMBERS = frozenset({"value", "low", "high", "confidence", "slack"})
 _WHOLE = frozenset({"world_size", "total_steps", "interleaved", "typical", "dirty", "gated"})
 _OPTIONAL = frozenset(
@@ -53,7 +53,7 @@ _TYPICAL = "EXISTS (SELECT 1 FROM metric AS tail WHERE tail.result = result.id A
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryRun:
-    """A run of pytest that was recorded: its code and its time."""
+    """A recorded run of pytest: its code and its time."""
 
     date: str  # when it was recorded; ISO 8601 in UTC, as commit_date
     commit: str | None = None
@@ -64,7 +64,7 @@ class HistoryRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:
-    """A metric of a benchmark in an environment: values of several runs are comparable if all this is equal."""
+    """A metric of a benchmark in an environment: values of runs are comparable if all these fields are equal."""
 
     test: str
     name: str
@@ -77,14 +77,14 @@ class Benchmark:
     unit: str
     better: Better
     scale: Scale
-    steps: int | None = None  # before a final_loss, warm-up included; None for other metrics and in files of version 1
-    interleaved: bool = False  # whether its steps, which then last a little longer, were interleaved; False for counts
-    typical: bool = False  # whether its times are those of the usual steps, as runs had them that recorded their tail
+    steps: int | None = None  # steps before a final_loss, warm-up included; None for other metrics and in version 1
+    interleaved: bool = False  # whether its steps were interleaved, which lengthens them a little; False for counts
+    typical: bool = False  # whether its times are of typical steps, as in older runs with a separate tail
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One metric of one benchmark in one run; ``min_tolerance`` and ``gated`` are those of its series."""
+    """One metric of one benchmark in one run; ``min_tolerance`` and ``gated`` are those fields of its series."""
 
     benchmark: Benchmark
     run: HistoryRun
@@ -95,20 +95,20 @@ class Entry:
 
 
 def run_of(checkout: Checkout | None) -> HistoryRun:
-    """A run that ends now; ``checkout`` is the code that was checked out when it began, None if unknown."""
+    """Returns a run that ends now; ``checkout`` is the code that was checked out when it began, None if unknown."""
     now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
     return HistoryRun(date=now, **({} if checkout is None else asdict(checkout)))
 
 
 def ensure_recordable(file: Path) -> None:
-    """Makes sure, before anything is measured, that a run can be recorded, and leaves nothing behind.
+    """Ensures, before anything is measured, that a run can be recorded; leaves nothing behind.
 
-    HistoryError if the folder cannot be made or is read-only, or the file is broken, special or of another program.
+    HistoryError if the folder cannot be made or is read-only, or the file is broken, special or another program's.
     """
     try:
         if file.exists() and not file.is_file():
             raise HistoryError(f"history file {file}: it is no regular file; name another file")
-        require_writable_folder(file.resolve().parent)  # SQLite needs a journal beside the file
+        require_writable_folder(file.resolve().parent)  # SQLite needs a journal next to the file
     except OSError as error:
         raise _unwritable(file, error) from None
     if file.exists():
@@ -123,7 +123,7 @@ def _unwritable(file: Path, error: OSError) -> HistoryError:
 def record(file: Path, run: HistoryRun, results: Sequence[Result]) -> int:
     """Adds a run to the history in one transaction, and returns its number; makes file and folder if there are none.
 
-    HistoryError if the run cannot be written; then the file holds nothing of it.
+    HistoryError if the run cannot be written; then the file holds no part of the run.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def record(file: Path, run: HistoryRun, results: Sequence[Result]) -> int:
 
 
 def has_run(file: Path, run: HistoryRun, results: Sequence[Result]) -> bool:
-    """Returns whether the file has a run of that moment and commit with just these benchmarks and verdicts."""
+    """Returns whether the file has a run with this time and commit, and exactly these benchmarks and verdicts."""
     if not file.exists():
         return False
     query = """
@@ -161,20 +161,20 @@ def has_run(file: Path, run: HistoryRun, results: Sequence[Result]) -> bool:
 
 
 def recorded(file: Path, column: Column) -> tuple[Any, ...]:
-    """The different values of a column, sorted; HistoryError if the file cannot be read."""
+    """Returns the distinct values of a column, sorted; HistoryError if the file cannot be read."""
     query = f"SELECT DISTINCT {column} FROM {_TABLES[column]} WHERE {column} IS NOT NULL ORDER BY {column}"  # noqa: S608
     with open_history(file) as connection:
         return tuple(_checked(file, {column: value})[column] for (value,) in connection.execute(query))
 
 
 def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry, ...]:
-    """The recorded values of a metric, in the order of commit dates (of run dates, without a commit).
+    """Returns the recorded values of a metric, in the order of commit dates (of run dates, without a commit).
 
-    ``filters`` are the values that ``test``, ``name``, ``world_size`` or ``branch`` must have; None for any. An empty
-    file has no values; HistoryError if it cannot be read.
+    ``filters`` are required values of ``test``, ``name``, ``world_size`` or ``branch``; None for any value. An empty
+    file has no values; HistoryError if the file cannot be read.
     """
     wanted = {column: value for column, value in filters.items() if value is not None}
-    # CROSS JOIN keeps the order: one test's results and then their metrics, or all of the metric.
+    # CROSS JOIN keeps this order: one test's results and then their metrics, or all values of the metric.
     tables = "result CROSS JOIN metric" if "test" in wanted else "metric CROSS JOIN result"
     conditions = "".join(f" AND {column} = :{column}" for column in wanted)
     try:
@@ -200,7 +200,7 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
 
 
 def outside(file: Path, test: str, measured: Measurement, metric: str, value: float) -> tuple[int, float, float] | None:
-    """The runs of a benchmark, the least and the most of a metric in them, if all are above a value or all below it."""
+    """Returns the number of runs and the least and most of a metric in them, if the value lies outside; else None."""
     identity = (measured.strategy, _json(dict(measured.recipe)), environment_key(measured.environment), measured.turns)
     found = [
         entry.value
@@ -213,7 +213,7 @@ def outside(file: Path, test: str, measured: Measurement, metric: str, value: fl
 
 
 def last_verdict(file: Path, test: str, benchmark: BenchmarkId) -> tuple[str, str]:
-    """The verdict on a benchmark in the last run that has it, and when the run ended; empty if no run has it."""
+    """Returns the verdict of the last run with this benchmark, and when the run ended; empty without such a run."""
     query = """
         SELECT verdict, date
         FROM result JOIN run ON run.id = result.run JOIN environment ON environment.id = result.environment
@@ -226,7 +226,7 @@ def last_verdict(file: Path, test: str, benchmark: BenchmarkId) -> tuple[str, st
 
 
 def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:
-    """The row, by the names of its columns; HistoryError if a value is not of its column's type."""
+    """Returns the row unchanged; HistoryError if a value does not have its column's type."""
     for name, value in row.items():
         kind = (int, float) if name in _NUMBERS else int if name in _WHOLE else str
         fits = isinstance(value, kind) and not (isinstance(value, float) and not math.isfinite(value))

@@ -1,4 +1,4 @@
-"""A series as a constant plus shifts, each a step or a linear creep: the search for those that describe it best."""
+"""Describes a series as a constant plus shifts, each a step or a linear creep: the search for the best description."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
     Gains = Callable[[Indices, Indices], Array]
 
-# ruptures searches for steps or for kinks, not for both at once: it makes several steps of a creep.
-MIN_SIDE = 3  # points on either side of a step: fewer cannot be told from outliers
-MIN_CREEP = 5  # points from its start to its end: what is shorter is a step
+# ruptures searches for steps or for kinks, not for both at once: it describes a creep by several steps.
+MIN_SIDE = 3  # points on either side of a step: fewer may be outliers
+MIN_CREEP = 5  # points from its start to its end: a shorter one is a step
 LENGTH_RATIO = 1.3  # between the lengths of creeps that are tried first
-REFINEMENT = 5  # how much finer the places of creeps are that are tried next
+REFINEMENT = 5  # how much finer the next places of creeps are
 CREEP_PENALTY = 2  # what a creep has to explain more than a step, in logarithms of the number of points
-CANDIDATES = 2  # independent ones for each point, by their rate of false alarms
-LOOK_AHEAD = 2  # shifts more than in the best description: two steps may be worth their penalty only as a pair
+CANDIDATES = 2  # independent candidates for each point, by their rate of false alarms
+LOOK_AHEAD = 2  # shifts beyond the best description: two steps may be worth their penalty only as a pair
 MAX_SWEEPS = 10
 MIN_NEWS = 1e-6  # share of a curve that the other curves must leave unexplained
-ROUNDING = 1e-20  # share of the squares of a series that may be left over by rounding alone
+ROUNDING = 1e-20  # share of the squares of a series that rounding alone may leave
 
 ShiftKind = Literal["step", "creep"]
 KINDS: tuple[ShiftKind, ...] = ("step", "creep")
@@ -41,13 +41,13 @@ class Shift(NamedTuple):
 
     @property
     def kind(self) -> ShiftKind:
-        """Returns what a report calls it."""
+        """The name of its kind in reports."""
         return "step" if self.after == self.before + 1 else "creep"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PenalisedSeries:
-    """The values to describe, and what a shift has to explain of them."""
+    """The values to describe, and the penalty of a shift."""
 
     y: Array
     penalty: float  # by how much a shift must lower n log(residual sum of squares) to be accepted
@@ -59,10 +59,10 @@ class PenalisedSeries:
 
 
 def penalised(y: Array, alpha: float) -> PenalisedSeries:
-    """The values, with the penalty that makes ``alpha`` the probability, at most, of any shift in normal noise.
+    """Returns the values, with the penalty that makes ``alpha`` the largest probability of a shift in normal noise.
 
-    The penalty is what a t test asks of a shift if its level is shared among all candidates (Bonferroni). There are
-    dozens for each point, but they overlap so much that they count as two: benchmarks/trend.py measures that.
+    The penalty is the threshold of a t test whose level is shared among all candidates (Bonferroni). There are dozens
+    of candidates for each point, but they overlap so much that they count as two, as benchmarks/trend.py measures.
     """
     df = len(y) - 2
     t = t_reach(1 - alpha / (CANDIDATES * len(y)), df)
@@ -73,17 +73,17 @@ def t_reach(confidence: float, df: float) -> float:
     """Returns how many standard errors a two-sided t interval reaches to either side.
 
     Wallace, "Bounds on normal approximations to Student's and the chi-square distributions" (1959), in closed form:
-    the import of scipy lasts longer than the whole search.
+    importing scipy takes longer than the whole search.
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2) * (8 * df + 3) / (8 * df + 1)
     return math.sqrt(df * math.expm1(z * z / df))
 
 
 def find_shifts(data: PenalisedSeries) -> list[Shift]:
-    """The shifts that describe the series best, in order.
+    """Returns the shifts that describe the series best, in order.
 
-    Steps are added one by one, once to the best creep and once to nothing. After each the places of all shifts are
-    sought again, given the others: first as steps and creeps that stay such, and then as either.
+    Steps are added one by one, starting once from the best creep and once from nothing. After each step the places of
+    all shifts are searched again, given the others: first with their kinds kept, then with either kind.
     """
     best: list[Shift] = []
     for start in ([best_shift(data, [], ("creep",))], []):
@@ -96,12 +96,12 @@ def find_shifts(data: PenalisedSeries) -> list[Shift]:
 
 
 def criterion(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
-    """Returns what a good description makes small: n log(residual sum of squares), and the penalty of each shift.
+    """Returns the number that the best description minimises: n log(residual sum of squares) plus each shift's penalty.
 
-    The form is that of the Bayesian information criterion (Schwarz 1978) with a penalty for change points of its own,
-    as in Zhang and Siegmund (2007): their places are sought among many, and so are no ordinary parameters.
+    It has the form of the Bayesian information criterion (Schwarz 1978), with its own penalty for change points, as in
+    Zhang and Siegmund (2007): their places are chosen among many, so they are no ordinary parameters.
     """
-    # A fit without any residual is as good as one that leaves over what rounding does.
+    # A fit without any residual is no better than one with the residual of rounding.
     least = ROUNDING * max(float(data.y @ data.y), 1e-280)
     creeps = sum(shift.kind == "creep" for shift in shifts)
     penalty = len(shifts) * data.penalty + creeps * CREEP_PENALTY * math.log(data.n)
@@ -109,7 +109,7 @@ def criterion(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
 
 
 def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[ShiftKind] = KINDS) -> Shift:
-    """The best place of one more shift, given the others: as a step or as a creep, whichever is the better."""
+    """Returns the best place of one more shift, given the others: the better of a step and a creep."""
     import numpy as np
 
     gains = _gains(data, others)
@@ -118,7 +118,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
         best = _best(gains, *_places(data.n, kind))
         reach = (best.after - best.before) * (LENGTH_RATIO - 1)
         while kind == "creep" and reach >= 1:
-            # All creeps whose ends lie around those of the best one so far.
+            # All creeps whose ends lie near the ends of the best creep so far.
             offsets = np.unique(np.rint(np.linspace(-reach, reach, 2 * REFINEMENT + 1))).astype(np.int64)
             before, after = (ends.ravel() for ends in np.meshgrid(best.before + offsets, best.after + offsets))
             inside = (before >= 0) & (after < data.n) & (after - before >= MIN_CREEP)
@@ -129,7 +129,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
 
 
 def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> Indices:
-    """The points after which a step may lie, given the others: there it leaves at most ``excess`` over the least."""
+    """Returns the points after which a step may lie: its residual exceeds the least by ``excess`` at most."""
     before, after = _places(data.n, "step")
     gains = _gains(data, others)(before, after)
     likely: Indices = before[gains >= gains.max() - excess]
@@ -137,7 +137,7 @@ def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> I
 
 
 def curves(shifts: Sequence[Shift], n: int) -> Array:
-    """A constant and the curve of each shift, a row each."""
+    """Returns a constant and the curve of each shift, one per row."""
     import numpy as np
 
     t = np.arange(n)
@@ -145,21 +145,21 @@ def curves(shifts: Sequence[Shift], n: int) -> Array:
 
 
 def fitted(data: PenalisedSeries, shifts: Sequence[Shift]) -> Array:
-    """The series as the shifts describe it, by least squares."""
+    """Returns the series as the shifts describe it, by least squares."""
     basis = _basis(tuple(shifts), data.n)
     levels: Array = basis.T @ (basis @ data.y)
     return levels
 
 
 def residual(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
-    """The sum of squares that the shifts leave over; what is left of rounding counts as nothing."""
+    """Returns the sum of squares that the shifts leave; 0 if rounding explains it."""
     rest = data.y - fitted(data, shifts)
     squares = float(rest @ rest)
     return squares if squares > ROUNDING * float(data.y @ data.y) else 0.0
 
 
 def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKind] | None = None) -> list[Shift]:
-    """The shifts with their places sought again until none moves: as one of ``kinds``, or each as it is."""
+    """Returns the shifts with places searched again until none moves: as one of ``kinds``, or each of its kind."""
     shifts = sorted(shifts)
     for _ in range(MAX_SWEEPS):
         before = list(shifts)
@@ -173,7 +173,7 @@ def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKi
 
 
 def _pruned(data: PenalisedSeries, shifts: list[Shift]) -> list[Shift]:
-    """The shifts without those that are not worth their penalty beside the others, the weakest dropped first."""
+    """Returns the shifts that are worth their penalty given the others; the weakest is dropped first."""
     shifts = sorted(set(shifts))
     while shifts:
         fewer = min(([*shifts[:i], *shifts[i + 1 :]] for i in range(len(shifts))), key=partial(criterion, data))
@@ -185,7 +185,7 @@ def _pruned(data: PenalisedSeries, shifts: list[Shift]) -> list[Shift]:
 
 @lru_cache(maxsize=16)
 def _places(n: int, kind: ShiftKind) -> tuple[Indices, Indices]:
-    """Returns where all steps of a series of ``n`` points begin and end, or creeps of some lengths and all places."""
+    """Returns before and after of all steps in a series of ``n`` points, or of creeps of some lengths at all places."""
     import numpy as np
 
     if kind == "step":
@@ -204,12 +204,12 @@ def _best(gains: Gains, before: Indices, after: Indices) -> Shift:
 
 
 def _gains(data: PenalisedSeries, shifts: list[Shift]) -> Gains:
-    """By how much candidates, each added to the shifts, would lower the sum of squares: a function of their places."""
+    """Returns a function that says by how much one more shift, at given places, lowers the sum of squares."""
     import numpy as np
 
     n, basis = data.n, _basis(tuple(shifts), data.n)
     rows = np.vstack([data.y - basis.T @ (basis @ data.y), basis])
-    # The inner product of each row with each step; that with a creep is their mean over the creep's span.
+    # The inner product of each row with each step; with a creep it is the mean over the creep's span.
     steps = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1][:, 1:]
     sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(steps, axis=1)], axis=1)
 
@@ -218,10 +218,10 @@ def _gains(data: PenalisedSeries, shifts: list[Shift]) -> Gains:
         products = (sums[:, after] - sums[:, before]) / length
         # A curve's squared length: (j / length)^2 for each j up to length - 1, and a 1 for each point from then on.
         norm = (length - 1) * (2 * length - 1) / (6 * length) + (n - after)
-        news = norm - (products[1:] ** 2).sum(axis=0)  # what of the candidate the shifts do not explain
+        news = norm - (products[1:] ** 2).sum(axis=0)  # the part of the candidate that the shifts do not explain
         possible = news > MIN_NEWS * norm
         for shift in shifts:
-            if shift.kind == "creep":  # two creeps at once could not be told apart
+            if shift.kind == "creep":  # two overlapping creeps could not be separated
                 possible &= (length == 1) | (after <= shift.before) | (before >= shift.after)
         return np.where(possible, products[0] ** 2 / np.where(possible, news, 1.0), 0.0)
 
@@ -230,7 +230,7 @@ def _gains(data: PenalisedSeries, shifts: list[Shift]) -> Gains:
 
 @lru_cache(maxsize=64)
 def _basis(shifts: tuple[Shift, ...], n: int) -> Array:
-    """An orthonormal basis of what the shifts can describe, a row each."""
+    """Returns an orthonormal basis of the series that the shifts can describe, one vector per row."""
     import numpy as np
 
     return np.ascontiguousarray(np.linalg.qr(curves(shifts, n).T)[0].T)

@@ -1,4 +1,4 @@
-"""The SQLite file of a history: its tables, and how it is opened."""
+"""The SQLite file of a history: its tables, and how to open it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 APPLICATION = 0x64647066  # "ddpf": marks the files of pytest-ddpperf
 VERSION = 2  # version 1 had no columns for the plan of a result: warmup, steps and beside
 LOCK_TIMEOUT = 30.0  # seconds; a process that writes holds the lock for milliseconds
-USE_SECONDS = 300.0  # of one connection; a trend of a large file takes seconds
-_STEPS = 100_000  # of SQLite's machine between looks at the time
+USE_SECONDS = 300.0  # lifetime of one connection; a trend of a large file takes seconds
+_STEPS = 100_000  # of SQLite's virtual machine between checks of the time
 
-# Rows of one metric lie together, so that a trend reads few pages of a large file.
+# Rows of one metric are adjacent, so that a trend reads few pages of a large file.
 _SCHEMA = (
     """
     CREATE TABLE run (
@@ -80,7 +80,7 @@ _SCHEMA = (
 _MIGRATION = tuple(f"ALTER TABLE result ADD COLUMN {column} INTEGER" for column in ("warmup", "steps", "beside"))
 _COMPUTED = """
     SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'
-"""  # what runs code of the file's own
+"""  # code that the file itself would run
 _RECOVERY = "restore it from a backup, or name another file and start a new history there"
 
 
@@ -89,7 +89,7 @@ class NoRunYet(HistoryError):
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
-    """Makes the tables of a new file, or adds the new columns to those of an older one, in the caller's transaction."""
+    """Makes the tables of a new file, or adds the new columns to an older file's, in the caller's transaction."""
     version = version_of(connection)
     if version >= VERSION:
         return
@@ -101,14 +101,14 @@ def make_tables(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]:
-    """A connection to the file; when it closes, SQLite rolls back what was not committed.
+    """Opens a connection to the file; when it closes, SQLite rolls back what was not committed.
 
-    ``mode`` is ``read``, ``rw`` to write to a file that exists, or ``rwc`` to make the file if it does not. A reader
-    also opens the file for writing if it may: it rolls back what a process left that died while it wrote. WAL mode
-    fails on network file systems, and a journal is enough for one short transaction per run.
+    ``mode`` is ``read``, ``rw`` to write to an existing file, or ``rwc`` to make the file if need be. A reader also
+    opens the file for writing if it may, to roll back an unfinished write of a process that died. WAL mode fails on
+    network file systems, and a journal is enough for one short transaction per run.
 
-    NoRunYet where the mode is ``read`` and the file is empty; HistoryError if the file is missing, locked,
-    unwritable, broken, foreign, newer, or takes longer than ``USE_SECONDS``: its schema may compute for ever.
+    NoRunYet if the mode is ``read`` and the file is empty; HistoryError if the file is missing, locked, unwritable,
+    broken, foreign, newer, or takes longer than ``USE_SECONDS``, because its schema may compute for ever.
     """
     import sqlite3
 
@@ -129,18 +129,18 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
 
 
 def broken(file: Path, problem: str) -> HistoryError:
-    """The error for a file whose content is not as pytest-ddpperf has written it."""
+    """Returns the error for a file whose content pytest-ddpperf cannot have written."""
     return HistoryError(f"history file {file}: {problem}; {_RECOVERY}")
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The version of the tables; 0 if there are none."""
+    """Returns the version of the tables; 0 if there are none."""
     return cast("int", connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: bool) -> None:
-    """Refuses files of other programs and of newer versions, and empty files unless they may be."""
-    connection.execute("BEGIN")  # another process may be making the tables: all three answers are of one moment
+    """Refuses files of other programs and of newer versions, and empty files unless ``may_be_empty``."""
+    connection.execute("BEGIN")  # another process may be making the tables: all answers are of one moment
     queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master", _COMPUTED)
     application, written, tables, computed = (connection.execute(query).fetchone()[0] for query in queries)
     connection.execute("ROLLBACK")

@@ -1,4 +1,4 @@
-"""A metric over commits: one trend for each benchmark and environment, with the places where it changed."""
+"""A metric over commits: one trend for each benchmark and environment, with its changes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.stats.intervals import from_log
 
 MIN_CHANGE = 0.01
-"""The smallest change worth reporting, as a fraction of the level before; `_floor` says what it is for differences."""
+"""The smallest change worth reporting, as a fraction of the previous level; for differences see `_floor`."""
 
 MIN_SECONDS = 1e-5
-"""The smallest change of a part of a step: a level near 0 has no useful fraction."""
+"""The smallest change of a part of a step: a fraction of a level near 0 would be useless."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
     """A commit and its value."""
 
-    run: HistoryRun  # the first one of the commit
-    runs: int  # of the commit; the value is their mean (geometric for ratios)
+    run: HistoryRun  # the first run of the commit
+    runs: int  # number of runs of the commit; the value is their mean (geometric for ratios)
     value: float
     interval: Interval | None  # of a single run, over its launches; None for several runs
     level: float  # the fitted value
-    change: float | None  # against the level before: relative for ratios, else absolute; None for the first point
+    change: float | None  # from the previous level: relative for ratios, else absolute; None for the first point
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,11 +37,11 @@ class Trend:
 
     benchmark: Benchmark
     points: tuple[Point, ...]  # one for each commit; a run of a changed work tree or without a commit has its own
-    changes: tuple[TrendChange, ...]  # sizes are relative for ratios, else absolute; places are numbers of points
-    outliers: tuple[int, ...]  # numbers of the points that are out of line with their neighbours
+    changes: tuple[TrendChange, ...]  # sizes are relative for ratios, else absolute; places are indices of points
+    outliers: tuple[int, ...]  # indices of points that are far from their neighbours
 
     def worsening(self, change: TrendChange) -> float:
-        """How much worse a change makes the metric, relative to the level before; negative for an improvement."""
+        """Returns the worsening by a change, relative to the previous level; negative for an improvement."""
         size = change.size if self.benchmark.better == "lower" else -change.size
         level = abs(self.points[change.before].level)
         if self.benchmark.scale == "exact":
@@ -55,11 +55,11 @@ class Trend:
 
 
 def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: int | None = None) -> tuple[Trend, ...]:
-    """The trend of each benchmark in each environment, in the order in which they first occur.
+    """Returns the trend of each benchmark in each environment, in the order in which they first occur.
 
-    ``entries`` are in the order of commits, of which the newest ``last`` count. ``min_change`` is the smallest change
-    to report, unless the metric's smallest tolerance is larger: a fraction, but an absolute difference for shares and
-    other plain numbers. Of a count any change is reported.
+    ``entries`` are in the order of commits; only the newest ``last`` commits count. ``min_change`` is the smallest
+    change to report, unless the metric's smallest tolerance is larger: a fraction, or an absolute difference for shares
+    and other plain numbers. Every change of a count is reported.
     """
     by_benchmark: dict[Benchmark, list[Entry]] = {}
     for entry in entries:
@@ -69,7 +69,7 @@ def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: in
 
 @dataclass(frozen=True, slots=True)
 class _AnalysisScale:
-    """The scale on which the noise of a metric is constant, the way back, and the report of a difference on it."""
+    """The scale on which a metric's noise is constant, the way back, and the reported size of a difference on it."""
 
     forward: Callable[[float], float]
     inverse: Callable[[float], float]
@@ -79,7 +79,7 @@ class _AnalysisScale:
 def _trend(benchmark: Benchmark, recorded: Sequence[Entry], min_change: float, last: int | None) -> Trend:
     by_commit: dict[object, list[Entry]] = {}
     for number, entry in enumerate(recorded):
-        clean = entry.run.commit is not None and not entry.run.dirty  # others stay alone
+        clean = entry.run.commit is not None and not entry.run.dirty  # others have a point of their own
         by_commit.setdefault(entry.run.commit if clean else number, []).append(entry)
     commits = [*by_commit.values()][-(last or 0) :]
     scale = _analysis_scale(benchmark, [entry.value for commit in commits for entry in commit])
@@ -102,7 +102,7 @@ def _trend(benchmark: Benchmark, recorded: Sequence[Entry], min_change: float, l
 
 
 def _floor(benchmark: Benchmark, values: Sequence[float], min_change: float, min_tolerance: float) -> float:
-    """The smallest change to report: a fraction for ratios, else an amount."""
+    """Returns the smallest change to report: a fraction for ratios, else an amount."""
     if benchmark.scale == "exact":
         return 0.0
     if benchmark.scale == "difference" and benchmark.unit != "1":  # seconds, bytes: a fraction of the typical value
@@ -112,7 +112,7 @@ def _floor(benchmark: Benchmark, values: Sequence[float], min_change: float, min
 
 
 def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> _AnalysisScale:
-    """Logarithms for ratios; where a value has none, ratios to the typical value."""
+    """Returns logarithms for ratios; if a value has no logarithm, ratios to the typical value."""
     if benchmark.scale != "ratio":
         return _AnalysisScale(float, float, float)
     if min(values) > 0:

@@ -43,6 +43,7 @@ from pytest_ddpperf.instruments.counting.operators import (
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
+from pytest_ddpperf.records.setup import RECORDED_LINES
 
 CALLS = (  # which others see, and add
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
@@ -103,7 +104,7 @@ class OperatorCounter(TorchDispatchMode):
     def begin_step(self) -> None:
         """Counts from zero."""
         self._counts = {metric: defaultdict(float) for metric in METRICS}
-        self._sites = {metric: defaultdict(float) for metric in SITED}
+        self._sites = {metric: defaultdict(float) for metric in (*SITED, RECORDED_LINES)}
         self._attribution.forget()
         self._nodes = {threading.get_ident(): torch._C._autograd._get_sequence_nr()}  # noqa: SLF001 - no public number
         self._on_host: dict[int, ReferenceType[torch.Tensor]] = {}  # copies, and numbers made of what is there
@@ -202,6 +203,8 @@ class OperatorCounter(TorchDispatchMode):
         if recorded:
             called_at = self._running().called_at or place or self._stack.place()
             found.append(("recorded_operators", "operators recorded for backward", called_at))
+            if place is not None:
+                self._sites[RECORDED_LINES][found[-1][1], place] += 1
         for metric, part, line in found:
             self._counts[metric][part] += 1
             if line is not None:

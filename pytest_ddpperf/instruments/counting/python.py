@@ -10,27 +10,30 @@ import sys
 import threading
 import tracemalloc
 from collections import Counter, UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import pairwise, takewhile
 from multiprocessing import process
+from types import FunctionType, ModuleType
 from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, autograd, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import dataloader
 from torch.utils.data._utils.worker import _worker_loop
 
 from pytest_ddpperf.errors import TrainingEnded
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.counting.sites import Place, file_of_trace, place_of
-from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
+from pytest_ddpperf.instruments.torch_internals import backward_under_way, forget_received, replaced, uncompiled
 from pytest_ddpperf.records.setup import BACKWARD, SETTINGS, part_of
 
 IMAGE = 3  # dimensions of a single image, of which a list may hold a batch
 LEAST = 1.0  # objects of a type a step; less is none of the step's own
+_SHARED = (type, ModuleType, FunctionType)  # objects that a batch refers to, and that are no part of it
 _TRACED = 3  # steps whose memory has its lines
 _BLOCKS = 4  # of memory that a line has to leave behind in each
 _FRAMES = 40  # of a stack that are kept: torch's own lie above those of the user
@@ -130,7 +133,8 @@ def _device_of(tensor: Any) -> str:
 class ObjectCensus:
     """Counts the objects that the garbage collector knows, between steps.
 
-    What a rank inherits from the process that forked it is frozen, and neither counted nor walked through.
+    What a rank inherits from the process that forked it is frozen, and neither counted nor walked through. What workers
+    of a DataLoader have sent, and no step has taken, is left out: how much that is depends on the clock.
     """
 
     def __init__(self) -> None:
@@ -139,9 +143,11 @@ class ObjectCensus:
     def take(self, steps: int) -> None:
         """Counts what is there after so many steps; garbage is collected before."""
         gc.collect()
-        kinds = map(type, gc.get_objects())
-        names = (f"{getattr(kind, '__module__', '')}.{kind.__qualname__}" for kind in kinds)  # C types may have none
-        self._taken.append((steps, Counter(names)))
+        forget_received()
+        objects = gc.get_objects()
+        found = Counter(map(_kind, objects))
+        found.subtract(map(_kind, _waiting(objects)))
+        self._taken.append((steps, found))
 
     def left_behind(self) -> dict[str, float] | None:
         """Returns the objects that each step leaves behind, by type; None after fewer than three counts.
@@ -158,16 +164,32 @@ class ObjectCensus:
         return {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
 
 
+def _kind(each: object) -> str:
+    kind = type(each)
+    return f"{getattr(kind, '__module__', '')}.{kind.__qualname__}"  # C types may have no module
+
+
+def _waiting(objects: Iterable[object]) -> Iterator[object]:
+    """What workers have sent to the DataLoaders among these objects, and no step has taken."""
+    kind: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001  torch has no other name for it
+    left = [vars(each).get("_task_info") for each in objects if issubclass(type(each), kind)]
+    known = set(map(id, left))
+    while left:
+        for inside in gc.get_referents(left.pop()):
+            if gc.is_tracked(inside) and id(inside) not in known and not isinstance(inside, _SHARED):
+                known.add(id(inside))
+                left.append(inside)
+                yield inside
+
+
 def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, float]:
     """Runs a few steps more, if there are more; returns the lines whose memory stays after each, with its blocks.
 
-    ``traces``: whether this rank looks for lines.
+    ``traces``: whether this rank looks for lines. Memory is traced until the process ends: a thread of a backend that
+    waits for Python's lock, while it allocates, would crash when tracing stops (mended in Python 3.12.9 and 3.13.2).
     """
-    taken, traces, found = list[tracemalloc.Snapshot](), traces and not tracemalloc.is_tracing(), Counter[Place]()
-    with collector_paused(), ExitStack() as stack, suppress(TrainingEnded, StopIteration):
-        if traces:
-            tracemalloc.start(_FRAMES)
-            stack.callback(tracemalloc.stop)
+    taken, traces, found = list[tracemalloc.Snapshot](), traces and _can_trace(), Counter[Place]()
+    with collector_paused(), suppress(TrainingEnded, StopIteration):
         for _ in range(_TRACED):
             run()
             gc.collect()
@@ -176,6 +198,13 @@ def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, flo
         inside = takewhile(lambda frame: frame.filename != __file__, reversed(grown.traceback))  # of the call of a step
         found[place_of(inside, file_of_trace, lambda frame: (frame.lineno, ""), backward=False)] += grown.count_diff
     return {at: more / (_TRACED - 1) for at, more in found.items() if at.file and more >= _BLOCKS * (_TRACED - 1)}
+
+
+def _can_trace() -> bool:
+    """Begins to trace memory; returns whether stacks are deep enough, which they may not be if somebody else began."""
+    if not tracemalloc.is_tracing():
+        tracemalloc.start(_FRAMES)
+    return tracemalloc.get_traceback_limit() >= _FRAMES
 
 
 def shape_of(*given: Any) -> tuple[int, ...]:

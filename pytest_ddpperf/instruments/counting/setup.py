@@ -126,14 +126,14 @@ def _of_fsdp2(state: Any) -> dict[str, object]:
     groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # noqa: SLF001  no public reader
     settings = _dtypes(state._mp_policy)  # noqa: SLF001  as above
     for group in filter(None, groups):
-        kept, whole = group.post_forward_mesh_info, group.mesh_info.shard_mesh_size
+        kept, whole = group.post_forward_mesh_info, getattr(group.mesh_info, "shard_mesh_size", 0)
         by_itself = state._is_root and getattr(state, "_auto_reshard_after_forward", True)  # noqa: SLF001  as above
         if kept is None and not by_itself:
             settings["reshard_after_forward"] = False
         elif kept is not None and kept.shard_mesh_size != whole:
             settings["reshard_after_forward"] = kept.shard_mesh_size
-        offload = type(group.offload_policy).__name__
-        settings |= {"offload_policy": offload} if offload != "OffloadPolicy" else {}
+        if getattr(group.offload_policy, "pin_memory", None) is not None:  # that of no offloading has nothing to say
+            settings["offload_policy"] = type(group.offload_policy).__name__
     return settings
 
 
@@ -142,10 +142,10 @@ def _dtypes(policy: Any) -> dict[str, object]:
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """The settings that it was made with; a schedule may change those that it has now."""
-    usual = inspect.signature(type(optimizer).__init__).parameters
+    """The settings that it was made with; a schedule may change those that it has now. Wrappers may tell none."""
+    usual, made = inspect.signature(type(optimizer).__init__).parameters, getattr(optimizer, "defaults", {})
     return {
         name: value
-        for name, value in optimizer.defaults.items()
-        if name != "lr" and isinstance(value, _SIMPLE) and (name not in usual or usual[name].default != value)
+        for name, value in made.items()
+        if name != "lr" and isinstance(value, _SIMPLE) and name in usual and usual[name].default != value
     }

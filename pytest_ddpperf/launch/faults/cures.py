@@ -106,6 +106,7 @@ _CURES = tuple(
             "must be Tensor, not ",
             "the model's output is no tensor: take the tensor out of it in loss or in forward",
         ),
+        ("RuntimeError", "use the CLI: `fabric run", "give env={'LT_CLI_USED': 1, 'LT_DEVICES': ranks} to the call"),
         ("RuntimeError", "same device|expected device", _DEVICE),
         ("NotImplementedError", "meta tensor", f"a tensor on the meta device has no values: {_DEVICE}"),
         (

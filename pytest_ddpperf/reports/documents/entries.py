@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from pytest_ddpperf.baselines.document import Confidence, Date, MetricName, Natural, NotNegative, Positive
+from pytest_ddpperf.baselines.document import Confidence, Date, MetricName, Moment, Natural, NotNegative, Positive
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records import predictions
 from pytest_ddpperf.records.batch_size import Search
@@ -264,9 +264,9 @@ class RunFacts(JsonEntry, frozen=True, kw_only=True):
     """A run, but for its benchmarks."""
 
     environment: Environment | None  # of the largest process group of the run; null if nothing was measured
-    date: str | None  # when the run ended; ISO 8601, UTC
+    date: Moment | None  # when the run ended; ISO 8601, UTC
     commit: str | None  # full hash of the commit that was checked out; null outside of a git repository
-    commit_date: str | None  # of the commit; ISO 8601, UTC. Null if unknown
+    commit_date: Moment | None  # of the commit; ISO 8601, UTC. Null if unknown
     branch: str | None  # that is checked out, or that the CI job runs for; null if unknown
     dirty: bool  # whether tracked files, those of the baselines apart, differed from the commit
     interrupted: str | None  # why the run ended before all its tests had run; null if it did not

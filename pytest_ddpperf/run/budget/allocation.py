@@ -1,4 +1,4 @@
-"""What open benchmarks ask for when the first pass has ended, and what each gets: numbers in, seconds out."""
+"""Requests of open benchmarks for time after the first pass, and their shares: numbers in, seconds out."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pytest_ddpperf.judge.suspects import going_on, wants_launches
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
-MAX_FACTOR = 4.0  # times the seconds of the first pass: a suspect, or what could not see, gets no more
+MAX_FACTOR = 4.0  # times the seconds of the first pass: the most for a suspect, or if a slowdown could hide
 CONFIRMED = 2.5
-"""Times the launches that would just show a suspect to be worse if its estimate stayed: with them 19 of 20 are shown.
+"""Times the launches that would just show a suspect to be worse at its present estimate: with them 19 of 20 show it.
 
 The critical value of a red verdict is about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the launches,
-an estimate is beyond it in 95 %.
+95 % of estimates exceed it.
 """
 SEEN = 1.3  # times the launches that would just rule a slowdown out if the scatter stayed as it is
-DIAGNOSIS_MARGIN = 1.1  # times what a diagnosis is expected to take
+DIAGNOSIS_MARGIN = 1.1  # times the expected seconds of a diagnosis
 
 
 class Priority(IntEnum):
-    """What a benchmark needs more time for, the most urgent first."""
+    """The purpose for which a benchmark needs more time, the most urgent first."""
 
     CONFIRM = 1  # or clear a suspect
     SEE = 2  # rule out a slowdown beyond the resolution
@@ -33,24 +33,24 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeRequest:
-    """The seconds that a benchmark asks for on top of what it had."""
+    """The seconds that a benchmark asks for in addition to those that it had."""
 
     priority: Priority
-    least: float = 0.0  # it takes them in any case
-    wanted: float = math.inf  # more would be of no use
+    least: float = 0.0  # it takes these in any case
+    wanted: float = math.inf  # more would be useless
     explains: float = 0.0  # the part that rounds leave for the diagnosis
 
 
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
-    """The seconds that each request gets, 0 for none: all have their least, whatever is left.
+    """Returns the seconds of each request, 0 for none: all get their least, whatever is left.
 
-    The more urgent ones come first, then those that ask for least.
+    More urgent requests come first, then smaller ones.
     """
     shares = [request.least for request in requests]
     left = max(0.0, seconds - math.fsum(shares))
     for i in sorted(range(len(requests)), key=lambda i: (requests[i].priority, requests[i].wanted)):
         missing = max(0.0, requests[i].wanted - requests[i].least)
-        # A part of the seconds is of use, but half of a proof is none.
+        # A part of the seconds is useful, but half of a proof is useless.
         given = missing if missing <= left else left * (requests[i].priority < Priority.PROVE)
         shares[i] += given
         left -= given
@@ -58,7 +58,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
-    """Returns what a call of a verb asks for after a look of its first pass; None if all is decided."""
+    """Returns the time that a call of a verb requests after a look of its first pass; None if all is decided."""
     compared = [
         (result, comparison)
         for result in results
@@ -75,7 +75,7 @@ def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | Non
         counted = launched if all(result.pair is not None for result, _ in worse) else 0
         least, fresh = launched * seconds, max(0.0, needed - counted) * seconds
         return TimeRequest(priority=Priority.CONFIRM, least=least, wanted=max(least, min(most, fresh + explains)))
-    if red:  # by what no launches decide, such as a count
+    if red:  # by a metric that launches cannot decide, such as a count
         return None
     undecided = [
         (result, each) for result, each in compared if each.verdict in OPEN and not each.series.rules.alarm_only
@@ -91,7 +91,7 @@ def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | Non
 
 
 def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """The seconds of the launches that are still to be made to decide these metrics."""
+    """Returns the seconds of the launches that are missing to decide these metrics."""
     launches = [
         math.inf if each.enough is None else max(1, each.enough - len(result.measurement.launches))
         for result, each in which
@@ -100,7 +100,7 @@ def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[
 
 
 def _round_seconds(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """The seconds of one round of the benchmarks that these metrics still need."""
+    """Returns the seconds of one round of the benchmarks that these metrics still need."""
     metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
     return interim.seconds_of(
         going_on(results, metrics) if all(result.pair is not None for result in results) else None

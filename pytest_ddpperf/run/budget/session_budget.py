@@ -1,4 +1,4 @@
-"""The time of a session: how long each call of a verb measures, and what is left."""
+"""The time of a session: how long each call of a verb (such as ``check``) measures, and how much is left."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
 
 FIRST_PASS = 0.5
-"""Of the time for measuring, the part of the first pass: the rest is for the tests that are open then.
+"""The first pass's part of the time for measuring: the rest is for tests that are open (undecided) then.
 
-With more, what is easily decided takes time that the others lack (benchmarks/decision.py, rows of a budget).
+With more, easily decided tests take time that the others lack (benchmarks/decision.py, rows of a budget).
 """
 _LEAST_SECONDS = 1e-3  # a time is above 0
 
 
 class CallId(NamedTuple):
-    """A call of a verb: the test, and which call of it."""
+    """A call of a verb: its test, and its number among the test's calls."""
 
     test: str
     number: int
@@ -34,9 +34,9 @@ class CallId(NamedTuple):
 
 @dataclass
 class CallProgress:
-    """What a call has done in the first pass, for the second one."""
+    """The results of a call in the first pass, for the second one."""
 
-    kept: dict[str, Any] = field(default_factory=dict)  # by what it is: launches of measurings, searches, trainings
+    kept: dict[str, Any] = field(default_factory=dict)  # by kind: launches of measurings, searches, trainings
     request: TimeRequest | None = None
     spent: TimeSpent = field(default_factory=TimeSpent)
 
@@ -44,34 +44,34 @@ class CallProgress:
 class SessionBudget:
     """The time of a session, and of the call that runs now. ``seconds`` is None without a limit of the session.
 
-    Rounds of launches ask ``goes_on`` before each round.
+    ``goes_on`` says before each round of launches whether there is time for it.
 
     Args:
         seconds: the setting ``budget``.
-        tests: how many tests measure.
-        clock: in seconds.
+        tests: number of tests that measure.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(self, seconds: float | None, tests: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock
-        self.again = False  # whether the tests that were open at the end of the first pass run once more
+        self.again = False  # whether this is the second pass, of tests that were open after the first
         self.two_passes = False
         self.runs_once = False  # whether the test that runs now never runs again, such as one that does not measure
         self._late: dict[CallId, float] = {}  # seconds that each call lacked at its first look; 0 or less for none
         self._seconds, self._tests = seconds, tests
         self._start: float | None = None
         self._begun = 0  # runs of tests in the first pass, and tests that were skipped before they began
-        self._prepared, self._benchmarks = 0.0, 0  # seconds that these took to count and verify, and of how many
+        self._prepared, self._benchmarks = 0.0, 0  # seconds of counting and verifying, and for how many benchmarks
         self._calls: dict[str, int] = {}
         self._progress: dict[CallId, CallProgress] = {}
         self._shares: dict[CallId, float] = {}  # of the second pass
         self._run_again: set[str] = set()  # tests of the second pass
-        self._kept = 0.0  # seconds of the call that measures, for its diagnosis
-        self._call_begun = self._screening_ends = self._call_ends = 0.0  # moments of the call that measures
-        self.before = 0.0  # seconds of that call before it began to measure
+        self._kept = 0.0  # seconds that the measuring call keeps for its diagnosis
+        self._call_begun = self._screening_ends = self._call_ends = 0.0  # moments of the measuring call
+        self.before = 0.0  # seconds of the measuring call before it began to measure
 
     def start(self) -> None:
-        """Begin to count, if that has not begun: what a session starts for all tests counts for none."""
+        """Start the clock unless it runs; earlier work of the session for all tests does not count."""
         self._start = self.now() if self._start is None else self._start
 
     def begin_test(self, test: str) -> None:
@@ -84,7 +84,7 @@ class SessionBudget:
             self._begun += 1
 
     def ended(self, test: str) -> None:
-        """Note the end of a test that measures. If it never began, because it was skipped, others have its share."""
+        """Note the end of a test that measures. A test skipped before it began leaves its share to others."""
         if self.again:
             self._run_again.add(test)
         elif test not in self._calls:
@@ -92,13 +92,13 @@ class SessionBudget:
             self._begun += 1
 
     def next_call(self, test: str) -> tuple[CallId, CallProgress]:
-        """The next call of a test, and what it did in the first pass."""
+        """Return the next call of a test, and its results of the first pass."""
         number = self._calls[test] = self._calls.get(test, 0) + 1
         call = CallId(test, number)
         return call, self._progress.setdefault(call, CallProgress())
 
     def forget(self, test: str) -> None:
-        """Forget what a test has done."""
+        """Forget the results of a test."""
         self._progress = {call: kept for call, kept in self._progress.items() if call.test != test}
 
     def begin_anew(self, test: str) -> None:
@@ -112,34 +112,34 @@ class SessionBudget:
 
     @property
     def _others(self) -> int:
-        """Tests that have not begun in the first pass."""
+        """The number of tests that have not begun in the first pass."""
         return max(0, self._tests - self._begun)
 
     @property
     def _preparing(self) -> float:
-        """Seconds that these tests are expected to count and verify: as long as benchmarks before, on average."""
+        """Seconds that tests not yet begun are expected to count and verify: the average of the benchmarks before."""
         return self._others * self._prepared / max(1, self._benchmarks)
 
     def note_preparation(self, begun: float, benchmarks: int) -> None:
-        """Note that a call has counted and verified so many benchmarks since then."""
+        """Note that a call has counted and verified ``benchmarks`` since the time ``begun``."""
         if not self.again:
             self._prepared += self.now() - begun
             self._benchmarks += benchmarks
 
     @property
     def left(self) -> float:
-        """Seconds of the session; below 0 if more was spent."""
+        """Seconds left of the session; below 0 if more was spent."""
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
 
     def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool, benchmarks: int) -> bool:
-        """Give a call that began then its time: ``max_time`` of its settings, or less if the session has less for it.
+        """Give a call its time: ``max_time`` of its settings from ``begun`` on, or less if the session has less for it.
 
-        In the first pass each benchmark has an equal share, and a test that has not begun counts as one. What those
-        tests are expected to take before they measure is set aside. ``compared``: whether what looks worse has to be
-        confirmed, for which half of the time is kept. The call measures so many ``benchmarks`` side by side.
+        In the first pass each benchmark has an equal share, and a test that has not begun counts as one. The expected
+        time of such tests before they measure is set aside. ``compared``: whether suspects have to be confirmed, for
+        which half of the time is kept. ``benchmarks``: how many benchmarks the call measures side by side.
 
         Returns:
-            Whether the session limits it, and not the setting of the call.
+            Whether the session limits the time, not the setting of the call.
         """
         now, ends = self.now(), begun + settings.max_time
         if self.again:
@@ -158,12 +158,12 @@ class SessionBudget:
 
     @property
     def is_over(self) -> bool:
-        """Whether tests that have not begun need all that is left to count and verify, so that nothing is timed."""
+        """Returns whether tests not yet begun need all remaining time to count and verify, so that nothing is timed."""
         return self.two_passes and not self.again and self.left <= self._preparing
 
     @property
     def defers(self) -> bool:
-        """Returns whether a suspect is confirmed in the second pass, and not now."""
+        """Returns whether a suspect is confirmed in the second pass, not now."""
         return self.two_passes and not (self.again or self.runs_once)
 
     @property
@@ -173,7 +173,7 @@ class SessionBudget:
 
     @property
     def screening(self) -> float:
-        """Seconds of the call in which a metric has to look worse."""
+        """Seconds of the call in which a suspicion may arise."""
         return self._screening_ends - self._call_begun
 
     @property
@@ -182,18 +182,18 @@ class SessionBudget:
         return self.now() - self._call_begun
 
     def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
-        """Whether a round of so many seconds fits into the time of the call, or into its part for finding suspects."""
+        """Returns whether a round of ``round_seconds`` fits into the call's time, or into its part for suspects."""
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def has_time_for(self, diagnosis_seconds: float) -> bool:
-        """Returns whether a diagnosis of so many seconds fits into the time of the call."""
+        """Returns whether a diagnosis of ``diagnosis_seconds`` fits into the call's time."""
         return self.now() + diagnosis_seconds <= self._call_ends
 
     def over(self, *, last: bool) -> float:
-        """The share of its time that is over for a call, from 0 to 1; ``last``: whether no other look follows.
+        """Returns the elapsed share of a call's time, from 0 to 1; ``last``: whether no other look follows.
 
-        All looks at the launches share one error, and what a look may spend of it grows with this share. So in the
-        first pass the time of the second one counts as well, whether the test runs again or not.
+        All looks at the launches share one error, and the part that a look may spend grows with this share. So in the
+        first pass the time of the second pass counts as well, whether the test runs again or not.
         """
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.two_passes or self.runs_once:
@@ -209,10 +209,10 @@ class SessionBudget:
         )
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Note how late the first look of a call is, and what the call asks for after a look of the first pass.
+        """Note how late the first look of a call is, and the call's request for time after a look of the first pass.
 
-        A call that is green leaves the rest of its time to the others: whether it is unchanged is proven last, with
-        what they leave.
+        A green call leaves the rest of its time to the others: the proof that it is unchanged comes last, with the time
+        that they leave.
         """
         from pytest_ddpperf.run.budget.allocation import Priority, request_of
 
@@ -227,16 +227,16 @@ class SessionBudget:
             self._progress[call].request = request
 
     def leave_untimed(self, call: CallId) -> None:
-        """Note that a call was only counted: what the other tests leave in the second pass is for it."""
+        """Note that a call was only counted: it gets time that the other tests leave in the second pass."""
         from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 
         if self.defers:
             self._progress[call].request = TimeRequest(priority=Priority.SEE, wanted=self._whole / self._tests)
 
     def second_pass(self) -> list[str]:
-        """Begin the second pass, or go on with it; the tests that still get time in it, the most urgent first.
+        """Begin or continue the second pass; return the tests that still get time in it, the most urgent first.
 
-        What a test leaves goes to those after it: each time all that is left is dealt out anew.
+        Time that a test leaves goes to those after it: each call of this method deals out all remaining time anew.
         """
         from pytest_ddpperf.run.budget.allocation import allocate
 
@@ -253,7 +253,7 @@ class SessionBudget:
 
     @property
     def complaint(self) -> str | None:
-        """That the budget was too small, and what would do; None if it was not."""
+        """The sentence that the budget was too small, and which one would do; None if it was large enough."""
         late = [seconds for seconds in self._late.values() if seconds > 0]
         if not late or self._seconds is None:
             return None
@@ -264,7 +264,7 @@ class SessionBudget:
         )
 
     def text(self) -> str:
-        """Returns where the session stands: ``7 of 26, 4:10 left of 10:00``; empty without a limit."""
+        """Returns the progress of the session: ``7 of 26, 4:10 left of 10:00``; empty without a limit."""
         if self._seconds is None:
             return ""
         which = "again, " if self.again else f"{self._begun} of {self._tests}, "

@@ -1,1 +1,1 @@
-"""One call of a verb: what it asks for, how it is prepared and launched in rounds, and what is judged of it."""
+"""One call of a verb: its settings, its preparation, its rounds of launches, and its judgement."""

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def acceptances(test: str, settings: Settings, session: Session) -> list[Acceptance]:
-    """Returns what the test and the run accept; SettingError if there is no such metric.
+    """Returns the worsenings that the test and the run accept; SettingError for an unknown metric.
 
-    A bisection follows what is accepted as everything else.
+    A bisection accepts nothing: it follows every worsening.
     """
     option, reason = KNOBS["allow"].option, settings.reason or ""
     found = [

@@ -1,4 +1,4 @@
-"""The search for the largest batch that fits into memory: which sizes are tried, and what a trial says."""
+"""The search for the largest batch that fits into memory: the sizes to try, and the result of a trial."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.units import format_value
 
-PLAN = Plan(warmup=1, steps=2)  # from the second step on, the optimizer's state and DDP's final buckets are there
-_PEAKS = ("peak_resident", "peak_reserved")  # what a rank takes from the machine: on CPU, on CUDA
+PLAN = Plan(warmup=1, steps=2)  # from the second step on, the optimizer's state and DDP's final buckets exist
+_PEAKS = ("peak_resident", "peak_reserved")  # a rank's use of the machine's memory: on CPU, on CUDA
 _IDLE_DOUBLINGS = 10
 CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent: closer sizes would differ by luck
 
@@ -19,7 +19,7 @@ CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent
 def largest(
     fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
 ) -> int | None:
-    """The largest number that fits: doubled from ``start`` until one does not, then bisected, in 2 log2 n trials."""
+    """Finds the largest number that fits: doubles ``start`` until one fails, then bisects. None if ``start`` fails."""
     if not fits(start):
         return None
     fitting = start
@@ -44,7 +44,7 @@ def search(
     memory_limit: int | None = None,
     resolution: float = 0.0,
 ) -> BatchSize:
-    """The largest batch size with which no rank runs out of memory or uses more than ``memory_limit`` bytes of it."""
+    """Finds the largest batch size with which no rank runs out of memory or uses more than ``memory_limit`` bytes."""
     _require_size("start", start)
     if limit is not None:
         _require_size("limit", limit)
@@ -72,10 +72,10 @@ def search(
 
 
 def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
-    """Refuses to go on where memory does not depend on the size: without a limit the search would never end.
+    """Refuses to go on if memory does not depend on the size: without a limit the search would never end.
 
     If memory does not grow, the latest of eleven readings is the largest by a chance of one in eleven, and again at the
-    next doubling. What grows with the size soon exceeds the scatter of readings, however little it is.
+    next doubling. Memory that grows with the size soon exceeds the scatter of readings, however slowly it grows.
     """
     latest = trials.get(size // 2)
     if latest is None or latest.peak is None:
@@ -92,7 +92,7 @@ def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
         raise WorkloadError(
             f"batch size {latest.size} takes no more memory than {highest} "
             f"({format_value(smaller[highest], 'B')}): does the workload use the number that it is given? "
-            "If memory is not what binds, give the largest size of interest as limit=..."
+            "If memory is not the limit, give the largest size of interest as limit=..."
         )
 
 
@@ -113,10 +113,10 @@ def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> st
 
 
 def required_limit(memory_limit: int | None, device: str) -> int | None:
-    """The limit of a rank's memory in bytes; SettingError if there has to be one."""
+    """Returns the limit of a rank's memory in bytes; SettingError if a limit is required and missing."""
     if memory_limit is None and device == "cpu":
         raise SettingError(
-            "find_batch_size on CPU needs a limit, because there the machine's memory is everybody's: give "
+            "find_batch_size on CPU needs a limit, because all processes share the machine's memory: give "
             'memory_limit="2GiB", or as much as each rank may use'
         )
     return memory_limit

@@ -1,4 +1,4 @@
-"""One call of a verb that measures: its launches, from the preparing ones to the rounds."""
+"""One call of a verb that measures: its launches, from the preparation to the rounds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.launch.launch_run import LaunchResult
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches, TimedLaunches
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class BenchmarkRun:
-    """One call of a verb of the fixture; ``paired`` runs the launches of both sides, where there is a reference."""
+    """One call of a verb of the fixture; ``paired`` runs the launches of both sides, if there is a reference."""
 
     def __init__(
         self,
@@ -60,23 +61,23 @@ class BenchmarkRun:
         self.settings = settings
         self.sections = sections  # titles and texts for the test's report
         self.measured: tuple[Measurement, ...] = ()  # of the candidate
-        self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, for what could not be measured
-        self.prepared_variants: tuple[Variant, ...] = ()  # that were measured last, of both sides
+        self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, for benchmarks that could not be measured
+        self.prepared_variants: tuple[Variant, ...] = ()  # last measured, of both sides
         self.call, self.progress = session.budget.next_call(test)
         self._spent_before = self.progress.spent  # in the first pass
         self._session = session
         self._test = test
         self._paired = paired
-        self._begun: float | None = None  # when ranks could be launched: imports and checkouts are over
+        self._begun: float | None = None  # when ranks could be launched, after imports and checkouts
         self._measurings = 0
         traces = settings.profile
-        self._trace_folder = (session.root / traces).resolve() if isinstance(traces, Path) else None  # None for nowhere
+        self._trace_folder = (session.root / traces).resolve() if isinstance(traces, Path) else None  # None: no traces
         self.launches = BenchmarkLaunches(session, settings, paired, test=test, times=times)
 
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
-        """The variants with their pilots, counts, and remarks on their verification.
+        """Returns the variants with their pilots (short trial launches), counts, and findings of their verification.
 
-        Each takes one launch, or none where this session has found out the same before.
+        Each takes one launch, or none if this session already knows the same results.
         """
         __tracebackhide__ = True
 
@@ -91,14 +92,14 @@ class BenchmarkRun:
             spent = zip(measuring, ((rank.counting, rank.verifying) for rank in launched.values), strict=True)
             measured, (counting, verifying) = max(spent, key=lambda seconds: seconds[0] + sum(seconds[1]))
             self.launches.times.note_launch(begun, measuring=measured, counting=counting, verifying=verifying)
-            if not job.timed:  # no other launch tells what its ranks print
+            if not job.timed:  # no other launch reports the output of its ranks
                 self.sections.extend((f"{variant.label}, {title}", text) for title, text in launched.sections)
             counts = [rank.counts for rank in launched.values if rank.counts is not None]
             if counts and not variant.of_reference:
                 self.counts[variant.key] = merged(counts)
             return launched
 
-        # Without timed launches, these alone tell what both sides import.
+        # Without timed launches, these alone report the imports of both sides.
         counts = self.settings.counts == "only" or self._session.budget.is_over
         settings = replace(self.settings, counts="only") if counts else self.settings
         forgetful = counts and self._paired is not None
@@ -111,7 +112,7 @@ class BenchmarkRun:
         return found
 
     def _ready(self) -> None:
-        """Waits until ranks can be launched; the time of the call begins when they can for the first time."""
+        """Waits until ranks can be launched; the time of the call begins at the first such moment."""
         __tracebackhide__ = True
         self.launches.ready()
         self._begun = self._session.budget.now() if self._begun is None else self._begun
@@ -119,7 +120,7 @@ class BenchmarkRun:
     def measure(
         self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until the judge is content, or without one as long as they take."""
+        """Measures prepared variants side by side until the judge is content; without a judge, for one look."""
         __tracebackhide__ = True
         if self.settings.counts == "only" or self._session.budget.is_over:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
@@ -142,7 +143,7 @@ class BenchmarkRun:
         return measurements
 
     def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
-        """A measuring; it goes on with the rounds of the first pass over the suite if this is the second one."""
+        """Returns a ``Measuring``; in the second pass over the suite it continues the rounds of the first pass."""
         __tracebackhide__ = True
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
@@ -172,7 +173,7 @@ class BenchmarkRun:
         return Measuring(variants, limits, run, observer, budget, rounds)
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
-        """The variants with their communication as the profiler sees it, if that is asked for; writes their traces."""
+        """Adds to variants their communication as the profiler sees it, and writes traces, if settings ask for it."""
         __tracebackhide__ = True
         if not self.settings.profile:
             return variants
@@ -184,7 +185,7 @@ class BenchmarkRun:
         return found
 
     def _written(self, folder: Path, variants: Sequence[Variant]) -> list[str]:
-        """Returns what merges the traces of variants and what tells of them, written to files; a line on each."""
+        """Writes files next to the variants' traces, which merge and summarise them; returns a line on each variant."""
         from pytest_ddpperf.run.call.traces import file_name, write_beside
 
         lines = []
@@ -199,7 +200,7 @@ class BenchmarkRun:
         return lines
 
     def _profiled(self, variant: Variant) -> Variant:
-        """The variant with its communication as the profiler sees it, in a launch of its own."""
+        """Returns the variant with its communication as the profiler sees it, in a separate launch."""
         __tracebackhide__ = True
         from pytest_ddpperf.metrics import profile
 
@@ -222,12 +223,12 @@ class BenchmarkRun:
         return replace(variant, profile=profile.merged(ranks))
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
-        """Returns what the ranks of one launch report, each limited to so many bytes; None for what the device has."""
+        """Runs one launch and returns its ranks' reports; ``memory_limit``: bytes of each rank, None for no limit."""
         __tracebackhide__ = True
         return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
 
     def trained(self, variant: Variant, job: ConvergeJob, which: str) -> Sequence[tuple[RankTraining, ...]]:
-        """The trainings of each rank of one launch."""
+        """Returns the trainings of each rank of one launch."""
         __tracebackhide__ = True
         self._show(f"converge: {which}")
         with self._shown():
@@ -240,7 +241,7 @@ class BenchmarkRun:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        """Around launches that show a line: clears it when they have ended; a rank that skips skips the test."""
+        """Clears the status line after the launches of the body; a skip by a rank skips the test."""
         __tracebackhide__ = True
         try:
             with skipping():
@@ -258,5 +259,5 @@ class BenchmarkRun:
 
 
 def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
-    """Returns what is measured, and of which side, whatever its functions are: each run of a test makes them anew."""
+    """Returns each variant's identity and side, without its functions: each run of a test makes these anew."""
     return [(variant.identity_fields, variant.of_reference) for variant in variants]

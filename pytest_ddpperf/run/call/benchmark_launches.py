@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 SIMULATING = (
     "pytest_ddpperf.planner.simulate.group",
     "pytest_ddpperf.planner.simulate.tensors",
-)  # what simulated ranks import
+)  # modules that simulated ranks import
 
 
 class BenchmarkLaunches:
-    """Runs single launches; ``paired`` runs those of both sides, where there is a reference."""
+    """Runs single launches; ``paired`` runs the launches of both sides, if there is a reference."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class BenchmarkLaunches:
         self.paired = paired
         self.times = TimeSheet() if times is None else times
         self._session = session
-        self._file = test.partition("::")[0]  # whose tests find the same modules imported
-        self._ranks = 0  # of the largest launch
-        self._slots: dict[Variables, int] = {(): 1}  # launchers of a side, by the variables of their ranks
+        self._file = test.partition("::")[0]  # the tests of this file find the same modules imported
+        self._ranks = 0  # number of ranks of the largest launch
+        self._slots: dict[Variables, int] = {(): 1}  # number of launchers of a side, by the variables of their ranks
         self._together = 1  # launches of a side that can run at the same time
-        self._memory: int | None = None  # bytes that their ranks may take
+        self._memory: int | None = None  # bytes that the ranks of these launches may use
 
     @property
     def _own(self) -> Launchers:
@@ -79,7 +79,7 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """The launchers of both sides, by the variables of their ranks, and how many of each are needed."""
+        """The launchers of both sides, by the variables of their ranks, and how many launchers each has to provide."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:
@@ -97,16 +97,16 @@ class BenchmarkLaunches:
         self.times.note_launch(begun)
 
     def ready(self) -> None:
-        """Waits until all launchers have started and imported: that would disturb timed steps."""
+        """Waits until all launchers have started and imported, which would disturb timed steps."""
         __tracebackhide__ = True
         begun = self.times.now()
-        self._fit()  # launches since may have told what is to be imported
+        self._fit()  # launches since then may have shown modules to import
         for launchers, number in self._launchers:
             launchers.wait(number, self._file, self._ranks)
         self.times.note_launch(begun)
 
     def _fit(self) -> None:
-        """Has launches run one after the other where memory is short, and keeps what is left for their ranks."""
+        """Makes launches run one after the other if memory is short, and notes the memory left for their ranks."""
         free = free_memory()
         needed = sum(each.missing_bytes(number, self._file, self._ranks) for each, number in self._launchers)
         enough = free is None or needed <= free
@@ -115,7 +115,7 @@ class BenchmarkLaunches:
         self._memory = None if free is None else free - needed * enough
 
     def keep(self, number: int) -> None:
-        """Ends the launchers that are not needed, as only ``number`` launches of a side run at the same time."""
+        """Ends the launchers that are not needed if only ``number`` launches of a side run at the same time."""
         if number < self._together:
             self._together = number
             self._slots = {variables: min(known, number) for variables, known in self._slots.items()}
@@ -123,17 +123,17 @@ class BenchmarkLaunches:
                 side.keep(number)
 
     def abort(self) -> None:
-        """Ends the launches of both sides that are under way in other threads."""
+        """Ends the launches of both sides that run in other threads."""
         for side in self._sides:
             side.abort()
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
-        """Returns how much the launches may take, of which those of so many seconds are planned."""
+        """Returns the limits of the launches; ``screening``: the seconds for which launches are planned."""
         together = {"slots": self._together, "memory": self._memory}
         return limits_of(self.settings, screening=screening, shared=shared, **together)
 
     def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
-        """What every rank of a launch of a variant has to do; ``loader``: what ``auto`` led to in an earlier launch."""
+        """Returns the job of each rank in a variant's launch; ``loader``: the setting that ``auto`` picked before."""
         settings = variant.effective_settings(self.settings)
         if loader is not None and settings.picks_loading:
             settings = replace(settings, loader=loader)
@@ -153,7 +153,7 @@ class BenchmarkLaunches:
     ) -> LaunchResult[Any]:
         """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``slot``.
 
-        The deadline is ``patience`` times that of the settings. ``interleaved``: other launches run at the same time.
+        The deadline is ``patience`` times the settings' deadline. ``interleaved``: other launches run at the same time.
         """
         __tracebackhide__ = True
         launchers = self._own.with_variables(variant.variables)
@@ -169,7 +169,7 @@ class BenchmarkLaunches:
             )
         world_size, backend, alone = variant.environment.world_size, variant.environment.backend, False
         preload = modules_of(variant.resolved)
-        if variant.environment.simulated:  # by one process, which makes the group
+        if variant.environment.simulated:  # one process simulates the group
             function, args = SIMULATE_LAUNCH, (*args, self._session.settings.simulate_rank, world_size)
             world_size, backend, alone, preload = 1, "gloo", True, (*preload, *SIMULATING)
         try:
@@ -188,7 +188,7 @@ class BenchmarkLaunches:
                 bind=self.settings.cpu_binding == "cores",
                 projects=variant.subject.projects(self._session.root) if isinstance(variant.subject, Script) else (),
             )
-        except (LaunchError, SameCode):  # no matter of this variant
+        except (LaunchError, SameCode):  # no fault of this variant
             raise
         except DdpperfError as error:
             raise extended(error, benchmark=variant.key) from error.__cause__
@@ -196,7 +196,7 @@ class BenchmarkLaunches:
         return result
 
     def slowest_import(self, variant: Variant, result: LaunchResult[Any]) -> SlowImport | None:
-        """The import that took the first rank of a launch longest, and why no zygote makes it."""
+        """Returns the slowest import of a launch's first rank, and why no zygote (a preloaded process) makes it."""
         if not result.imports:
             return None
         slowest = max(result.imports, key=lambda one: one.seconds)
@@ -205,19 +205,19 @@ class BenchmarkLaunches:
 
 
 class TimedLaunches:
-    """Launches variants to be timed or diagnosed; what the first launch of each printed is for the test's report.
+    """Launches variants to be timed or diagnosed; adds each variant's first output to the test's report.
 
-    The settings of data loading that a launch picked hold for all later ones, because what is compared loads alike.
+    The settings of data loading that a launch picked hold for all later ones: compared launches have to load alike.
     """
 
     def __init__(self, launches: BenchmarkLaunches, sections: list[tuple[str, str]]) -> None:
         self._launches = launches
         self._sections = sections
-        self._printed: set[str] = set()  # variants, by label
+        self._printed: set[str] = set()  # labels of variants whose output was added
         self._diagnosed: Counter[str] = Counter()
         self._completed: set[tuple[str, Plan]] = set()
         self._picked: dict[int, tuple[str, str]] = {}  # by world size
-        # Each variant has a launcher of its own: what its ranks find in memory is the same in all runs.
+        # Each variant has its own launcher, so that its ranks find the same in memory in all runs.
         self._slots: dict[tuple[str, int], tuple[Variables, int]] = {}
         self._several = False
 
@@ -229,7 +229,7 @@ class TimedLaunches:
             self._slots.setdefault(variant.key, (variant.variables, alike))
             if variant.pilot is not None and variant.pilot.picked is not None:
                 self._picked.setdefault(variant.world_size, variant.pilot.picked)
-        # One that goes on alone stays where it was.
+        # A variant that goes on alone keeps its launcher.
         self._several = several = self._several or len({variant.key for variant, _ in launches}) > 1
         begun = self._launches.times.now()
         calls = [
@@ -263,7 +263,7 @@ class TimedLaunches:
         picked = self._picked.get(variant.world_size)
         job = replace(
             self._launches.job(variant, plan, loader_settings(picked[0]) if picked else None),
-            # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
+            # Both sides of a round diagnose with one seed, even if a pilot had to be repeated.
             seed=self._diagnosed[variant.label],
             diagnosed=purpose is Purpose.DIAGNOSIS,
             growth=purpose is not Purpose.TIMES,
@@ -273,11 +273,11 @@ class TimedLaunches:
             job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
         if turns is None:
             return self._launches.launch(variant, RUN_LAUNCH, job)
-        # It has to sit out all other launches as well.
+        # It has to wait for all other launches' turns as well.
         return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.slots, interleaved=True)
 
     def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
-        """Returns why the reference's failure does not mean that it cannot run the benchmark; None if it does."""
+        """Returns why the reference's failure does not prove that it cannot run the benchmark; None if it does."""
         hint = _interleaving_hint(error, launches)
         if hint:
             return f"{error}{hint}"
@@ -305,7 +305,7 @@ class TimedLaunches:
 
 
 def _interleaving_hint(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
-    """A line on a launch that failed for want of memory or time, and might have had enough alone; else nothing."""
+    """Returns a line for a launch that lacked memory or time, and might have had enough alone; else empty."""
     cause = error.__cause__ if isinstance(error, ReferenceFailed) else error
     wanting = isinstance(cause, RanksTimedOut) or (isinstance(cause, RankFailed) and cause.out_of_memory)
     if len(launches) == 1 or not wanting:

@@ -1,4 +1,4 @@
-"""Trains a workload by several strategies in launches of their own, and holds the others to the first."""
+"""Trains a workload by several strategies in separate launches, and compares the others with the first one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
 from pytest_ddpperf.training.workload import Workload, located, require_same_names
 
-POINTS = 10  # of a curve, where the call does not say how many steps lie between them
+POINTS = 10  # of a curve, if the call does not set the number of steps between points
 
 
 def job_of(
@@ -33,7 +33,7 @@ def job_of(
     metric: str | None,
     better: str,
 ) -> ConvergeJob:
-    """Returns what the first launch of a call does; SettingError for an argument that does not fit."""
+    """Returns the job of a call's first launch; SettingError for an argument that does not fit."""
     steps = settings.steps or 1
     every = max(1, steps // POINTS) if every is None else every
     for word, value, least in (("every", every, 1), ("launches", launches, 3)):
@@ -56,7 +56,7 @@ def job_of(
 def converged(  # noqa: PLR0917 - what a call asks for
     run: BenchmarkRun, test: str, variants: Mapping[str, Variant], job: ConvergeJob, better: Better, number: int
 ) -> Convergence:
-    """Trains by all strategies in each of so many launches, and says how they stand to the first."""
+    """Trains by all strategies in each of ``number`` launches, and compares them with the first strategy."""
     __tracebackhide__ = True
     names, first = tuple(variants), next(iter(variants.values()))
     launches = list[Sequence[tuple[RankTraining, ...]]]()
@@ -86,7 +86,7 @@ def converged(  # noqa: PLR0917 - what a call asks for
 
 
 def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining, ...]]]) -> tuple[str, ...]:
-    """Returns what all trainings evaluate, the loss first; refuses a metric that is not among them."""
+    """Returns the quantities that all trainings evaluate, the loss first; refuses a metric that is not among them."""
     names = tuple(launches[0][0][0].values)
     for rank, trainings in enumerate(launches[-1]):
         for training in (one for one in trainings if one.values):
@@ -100,7 +100,7 @@ def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining
 
 
 def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tuple[RankTraining, ...]]) -> None:
-    """Refuses trainings of a launch from other weights or on other batches than the first one's."""
+    """Refuses trainings of a launch that began with other weights or had other batches than the first training."""
     for rank, trainings in enumerate(ranks):
         for name, training in zip(names, trainings, strict=True):
             if training.weights != trainings[0].weights:
@@ -121,7 +121,7 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
 
 
 def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Sequence[str]) -> Curve:
-    """One training, as the mean over the ranks; not a number from where it was lost."""
+    """Returns one training as the mean over the ranks; NaN from the point at which it was lost."""
 
     def mean(name: str, point: int) -> float:
         values = [rank.values[name][point] for rank in ranks if point < len(rank.steps)]
@@ -133,15 +133,15 @@ def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Se
 
 
 def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
-    """Returns what ranks found not to be finite, a line for each launch in which one did."""
+    """Returns a line for each launch in which a rank had a value that is not finite."""
     first = ((next((rank.lost for rank in ranks if rank.lost), ""), number) for number, ranks in enumerate(launches, 1))
     return tuple(f"{lost} in launch {number}" for lost, number in first if lost)
 
 
 def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
-    """Raises QualityLost where a strategy trains to something worse, or to something else, than the first.
+    """Raises QualityLost if a strategy trains worse than the first one, or to another result.
 
-    That is as a regression is: where none fails a test, it is only listed.
+    The loss of quality counts as ``regressed``: if that verdict fails no test, the loss is only listed.
     """
     __tracebackhide__ = True
     lines = lost(found)

@@ -1,4 +1,4 @@
-"""One call of a verb that judges: verified, measured, compared with a reference, listed, and failed if it has to."""
+"""One call of a verb that judges: verified, measured, compared with a reference, listed, and failed if need be."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class JudgedRun(BenchmarkRun):
     """A call of a verb whose benchmarks are judged."""
 
     _fit: MemoryFit  # of the candidates
-    _derive: DeriveSeries  # of the candidates alone, or beside the reference
-    _beside_baseline = False  # whether the other side is the commit of the stored baselines
+    _derive: DeriveSeries  # of the candidates alone, or with the reference
+    _beside_baseline = False  # whether the reference is the commit of the stored baselines
 
     def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
-        """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must."""
+        """Verifies, measures and judges; lists the results, then fails the test if the worst verdict requires it."""
         from pytest_ddpperf.analysis.diagnosis import analysis_of
 
         __tracebackhide__ = True
@@ -78,7 +78,7 @@ class JudgedRun(BenchmarkRun):
                 return self._calibrated(self.settings.calibrate)
             results = tuple(with_accepted(each, accepts) for each in self._with_unfit(variants, self._results()))
         except DdpperfError as error:
-            self.progress.request = None  # whatever an earlier look asked for
+            self.progress.request = None  # an earlier look may have made one
             self._list_broken(variants, error)
             which = error.benchmark[0] if len(variants) > 1 and error.benchmark is not None else ""
             told = extended(error, before=f"{which}: ") if which else error  # each benchmark has a rank 0
@@ -109,13 +109,13 @@ class JudgedRun(BenchmarkRun):
         self._session.extensions.measured(self._test, measured, attempt)
 
     def _accept_command(self) -> str:
-        """The command that makes the result of the test the baseline that it was compared with."""
+        """Returns the command that saves the test's result as the baseline that it was compared with."""
         name = self._session.settings.compared
         save = "--ddpperf-save" if name == DEFAULT_SET else f"--ddpperf-save={name}"
         return " ".join(("pytest", f'"{self._test}"', *self._session.options, save))
 
     def _with_profiles(self, results: tuple[Result, ...]) -> tuple[Result, ...]:
-        """The results; those that fail their test have a profile, if only these are to be profiled."""
+        """Returns the results; adds profiles to those that fail their test, if only these are to be profiled."""
         __tracebackhide__ = True
         if self.settings.profile_on == "always" or not self.settings.profile:
             return results
@@ -135,31 +135,31 @@ class JudgedRun(BenchmarkRun):
         )
 
     def _with_unfit(self, variants: Sequence[Variant], results: Sequence[Result]) -> tuple[Result, ...]:
-        """The results of all candidates, those among them that run out of memory."""
+        """Returns the results of all candidates, including those that run out of memory."""
         __tracebackhide__ = True
         unfit_ones = [name for name, _ in self._fit.reasons]
         measured = {result.measurement.key: beside_unfit(result, unfit_ones) for result in results}
         return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:
-        """The result of a candidate that does not fit; one preparing launch tells whether another revision fits."""
+        """Returns the result of a candidate that does not fit; a preparing launch shows whether the reference fits."""
         __tracebackhide__ = True
         reason, counts = self._fit.reasons[variant.key], self.counts.get(variant.key)
         if self._paired is None or self._beside_baseline:
             stored = self._with_baselines([variant])[1][0]
-            if stored.record is not None:  # what fitted did so under its own limit: that is the question
+            if stored.record is not None:  # the baseline fitted under its own limit, which decides here, too
                 stored = self._with_baselines([under_limit_of(stored.record, variant)])[1][0]
             return unfit(self._test, variant, reason, stored, counts)
         revision, lacking = self._paired.revision, ""
         try:
             self.prepared([replace(variant, of_reference=True)])
-        except DdpperfError as error:  # whatever becomes of it: the others were measured
+        except DdpperfError as error:  # whatever the error is: the others were measured
             lacking = error.headline
         beside = PairedRevision(revision=revision.label, commit=revision.commit, lacking=lacking)
         return unfit(self._test, variant, reason, beside, counts)
 
     def _results(self) -> tuple[Result, ...]:
-        """The results of the candidates that fit; after an error without what is to blame, if others are left."""
+        """Returns the results of the candidates that fit; after an error measures again without the failing ones."""
         __tracebackhide__ = True
         references = self._references(self._fit.left)
         session = self._session
@@ -179,7 +179,7 @@ class JudgedRun(BenchmarkRun):
                 return tuple(map(with_environments, results))
 
     def _references(self, variants: Sequence[Variant]) -> ComparedWith:
-        """What candidates are compared with: the reference, or their baselines, if possible beside their commit."""
+        """Returns the references: another revision, or the baselines, measured with their commit if possible."""
         __tracebackhide__ = True
         if self._paired is not None and not self._beside_baseline:
             self._learn(self._paired)
@@ -208,9 +208,9 @@ class JudgedRun(BenchmarkRun):
         )
 
     def _instead_of(self, references: ComparedWith, error: DdpperfError) -> ComparedWith | None:
-        """What is measured instead, if an error is no end: without what does not fit, or what the reference cannot run.
+        """Returns references without those that do not fit or cannot run, to measure with after an error; None to fail.
 
-        If the commit of the baselines fails, it is the candidates alone.
+        If the commit of the baselines fails, the candidates are measured alone.
         """
         __tracebackhide__ = True
         if isinstance(error, RankFailed):
@@ -234,33 +234,33 @@ class JudgedRun(BenchmarkRun):
     def _stored_times(
         self, variants: Sequence[Variant], baselines: Sequence[StoredBaseline], why: Unpaired
     ) -> BaselineReferences:
-        """The baselines, and why their commit is not measured."""
+        """Returns the baselines, with the reason why their commit is not measured."""
         if why.lacking:
             self._end_if_needed(why.reason)
         told = tuple(replace(stored, unpaired=why.reason) for stored in baselines)
         return BaselineReferences(told, both_sides=tuple(variants), derive=self._derive)
 
     def _learn(self, paired: PairedLaunches) -> None:
-        """Adds what the launches of the first pass have imported."""
+        """Adds the imports that launches of the first pass made."""
         if self.progress.kept.get("paired") is not paired:
             paired.learn(self.progress.kept.get("paired"))
         self.progress.kept["paired"] = paired
 
     def _end_if_needed(self, reason: str) -> None:
-        """Ends the session if times have to be measured beside the commit of a baseline, and cannot be."""
+        """Ends the session if times must be measured with a baseline's commit, and cannot be."""
         if self.settings.require_baseline:
             told = f"{KNOBS['require_baseline'].option}: {self._test}: only gross slowdowns could fail: {reason}"
             pytest.exit(told, returncode=pytest.ExitCode.USAGE_ERROR)
 
     def _pair_with(self, paired: PairedLaunches | None, variants: Sequence[Variant]) -> None:
-        """Has the launches from now on be those of this checkout and of the commit of the baselines; None: alone."""
+        """Makes later launches run this checkout and the commit of the baselines; None: this checkout alone."""
         self._paired, self._beside_baseline = paired, paired is not None
         times = self.launches.times
         self.launches = BenchmarkLaunches(self._session, self.settings, paired, test=self._test, times=times)
         self.launches.start(variants)
 
     def _calibrated(self, number: int) -> tuple[Measurement, ...]:
-        """Measures the candidates ``number`` times side by side with themselves; gives the last measurements."""
+        """Measures the candidates ``number`` times side by side with themselves; returns the last measurements."""
         __tracebackhide__ = True
         runs: list[tuple[Result, ...]] = []
         for _ in range(number):
@@ -278,7 +278,7 @@ class JudgedRun(BenchmarkRun):
         return self.measured
 
     def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
-        """The variants, each with as many steps as its baseline if that is comparable, and the baselines."""
+        """Returns the variants, each with as many steps as its comparable baseline, and the baselines."""
         found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
         comparable = [None if base.differs else base.record for base in found]
         return [
@@ -287,12 +287,12 @@ class JudgedRun(BenchmarkRun):
         ], found
 
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
-        """Lists the benchmarks that train something else, or else all of them, which could not be measured."""
+        """Lists as broken the benchmarks that train incorrectly, or after another error all of the call."""
         if isinstance(error, IncorrectTraining):
             reasons = error.wrong
         else:
             guilty, reason = error.benchmark, error.headline
-            others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
+            others = reason if guilty is None else f"not measured, because {guilty[0]} failed"
             reasons = {variant.key: reason if variant.key == guilty else others for variant in variants}
             reasons.update(self._fit.reasons)
         broken_ones = [variant for variant in variants if variant.key in reasons]
@@ -304,7 +304,7 @@ class JudgedRun(BenchmarkRun):
         self._session.add([replace(result, spent=spent, failure=failure) for result, failure in told])
 
     def _spent(self) -> TimeSpent:
-        """The seconds of the call until now, in both passes, which the report of a test that fails shows."""
+        """Returns the seconds of the call so far, in both passes; the report of a failing test shows them."""
         self.progress.spent = spent = self._spent_before + self.launches.times.spent
         self.sections.append(("ddpperf time", time_text(spent)))
         return spent

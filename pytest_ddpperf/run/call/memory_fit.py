@@ -1,4 +1,4 @@
-"""Which of several benchmarks fit into memory: what does not is left out, and the others are measured."""
+"""Separates benchmarks that fit into memory from those that do not: only the former are measured."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pytest_ddpperf.records.measurement import LIMIT
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.run.call.variant import Variant
 
-TRIES = 2  # of a benchmark that ran out of memory: another process may have taken it
+TRIES = 2  # of a benchmark that ran out of memory: another process may have taken the memory
 
 
 class MemoryFit:
-    """Which of some variants are ``left`` to be measured, and for what ``reasons`` others do not fit, by benchmark.
+    """The variants ``left`` to be measured, and by benchmark the ``reasons`` why others do not fit.
 
-    ``sections`` get what the ranks of these say.
+    The error messages of these others go to ``sections``.
     """
 
     def __init__(self, variants: Sequence[Variant], sections: list[tuple[str, str]]) -> None:
@@ -27,9 +27,9 @@ class MemoryFit:
         self._tries: Counter[tuple[str, int]] = Counter()
 
     def goes_on(self, error: RankFailed) -> bool:
-        """Returns whether the variants that are left are measured again after an error; RankFailed if nothing fits.
+        """Returns whether the variants left are measured again after an error; RankFailed if nothing fits.
 
-        What runs out of memory once is tried again; what does so again is left out.
+        A benchmark that runs out of memory is tried again; it is dropped the second time.
         """
         __tracebackhide__ = True
         key = error.benchmark
@@ -48,7 +48,7 @@ class MemoryFit:
 
 
 def under_limit_of(record: BaselineRecord, variant: Variant) -> Variant:
-    """The variant under the limit of memory that a stored baseline was measured under, if it was under one."""
+    """Returns the variant under the memory limit of a stored baseline, if the baseline had a limit."""
     others = {name: value for name, value in variant.recipe.items() if name != LIMIT}
     limits = {name: value for name, value in record.recipe.items() if name == LIMIT}
     return replace(variant, recipe={**others, **limits})

@@ -1,4 +1,4 @@
-"""The commit of a stored baseline, which is measured in the rounds of this checkout: where it is, or why it is not."""
+"""Finds the commit of a stored baseline to measure in the rounds of this checkout, or the reason why not."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytest_ddpperf.settings import KNOBS, Settings
 
 
 class Unpaired(NamedTuple):
-    """Why times are not measured beside the commit of a baseline."""
+    """The reason why times are not measured together with a baseline's commit."""
 
     reason: str = ""  # with the cure; empty if there is nothing to pair
-    lacking: bool = False  # whether that commit cannot be had
+    lacking: bool = False  # whether the commit is not available
 
 
 def times_of(stored: StoredBaseline) -> BaselineRecord | None:
-    """The record of a baseline that has times of this environment and training; None if it has none."""
+    """Returns the record of a baseline with times of this environment and training; None without such times."""
     record = None if stored.differs else stored.record
     return record if record is not None and record.timed else None
 
@@ -29,9 +29,9 @@ def times_of(stored: StoredBaseline) -> BaselineRecord | None:
 def side_of_baselines(
     test: str, baselines: Sequence[StoredBaseline], settings: Settings, session: Session
 ) -> RevisionSide | Unpaired:
-    """The side of the commit that the baselines of a test are of, or why there is none.
+    """Returns the side that runs the commit of a test's baselines, or why there is none.
 
-    There is nothing to pair without stored times, with new ones that replace them, and with counts alone.
+    Nothing is paired without stored times, if new times replace them, or if only counts are taken.
     """
     records = [record for stored in baselines if (record := times_of(stored)) is not None]
     if not records or settings.save is not None or settings.counts == "only":
@@ -47,7 +47,7 @@ def side_of_baselines(
 
 
 def _side(test: str, records: Sequence[BaselineRecord], session: Session, *, fetch_it: bool) -> RevisionSide | Unpaired:
-    """The same of records of times; GitError or LaunchError if git does not have their commit."""
+    """Returns the side for records of times; GitError or LaunchError if git lacks their commit."""
     commits = {session.archive.commit_of(test, record, fetch_it=fetch_it) for record in records}
     if len(commits) > 1:
         return Unpaired("the baselines of this test are of several commits: save them together", lacking=True)

@@ -1,4 +1,4 @@
-"""How the launches of a benchmark are planned: which run at the same time, and how many steps each has."""
+"""Plans the launches of a benchmark: which run at the same time, and how many steps each has."""
 
 from __future__ import annotations
 
@@ -20,45 +20,44 @@ from pytest_ddpperf.training.jobs import CUDA_WARMUP, DIAGNOSED_STEPS, PeriodicP
 from pytest_ddpperf.training.script import Script
 
 PILOT_STEPS = 5
-LAUNCH_SECONDS = 1.0  # of timed steps, at least, in a launch that runs alone: long enough to see through the neighbours
+LAUNCH_SECONDS = 1.0  # of timed steps, at least, in a launch that runs alone: long enough to average out other load
 MIN_STEPS, MAX_STEPS = 5, 1000
 MAX_DEVICE_STEPS = 10_000  # on CUDA, where steps of a millisecond have to fill as many seconds as a launch costs
 
 SHORT_LAUNCH_SECONDS = 0.5
-"""The same where both sides of a benchmark are interleaved.
+"""The same if both sides of a benchmark are interleaved.
 
-What makes other launches differ then hits both sides. What is left is mostly each step's own scatter, which averages
-out over as many steps in shorter launches. More launches then tell of their scatter, and sooner.
+Disturbances of launches then affect both sides. The rest is mostly each step's own scatter, which averages out over as
+many steps in shorter launches. More launches then show their scatter, and sooner.
 """
 
 SEEN_STEPS = 40
-"""The timed steps of a launch, at least, if there is time for so many.
+"""The least number of timed steps in a launch, if there is time for them.
 
-All launches time the same steps of a training, counted from its first one. What comes in each 20th step is in each
-launch of 20 steps or more; of shorter ones it may be in none.
+All launches time the same steps of a training, counted from its first one. An event in each 20th step is in every
+launch of 20 steps or more; shorter ones may lack it.
 """
-ROUND_STEPS = (100, 20, 10)  # multiples of which launches time, each from twice as many steps on
-EPOCHS = 2  # that a launch times at least, if its loader tells how many steps one has, and there is time for them
-FEW_LAUNCHES = 3  # a screening has time for so many, at least, rather than for longer ones
+ROUND_STEPS = (100, 20, 10)  # launches time multiples of these, each from twice as many steps on
+EPOCHS = 2  # that a launch times at least, if its loader has a length and there is time for them
+FEW_LAUNCHES = 3  # a screening has time for this many, at least, rather than for longer ones
 
 WORTH = 2.0
-"""A launch times steps for at least so many times the seconds that all else in it takes, where there is time.
+"""A launch times steps for at least so many times the seconds of everything else in it, if there is time.
 
-Timed steps are then two thirds of the time. The launches that this leaves are enough, because the blocks inside them
-tell of their scatter.
+Timed steps are then two thirds of the time. The launches that fit are enough, because their blocks show their scatter.
 """
 
-MAX_SHARE_OF_TIMEOUT = 0.75  # that a launch is planned to take: it takes longer where the machine becomes busier
+MAX_SHARE_OF_TIMEOUT = 0.75  # that a launch is planned to take: it takes longer if the machine becomes busier
 
 Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
-"""The numbers of the variants that are launched at the same time; each variant is in one group."""
+"""Indices of the variants that are launched at the same time; each variant is in one group."""
 
 LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
-"""What each rank of a launch reports, and the seconds that the launch took."""
+"""The report of each rank of a launch, and the launch's seconds."""
 
 
 class Purpose(Enum):
-    """What a launch is to tell."""
+    """The purpose of a launch."""
 
     TIMES = "how long steps take"
     GROWTH = "whether memory grows"
@@ -69,33 +68,33 @@ class LaunchRunner(Protocol):
     """Runs one launch of each variant; several run at the same time, interleaved."""
 
     def __call__(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> Sequence[LaunchOutcome]:
-        """Runs them; gives their outcomes in the same order."""
+        """Runs the launches; returns their outcomes in the same order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchLimits:
-    """How much the launches of a benchmark may take; most fields are the settings of that name."""
+    """The limits of a benchmark's launches; most fields are settings of the same name."""
 
     steps: int | None
     warmup: int
     launches: int
     timeout: float = math.inf
-    screening: float  # seconds of the launches that are planned: those in which a metric has to look worse
+    screening: float  # seconds for which launches are planned: those in which a suspicion may arise
     interleaving: bool | None = None  # the setting ``turns``
     slots: int | None = None  # launches of a side that can run at the same time; None for any number
     memory: int | None = None  # bytes for the ranks of launches that run at the same time; None if unknown
-    shared: bool = False  # whether the session deals these seconds out
+    shared: bool = False  # whether these seconds come from the session's budget
 
     @property
     def few(self) -> int:
-        """The launches that the screening has time for, at least, rather than for longer ones."""
+        """The least number of launches that the screening has time for, rather than for longer ones."""
         return min(self.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
 
 
 def limits_of(
     settings: Settings, *, screening: float, shared: bool = False, slots: int | None = None, memory: int | None = None
 ) -> LaunchLimits:
-    """The limits of a benchmark with these settings."""
+    """Returns the limits of a benchmark with these settings."""
     return LaunchLimits(
         steps=settings.steps,
         warmup=settings.warmup,
@@ -111,17 +110,17 @@ def limits_of(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlans:
-    """What the pilots of some variants led to."""
+    """The plans that follow from the pilots (trial launches) of some variants."""
 
     plans: tuple[Plan, ...]  # in the variants' order
     groups: Groups
     findings: tuple[Finding, ...]  # why some variants are not interleaved
     seconds: tuple[float, ...]  # expected, of a launch of each variant
-    diagnosis_seconds: float  # expected, of a round that diagnoses
+    diagnosis_seconds: float  # expected, of a round of diagnosis
 
 
 def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner) -> LaunchPlans:
-    """Plans the launches of variants by the pilot of each, which is launched where it is not known."""
+    """Plans the launches of variants by their pilots; launches a pilot if it is missing."""
     share = limits.screening / limits.few / len(variants)
     pilots = [_piloted(variant, limits, run, share) for variant in variants]
     groups, findings = grouped(variants, pilots, limits)
@@ -134,10 +133,10 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
         if variant.key in paired:
             fixed = (side.fixed for other, side in zip(variants, pilots, strict=True) if other.key == variant.key)
             fixed_at_least = min(fixed)  # a first launch may have been slow to start
-            # Of a session's budget there are few launches either way, and shorter ones would spend more on starting.
+            # A session's budget allows few launches in any case, and shorter ones would spend more on starting.
             wanted = launch_seconds(fixed_at_least) if limits.shared else short_launch(fixed_at_least)
-        # Timing for less than all else takes would save little, and tell little; but no launch may miss its deadline.
-        seen = pilot.step * max(SEEN_STEPS, EPOCHS * (pilot.epoch or 0))  # shows what comes in some steps only
+        # Timing for less than everything else takes would save and show little; but no launch may miss its deadline.
+        seen = pilot.step * max(SEEN_STEPS, EPOCHS * (pilot.epoch or 0))  # shows events of some steps only
         most = min(max(wanted, seen), MAX_SHARE_OF_TIMEOUT * limits.timeout - pilot.fixed)
         seconds = min(most, max(share - pilot.fixed, pilot.fixed))
         fitting = _whole_periods(pilot, fitting_steps(pilot.step, seconds, max_steps(variant)), seconds)
@@ -155,17 +154,17 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
 
 
 def warmup_of(variant: Variant, wanted: int) -> int:
-    """The untimed steps of a variant's launches; on CUDA ranks may agree on more, which change no loss that is told."""
+    """Returns the untimed steps of a variant's launches; on CUDA ranks may add some, which change no reported loss."""
     return max(wanted, CUDA_WARMUP) if variant.environment.device == "cuda" else wanted
 
 
 def pilot_plan(warmup: int, steps: int | None) -> Plan:
-    """The plan of a pilot for launches of so many steps; None for as many as fit."""
+    """Returns the plan of a pilot: a few steps, but not more than ``steps`` (None for no limit)."""
     return Plan(warmup=warmup, steps=PILOT_STEPS if steps is None else min(PILOT_STEPS, steps))
 
 
 def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:
-    """Returns what a launch of this plan told, which took so many seconds."""
+    """Returns the pilot's figures from a launch with this plan, which took ``seconds``."""
     launch = launch_of(0, ranks, seconds)
     step = mean_step(launch)
     known = complete(rank.device_memory for rank in ranks)
@@ -182,7 +181,7 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
 
 
 def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: float) -> Pilot:
-    """The pilot of a variant; a second one where the first was slow, as it may fill caches, compile or connect."""
+    """Returns the pilot of a variant; repeats a slow one, which may have filled caches, compiled or connected."""
 
     def launched() -> Pilot:
         plan = pilot_plan(warmup_of(variant, limits.warmup), limits.steps)
@@ -190,7 +189,7 @@ def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: f
         return pilot_of(ranks, seconds, plan)
 
     first = variant.pilot or launched()
-    # A known pilot took none of the time for measuring, and another one would.
+    # A known pilot took none of the measuring time, and another one would take some.
     slow = max(LAUNCH_SECONDS, share / 2) if variant.pilot is None else max(2 * LAUNCH_SECONDS, share)
     if first.fixed <= slow:
         return first
@@ -205,10 +204,10 @@ def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: f
 
 
 def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
-    """Rounds the steps of a launch of so many seconds down to whole periods.
+    """Rounds the steps of a launch of ``seconds`` down to whole periods.
 
-    A period is an epoch, if the pilot told how long one is and at least one fits. Otherwise a round number of steps has
-    whole periods of what training code does in each 2nd, 5th, 10th, 20th, 50th or 100th step.
+    A period is an epoch, if the pilot knows its length and at least one fits. Otherwise a round number of steps has
+    whole periods of anything that training code does in each 2nd, 5th, 10th, 20th, 50th or 100th step.
     """
     if pilot.epoch is not None and pilot.epoch <= steps and pilot.epoch * pilot.step <= seconds:
         return max(1, steps // pilot.epoch) * pilot.epoch
@@ -217,59 +216,59 @@ def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
 
 
 def short_launch(fixed: float) -> float:
-    """The seconds that a launch times, interleaved with the other side; ``fixed``: the seconds of all else in it."""
+    """Returns the seconds that an interleaved launch times; ``fixed``: the seconds of everything else in it."""
     return max(WORTH * fixed, SHORT_LAUNCH_SECONDS)
 
 
 def launch_seconds(fixed: float) -> float:
-    """The seconds that any other launch times."""
+    """Returns the seconds that any other launch times."""
     return max(LAUNCH_SECONDS, WORTH * fixed)
 
 
 def max_steps(variant: Variant) -> int:
-    """The most steps that a launch of a variant times; a script has to train for as many."""
+    """Returns the most steps that a launch of a variant times; a script has to train for at least as many."""
     on_device = variant.environment.device == "cuda" and not isinstance(variant.subject, Script)
     return MAX_DEVICE_STEPS if on_device else MAX_STEPS
 
 
 def fitting_steps(step: float, seconds: float, most: int = MAX_STEPS) -> int:
-    """The number of steps of ``step`` seconds that a launch times in so many seconds."""
+    """Returns the number of steps of ``step`` seconds that a launch times in ``seconds``."""
     return min(most, max(MIN_STEPS, math.ceil(seconds / max(step, 1e-9))))
 
 
 def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:
-    """Returns the plan with the period of long steps in the launches of both sides, which a diagnosis takes apart."""
+    """Adds to the plan the period of long steps in both sides' launches, which a diagnosis takes apart."""
     period = long_steps([launch.step_times for launches in sides for launch in launches]).period
     return plan if period is None else PeriodicPlan(warmup=plan.warmup, steps=plan.steps, period=period)
 
 
 def _diagnosis_steps(steps: int) -> int:
-    """The steps of a launch that diagnoses beside launches of ``steps``; one more step leads in to each block."""
+    """Returns the steps of a diagnosing launch next to launches of ``steps``; one more step leads in to each block."""
     blocks = blocks_for(steps)
     return 1 + growth_steps(steps) + DIAGNOSED_STEPS + 2 * blocks.pairs * (blocks.steps + 1)
 
 
 INTERLEAVED = frozenset({"cpu"})
-"""The devices on which launches interleave where nobody says otherwise.
+"""The devices on which launches interleave by default.
 
-On GPUs launches alternate; ``turns_small`` of benchmarks/gpu.py has yet to run and tell whether blocks scatter less.
+On GPUs launches alternate; ``turns_small`` of benchmarks/gpu.py has yet to show whether blocks scatter less.
 """
 
-MAX_GPU_SHARE = 0.9  # of the memory of each GPU: what launches that interleave on it may take together
+MAX_GPU_SHARE = 0.9  # of each GPU's memory: the most that launches interleaved on it may use together
 
 
 def can_interleave(variants: Sequence[Variant], wanted: bool | None) -> bool:  # noqa: FBT001  a setting
-    """Returns whether launches of these variants may run at the same time, as far as is known before any."""
+    """Returns whether launches of these variants may run at the same time, as far as is known before any launch."""
     return all(wanted or (wanted is None and variant.environment.device in INTERLEAVED) for variant in variants)
 
 
 def grouped(
     variants: Sequence[Variant], pilots: Sequence[Pilot], limits: LaunchLimits
 ) -> tuple[Groups, tuple[Finding, ...]]:
-    """The groups, and why not all variants are in one where nothing spoke against it before.
+    """Returns the groups, and why variants that may interleave are not all in one group.
 
-    Either all variants are in one group, because what is compared has to be timed alike, or both sides of each that
-    can. Work in the background does not suit interleaving: a loader would have its data ready before the step's turn.
+    Either all variants are in one group, because compared ones have to be timed alike, or both sides of each variant
+    that can. Background work does not suit interleaving: a loader would have its data ready before the step's turn.
     """
     everybody = tuple(range(len(variants)))
     alone: Groups = tuple((i,) for i in everybody)

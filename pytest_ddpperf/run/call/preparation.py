@@ -1,4 +1,4 @@
-"""What is found out about a training before it is measured: the job of the launch, its outcome, and what is kept."""
+"""Prepares a training for measuring: the job of the launch, its outcome, and the results that are kept."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from pytest_ddpperf.launch.environment import current_folder, search_path
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.run.call.planning import pilot_of, pilot_plan, warmup_of
 from pytest_ddpperf.run.call.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
@@ -39,8 +40,8 @@ from pytest_ddpperf.units import format_count
 if TYPE_CHECKING:
     from pytest_ddpperf.training.script import Subject
 
-_OF_PYTEST = "PYTEST_CURRENT_TEST"  # tells each test apart, and means nothing to a training
-# Errors that a launch for nothing but verification would not name better.
+_OF_PYTEST = "PYTEST_CURRENT_TEST"  # differs between tests, and means nothing to a training
+# Errors that a separate launch for verification would not name better.
 _FINAL = (LaunchError, PayloadError, SameCode, RankSkipped, RanksTimedOut)
 
 PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[RankPrepared]]"
@@ -48,7 +49,7 @@ PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[Ran
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """What is known of a training before it is measured; None for what was not asked."""
+    """Results of preparing a training, before it is measured; None for what was not asked."""
 
     pilot: Pilot | None = None
     counts: Counts | None = None
@@ -56,7 +57,7 @@ class Prepared:
     remarks: tuple[Finding, ...] = ()
 
     def given_to(self, variant: Variant) -> Variant:
-        """The variant with all of it, and remarks on how it was verified, and on ranks that send nothing."""
+        """Returns the variant with these results, and findings on its verification, and on ranks that send nothing."""
         found = self.verification
         findings = [Finding("unverified", {"reason": found.unverified})] if found.unverified else []
         if (why := found.leniency) is not None:
@@ -74,21 +75,21 @@ class Prepared:
 def prepared(
     settings: Settings, variants: Sequence[Variant], launch: PreparingLauncher, known: MutableMapping[bytes, Prepared]
 ) -> list[Variant]:
-    """The variants with what is found out about each, in a launch where it is not known."""
+    """Returns the variants with the results of a launch of each, or with ``known`` results."""
     __tracebackhide__ = True
     done: list[Variant] = []
     wrong: list[tuple[Variant, Discrepancy]] = []
-    picked: dict[int, tuple[str, str]] = {}  # by world size; what is compared loads alike
+    picked: dict[int, tuple[str, str]] = {}  # by world size; compared variants load alike
     for variant in variants:
         size = variant.world_size
         job = prepare_job(settings, variant, picked.get(size))
-        if wrong and job.verified is None:  # nothing is measured any more
+        if wrong and job.verified is None:  # nothing will be measured
             continue
         key = identity(job, variant)
         try:
             found = known[key] if key in known else _found_out(variant, job, launch)
         except DdpperfError as error:
-            if wrong:  # that is known, and the worse of both
+            if wrong:  # wrong training is known, and the worse fault
                 raise _incorrect(wrong) from error
             raise
         if found.verification.discrepancy is not None:
@@ -104,10 +105,10 @@ def prepared(
 
 
 def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> Prepared:
-    """Returns what a launch finds out about a variant.
+    """Launches a variant's preparation and returns its results.
 
-    A verification that shared its processes with other tasks counts only where all went well. Otherwise a launch that
-    only verifies comes before any other failure, because training that is wrong is the worse fault.
+    A verification that shared its processes with other tasks counts only if all tasks succeeded. Otherwise a launch
+    that only verifies comes before any other failure is raised, because wrong training is the worse fault.
     """
     __tracebackhide__ = True
     if job.reference is not None:
@@ -134,7 +135,7 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
 
 
 def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, launch: PreparingLauncher) -> Verification:
-    """Returns what the first steps of a user's step or script do beside those of its single-process twin."""
+    """Compares the first steps of a user's step or script with the steps of its single-process twin."""
     __tracebackhide__ = True
     from pytest_ddpperf.training.correctness.traces import compared
 
@@ -151,7 +152,7 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
 
 
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
-    """Returns what a preparing launch of a variant has to find out; the reference is not verified."""
+    """Returns the job of a variant's preparing launch; the reference is not verified."""
     settings = variant.effective_settings(settings)
     counted = settings.counts != "off"
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
@@ -175,7 +176,7 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
 
 
 def task_text(job: PrepareJob) -> str:
-    """Returns what a preparing launch does, for the line that tells of it."""
+    """Returns the tasks of a preparing launch as words for the status line."""
     tasks = {
         "timing a few steps": job.timed,
         "counting": job.counted,
@@ -185,10 +186,10 @@ def task_text(job: PrepareJob) -> str:
 
 
 def identity(job: PrepareJob, variant: Variant) -> bytes:
-    """A digest of all that the ranks of a launch are given, equal for launches that would find out the same.
+    """Returns a digest of everything that a launch's ranks are given, equal for launches with the same results.
 
-    The subject counts as it is sent, because functions made twice do not compare equal. What it imports or reads from
-    files is taken to stay the same for a session.
+    The subject counts as it is serialised, because functions made twice do not compare equal. Its imports and the files
+    that it reads are assumed to stay the same for a session.
     """
     environment = variant.environment
     place = (
@@ -204,11 +205,11 @@ def identity(job: PrepareJob, variant: Variant) -> bytes:
 
 
 def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
-    """Returns what the ranks of a preparing launch found out together."""
+    """Combines the results of the ranks of a preparing launch."""
     ranks = result.values
     timed = tuple(rank.timed for rank in ranks if rank.timed is not None)
     counts = [rank.counts for rank in ranks if rank.counts is not None]
-    plain = result.seconds - max(rank.counting + rank.verifying for rank in ranks)  # of a launch of timed steps alone
+    plain = result.seconds - max(rank.counting + rank.verifying for rank in ranks)  # of a launch that only times steps
     return Prepared(
         pilot=pilot_of(timed, plain, job.training.plan) if timed else None,
         counts=merged(counts) if counts else None,
@@ -218,7 +219,7 @@ def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
 
 
 def _incorrect(wrong: Sequence[tuple[Variant, Discrepancy]]) -> IncorrectTraining:
-    """The error that names all variants that differ from a single process, each in two lines."""
+    """Returns the error that names all variants that differ from a single process, each in two lines."""
     reasons = {variant.key: discrepancy_text(found) for variant, found in wrong}
     lines: list[str] = []
     for variant, _ in wrong:

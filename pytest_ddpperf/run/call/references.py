@@ -1,4 +1,4 @@
-"""The references of a paired benchmark: made of the measurements of the other side, in whatever environment."""
+"""The references of a paired benchmark, made from the other side's measurements in any environment."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from pytest_ddpperf.settings import KNOBS
 class BaselineReferences(StoredReferences):
     """The stored baselines of candidates, which are measured alone."""
 
-    both_sides: tuple[Variant, ...]  # all that is measured: the candidates
+    both_sides: tuple[Variant, ...]  # all variants to measure: the candidates
     derive: DeriveSeries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairedReferences:
-    """Makes the reference of each candidate out of the measurements of both sides."""
+    """Makes the reference of each candidate from the measurements of both sides."""
 
     revision: Revision
     variants: tuple[Variant, ...]  # the candidates
-    derive: DeriveSeries  # applied to the references too, unless one of them is lacking
+    derive: DeriveSeries  # also applied to the references, unless a reference is lacking
     lacking: Mapping[tuple[str, int], str]  # by benchmark, why the reference cannot run it
-    # Of the candidates, whose commit the reference is; empty for another revision.
+    # Of the candidates, if the reference is their commit; empty for another revision.
     baselines: tuple[StoredBaseline, ...] = ()
-    # By the candidate's, that of the reference, where it runs in another one.
+    # Converts the candidate's environment to the reference's, if that is another one.
     environment: Callable[[Environment], Environment] = lambda environment: environment
     paired: ClassVar[bool] = True
     timed: ClassVar[bool] = True
 
     @property
     def both_sides(self) -> list[Variant]:
-        """All that is measured: the candidates, then the references that are not lacking, in the same order."""
+        """All variants to measure: the candidates, then the references that are not lacking, in the same order."""
         kept = [variant for variant in self.variants if variant.key not in self.lacking]
-        if self.baselines:  # whose counts are stored
+        if self.baselines:  # their counts are stored
             kept = [replace(variant, own={**variant.own, "counts": "off"}) for variant in kept]
         return [
             *self.variants,
@@ -60,7 +60,7 @@ class PairedReferences:
         ]
 
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
-        """The reference of each candidate, by the measurements of both sides."""
+        """Returns the reference of each candidate, from the measurements of both sides."""
         pairs = self._pairs(measured)
         if not self.baselines:
             return pairs
@@ -96,13 +96,13 @@ class PairedReferences:
 
 
 def cannot_run(revision: str, reason: str) -> str:
-    """Returns why the commit of a baseline is not measured, with the cure."""
+    """Returns why a baseline's commit is not measured, with the cure."""
     cure = f"if it has to be built first, see {KNOBS['against_setup'].option}"
     return f"{revision}, the commit of the baseline, cannot run it: {reason}; {cure}"
 
 
 def environment_beside(session: Session, environment: Environment) -> Environment:
-    """The environment of the reference, beside that of the candidate; LaunchError if ranks cannot run there."""
+    """Returns the reference's environment for a candidate's; LaunchError if ranks cannot run there."""
     side = session.sides.reference
     if side is None or side.revision.python is None:
         return environment
@@ -116,9 +116,9 @@ def environment_beside(session: Session, environment: Environment) -> Environmen
 
 
 def with_environments(result: Result) -> Result:
-    """The result with a finding on how the environments of both sides differ, where the reference has another one.
+    """Adds a finding on the differences between both sides' environments, if the reference has another one.
 
-    Only packages are known to differ where the reference could not run.
+    If the reference could not run, only its packages are known to differ.
     """
     reference, differ = result.paired, tuple[str, ...]()
     if reference is None or reference.python is None:

@@ -1,4 +1,4 @@
-"""What a call of a verb asks for: the variants, their names, and the settings that mean nothing for them."""
+"""Turns a call of a verb into variants: their subjects and names, and findings on settings without effect."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from pytest_ddpperf.units import format_count
 if TYPE_CHECKING:
     from pytest_ddpperf.run.call.ways import Contender, GivenStrategy
 
-OF_RANKS = ("n", "ranks", "world_size")  # what the argument is called of a function that gives a Workload
+OF_RANKS = ("n", "ranks", "world_size")  # argument names of a function that gives a Workload by number of ranks
 _UNCHECKED = Finding(
     "unverified", {"reason": "the step is no Workload; give ddpperf.check(reference=...), or verify=False"}
 )
 
 MIB = 2**20
 MIN_SIZES = 2  # of a curve
-PLACES = ("world_size", "backend", "device", "env")  # settings that a way may have besides those of training
+PLACES = ("world_size", "backend", "device", "env")  # settings besides those of training that a way may have
 
 
 def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
-    """The numbers of ranks of a curve."""
+    """Returns the numbers of ranks of a curve; SettingError for anything else, or fewer than two."""
     said = f"ddpperf.scaling(world_sizes={given!r})"
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise SettingError(f"{said}: expected numbers of ranks, such as [1, 2]")
@@ -53,7 +53,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
 
 
 def grows(subject: object) -> bool:
-    """Whether a function gives the Workload of a number of ranks: by the name of what it takes, as nothing is called.
+    """Returns whether a function gives a Workload by number of ranks: by its argument's name, without calling it.
 
     Any other function builds a step.
     """
@@ -65,7 +65,7 @@ def grows(subject: object) -> bool:
 
 
 def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) -> Mapping[int, Subject]:
-    """Returns what is measured with each number of ranks."""
+    """Returns the subject to measure with each number of ranks."""
     if not grows(subject):
         return dict.fromkeys(sizes, subject)
     if mode == "strong" or not counted:
@@ -78,7 +78,7 @@ def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) ->
 
 
 def of_size(function: Callable[[int], object], size: int, what: str) -> Workload:
-    """The Workload that a function gives for a size."""
+    """Returns the Workload that a function gives for a size."""
     workload = function(size)
     if not isinstance(workload, Workload):
         kind = type(workload).__name__
@@ -88,20 +88,20 @@ def of_size(function: Callable[[int], object], size: int, what: str) -> Workload
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerbCall:
-    """What a call of a verb says of every variant that it measures."""
+    """The arguments of a verb's call that hold for every variant that it measures."""
 
-    settings: Settings  # all layers laid over each other
+    settings: Settings  # after all layers of settings
     knobs: Mapping[str, object]  # the settings that the call itself gave
     samples_per_step: float | None = None  # of one rank; None to ask the subject
     tokens_per_step: float | None = None
     strategies: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # that hooks add
     metrics: tuple[Metric, ...] = ()  # that hooks add
-    folders: tuple[Path, ...] = ()  # in which a script is looked for
-    begun: float = field(default_factory=time.monotonic)  # seconds on that clock
-    own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that are of one way alone
+    folders: tuple[Path, ...] = ()  # that are searched for a script
+    begun: float = field(default_factory=time.monotonic)  # seconds of time.monotonic
+    own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that one way alone has
 
     def for_variant(self, way: Contender, key: str, verb: str = "compare") -> VerbCall:
-        """The same call for one of its ways, whose settings are stronger than the call's."""
+        """Returns this call for one of its ways, whose settings override the call's."""
         if not way.settings:
             return self
         where = f"ddpperf.{verb}(ways={{{key!r}: ...}})"
@@ -130,7 +130,7 @@ class VerbCall:
         mode: Mode | None = None,
         reference: Subject | None = None,
     ) -> Variant:
-        """The variant of a Workload, of a Script or of a function ``build(ctx) -> step``."""
+        """Returns the variant of a Workload, of a Script or of a function ``build(ctx) -> step``."""
         _require_count("samples_per_step", self.samples_per_step)
         _require_count("tokens_per_step", self.tokens_per_step)
         if name is not None and not isinstance(name, str):
@@ -166,9 +166,9 @@ class VerbCall:
         )
 
     def _require_mesh(self, subject: Subject, world_size: int) -> tuple[Finding, ...]:
-        """Refuses a mesh that nobody asks for, and one of more or fewer ranks than the group has.
+        """Refuses a mesh for a Workload or Script, and a mesh with more or fewer ranks than the group has.
 
-        Gives a finding for one without a dimension of data: that may be meant, or a name that is not known.
+        Returns a finding for a mesh without a data dimension: that may be intended, or the dimension's name is unknown.
         """
         if self.settings.mesh is None:
             return ()
@@ -191,7 +191,7 @@ class VerbCall:
         return subject.found_in(self.folders) if isinstance(subject, Script) else subject
 
     def _reference(self, reference: Subject, resolved: Strategy | None) -> Subject:
-        """The single-process twin of a step or script."""
+        """Returns the single-process twin of a step or script."""
         if resolved is not None:
             raise SettingError(
                 "reference=...: is for a step or script; a Workload is compared with a single process already"
@@ -201,7 +201,7 @@ class VerbCall:
         return self._found(reference)
 
     def _recipe(self, subject: Subject) -> tuple[Mapping[str, str], tuple[Finding, ...]]:
-        """What differs from plain training, and a finding for what was set from outside and has no meaning here."""
+        """Returns the settings that differ from plain training, and findings on settings that the subject ignores."""
         recipe = dict(self.settings.recipe)
         if not isinstance(subject, Workload):
             return {}, (Finding("settings_of_a_workload", {"settings": tuple(recipe.items())}),) if recipe else ()
@@ -221,7 +221,7 @@ class VerbCall:
         return recipe, (Finding("loader_without_effect", {"loader": loader}),)
 
     def _strategy(self, subject: Subject, strategy: GivenStrategy, world_size: int) -> Strategy | None:
-        """The strategy of a Workload; None for a step that brings its own."""
+        """Returns the strategy of a Workload; None for a step that brings its own."""
         if isinstance(subject, Workload):
             resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"), self.strategies)
             require_world_size(resolved, world_size)
@@ -232,7 +232,7 @@ class VerbCall:
             raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
         for word, value in self.knobs.items():
             if KNOBS[word].training:
-                raise SettingError(f"{word}={value!r}: is for a Workload; this step has to see to it itself")
+                raise SettingError(f"{word}={value!r}: is for a Workload; this step has to set it itself")
         if isinstance(subject, Script):
             return None
         if isinstance(subject, type) and issubclass(subject, Workload):
@@ -251,7 +251,7 @@ class VerbCall:
 
 
 def require_consistent(settings: Settings) -> None:
-    """Refuses settings that mean nothing together."""
+    """Refuses settings that contradict each other."""
     if settings.clip_steps is not None and settings.clip_grad_norm is None:
         raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
     require_free(settings.env or ())

@@ -1,4 +1,4 @@
-"""Rounds of launches until a judge is content or the time is spent; then launches that diagnose."""
+"""Rounds of launches until a judge is content or the time is spent; then diagnosing launches."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from pytest_ddpperf.run.call.time_sheet import slow_starts
 from pytest_ddpperf.run.call.variant import Variant, launch_of, measurement_of
 
 Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
-"""Begins to watch a launch; the result ends it, and is given the window of the timed steps."""
+"""Begins to watch a launch; the returned function ends the watch, and takes the window of the timed steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observer:
-    """Who looks on while a benchmark runs."""
+    """Callbacks of a running benchmark."""
 
     judge: Callable[[tuple[Measurement, ...], Interim], Action]  # decides how to go on
-    looked: Callable[[Interim], None] = lambda _: None  # told each look at which the judge has decided
+    looked: Callable[[Interim], None] = lambda _: None  # called at each look after the judge's decision
     progress: Callable[[int, int, float, float, Launch | None], None] = lambda *_: None
-    """Told the next launch, of so many, the seconds so far and in all, and the last launch of the first variant."""
+    """Called with the next launch's number, the total, seconds so far and in all, and the first variant's last one."""
     watch: Watch = lambda: lambda _: None  # called before a launch; the result after
-    grouped: Callable[[int], None] = lambda _: None  # told how many launches of a side run at the same time, at most
+    grouped: Callable[[int], None] = lambda _: None  # called with the most launches of a side that run together
 
 
 class Measuring:
     """One measuring of variants side by side, from its first round to its diagnosis.
 
-    Each round launches what goes on once, in random order. Every second round reverses the order of the one before, so
-    that each variant comes first as often as last. The plan is fixed before the first round. When the judge has come to
-    a verdict, a round that diagnoses follows.
+    Each round launches every variant that goes on once, in random order. Every second round reverses the order of the
+    previous one, so that each variant comes first as often as last. The plan is fixed before the first round. After the
+    judge's verdict, a diagnosing round follows.
 
     Args:
-        variants: what is measured.
-        limits: of launches.
+        variants: the variants to measure.
+        limits: limits of launches.
         run: runs launches.
-        observer: judges, and looks on.
-        time: that the rounds ask whether another one fits.
-        earlier: the rounds of the first pass over the suite, which these go on with.
+        observer: judges, and shows progress.
+        time: says whether another round fits.
+        earlier: the rounds of the first pass over the suite, which this measuring continues.
     """
 
     def __init__(  # noqa: PLR0917 - each is of another kind
@@ -71,7 +71,7 @@ class Measuring:
         observer.grouped(max(len({variants[i].key for i in group}) for group in self._plans.groups))
 
     def measured(self) -> tuple[Measurement, ...]:
-        """The measurements when the judge is content, or when the first pass has no more time for them."""
+        """Returns the measurements when the judge is content, or when the first pass has no more time for them."""
         rounds = self.rounds
         wanted, least = (0, 0) if rounds.every else (self._limits.launches, MIN_LAUNCHES)
         if rounds.deferred is not None:
@@ -89,10 +89,10 @@ class Measuring:
                 wanted, least = self._confirm(action)
 
     def _confirm(self, action: Action) -> tuple[int, int]:
-        """Starts the confirmation, even when time is up: a suspect is never the verdict.
+        """Starts the confirmation, even if time is up: a suspicion is no verdict.
 
         Returns:
-            How many rounds are wanted, and how many are made in any case: no fewer than made it suspicious.
+            How many rounds are wanted, and how many are made in any case: at least as many as raised the suspicion.
         """
         self._confirming, self.rounds.deferred = True, None
         self.rounds.go_on(action.going_on)
@@ -125,7 +125,7 @@ class Measuring:
             interim = again
 
     def _in_time(self, interim: Interim, seconds: float | None = None) -> Interim:
-        """The look with what there is no time for: by the seconds of the next round, unless others are given."""
+        """Returns the look with the limits of its time, by the seconds of the next round unless others are given."""
         seconds = self._round_seconds if seconds is None else seconds
         last = interim.last or not self._time.goes_on(seconds)
         confirmable = self._confirming or interim.defers or self._time.goes_on(seconds, screening=True)
@@ -146,7 +146,7 @@ class Measuring:
 
     @property
     def _round_seconds(self) -> float:
-        """Returns what another round will take: as long as those before it or, before any, as the pilots."""
+        """The expected seconds of the next round: as long as previous rounds, or as the pilots before any round."""
         return self._of_all * self.rounds.part()
 
     @property
@@ -155,9 +155,9 @@ class Measuring:
         return median(durations) if durations else math.fsum(self._plans.seconds)
 
     def _diagnosed(self, interim: Interim, action: Action) -> tuple[Measurement, ...]:
-        """The measurements with launches that diagnose: in full if asked for or in time, else growth alone.
+        """Returns the measurements after diagnosis: in full if asked for or in time, else only growth of memory.
 
-        Of the budget of a session, growth has no more than is left either.
+        Under a session's budget, growth is measured only if it fits into the remaining time, too.
         """
         self.rounds.go_on(None)
         fits, known = self._time.has_time_for(self._plans.diagnosis_seconds), self.rounds.diagnosed
@@ -183,7 +183,7 @@ class Measuring:
             if not action.worse and not isinstance(error, (ReferenceFailed, ReferenceStopped)):
                 raise
             findings.append(Finding("not_diagnosed", {"reason": error.headline}))
-            self.rounds.forget_diagnoses()  # what one of them told was still to be confirmed
+            self.rounds.forget_diagnoses()  # the results of one were yet to be confirmed
             self._look_at_diagnoses(interim)
         return self._measurements()
 
@@ -194,7 +194,7 @@ class Measuring:
         return action
 
     def _measurements(self) -> tuple[Measurement, ...]:
-        """The measurements, with a remark where the time was up before the launches that a first look takes."""
+        """Returns the measurements, with a finding if time was up before the launches of a first look."""
         made, limits = self.rounds.made, self._limits
         findings = list(self.rounds.findings)
         if made < limits.few and not limits.shared:
@@ -208,16 +208,16 @@ def _suspected(suspects: Sequence[str], made: int) -> Finding:
 
 
 class Rounds:
-    """The launches that a verdict will rest on, and those that diagnose, for each variant."""
+    """The launches that a verdict will rest on, and the diagnosing ones, for each variant."""
 
     def __init__(self, variants: Sequence[Variant], plans: LaunchPlans, run: LaunchRunner, watch: Watch) -> None:
         self.plans = plans
         self.findings = list(plans.findings)  # on all variants: of planning, and of diagnosing
         self.deferred: Action | None = None  # a confirmation that the first pass leaves to the second one
-        self.diagnosed: Purpose | None = None  # how, if at all
-        self.durations: list[float] = []  # of rounds, as if each had launched every variant
-        self.every = 0  # those before a suspicion among them
-        self.made = 0  # since the beginning; since a metric looked worse, of what is to be confirmed
+        self.diagnosed: Purpose | None = None  # None if nothing was diagnosed
+        self.durations: list[float] = []  # of rounds, scaled as if each had launched every variant
+        self.every = 0  # rounds, including those before a suspicion
+        self.made = 0  # rounds since the beginning, or since the suspicion that is being confirmed
         self._fresh_from = [0] * len(variants)
         self._going_on = frozenset(range(len(variants)))
         self._launched_last = self._going_on
@@ -231,13 +231,13 @@ class Rounds:
         self._diagnoses: list[list[Launch]] = [[] for _ in variants]
 
     def resumed(self, variants: Sequence[Variant], run: LaunchRunner, watch: Watch) -> Rounds:
-        """The same rounds for another run of the test, whose launches are added to these."""
+        """Returns these rounds for another run of the test, whose launches are added to them."""
         self._variants, self._run, self._watch = variants, run, watch
         self.go_on(None)
         return self
 
     def launch(self) -> None:
-        """One launch more of what goes on, in random order: in every second round that of the last one reversed."""
+        """Launches every variant that goes on, in random order; every second round reverses the previous order."""
         launched = self._launched_last = self._going_on
         self._order = self._arranged(self._order[::-1] if self.every % 2 == 1 else ())
         for group in self._in_order([i for i in self._order if i in launched]):
@@ -252,7 +252,7 @@ class Rounds:
         self.made += 1
 
     def diagnose(self, purpose: Purpose) -> None:
-        """Launches each variant to diagnose, in place of an earlier such launch."""
+        """Launches each variant to diagnose, and replaces earlier diagnoses."""
         for group in self._in_order(self._arranged()):
             for i, launch in self._launched(group, purpose, 0):
                 self._diagnoses[i] = [launch]
@@ -268,13 +268,13 @@ class Rounds:
         return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 
     def _arranged(self, order: Sequence[int] = ()) -> list[int]:
-        """This order, or a random one: the sides of a benchmark follow each other, and what has one side comes last."""
+        """Returns this or a random order, with both sides of a benchmark adjacent, and one-sided benchmarks last."""
         order = order or self._draw.sample(range(len(self._variants)), len(self._variants))
         keys = [self._variants[i].key for i in order]
         return sorted(order, key=lambda i: (keys.count(key := self._variants[i].key) == 1, keys.index(key)))
 
     def _in_order(self, order: Sequence[int]) -> Iterable[list[int]]:
-        """The groups in this order, in which the first of a group has the first turn."""
+        """Returns the groups in this order; the first variant of a group has the first turn."""
         group_of = {i: group for group in self.plans.groups for i in group}
         ordered: dict[tuple[int, ...], list[int]] = {}
         for i in order:
@@ -282,11 +282,11 @@ class Rounds:
         return ordered.values()
 
     def note(self, seconds: float) -> None:
-        """Notes what the last round took."""
+        """Notes the seconds of the last round."""
         self.durations.append(seconds / self._part(self._launched_last))
 
     def part(self) -> float:
-        """The part of a round of all variants that the next round will take."""
+        """Returns the next round's share of a round of all variants."""
         return self._part(self._going_on)
 
     def _part(self, launched: Collection[int]) -> float:
@@ -294,7 +294,7 @@ class Rounds:
 
     @property
     def parts(self) -> dict[Key, float]:
-        """That of each benchmark."""
+        """The share of each benchmark in a round of all variants."""
         parts: dict[Key, float] = {}
         for variant, seconds in zip(self._variants, self.plans.seconds, strict=True):
             parts[variant.key] = parts.get(variant.key, 0.0) + seconds / math.fsum(self.plans.seconds)
@@ -302,21 +302,21 @@ class Rounds:
 
     @property
     def launches(self) -> list[Launch]:
-        """Those of all variants."""
+        """The launches of all variants."""
         return [launch for of_variant in self._launches for launch in of_variant]
 
     @property
     def last(self) -> Launch | None:
-        """The last one of the first variant."""
+        """The last launch of the first variant; None before any launch."""
         return next(iter(self._launches[0][-1:]), None)
 
     def go_on(self, keys: Collection[Key] | None) -> None:
-        """Launch both sides of these benchmarks from now on; None for all."""
+        """Makes later rounds launch both sides of these benchmarks; None for all."""
         every = enumerate(self._variants)
         self._going_on = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
-        """Starts the confirmation: only launches from now on count. Returns the number of those before."""
+        """Starts the confirmation: only later launches count. Returns the number of earlier launches."""
         seen = max(len(self._launches[i]) for i in self._going_on)
         for i in self._going_on:
             self._fresh_from[i] = len(self._launches[i])
@@ -325,11 +325,11 @@ class Rounds:
         return seen
 
     def forget_diagnoses(self) -> None:
-        """Drops what diagnoses have told."""
+        """Drops the results of diagnoses."""
         self._diagnoses, self.diagnosed = [[] for _ in self._variants], None
 
     def measurements(self, findings: Sequence[Finding]) -> tuple[Measurement, ...]:
-        """Returns what the launches of each variant amount to."""
+        """Returns the measurement of each variant from its launches."""
         interleaved = {i for group in self.plans.groups if len(group) > 1 for i in group}
         return tuple(
             measurement_of(

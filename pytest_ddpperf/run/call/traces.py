@@ -1,4 +1,4 @@
-"""Files of traces: their names, what is read from them, and what is written beside them."""
+"""Files of traces: names them, reads them, and writes merged traces and summaries next to them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.training.jobs import rank_file
 
 MOST_BYTES = 2_000_000_000  # of a trace that is read, unpacked
-MOST_CHANGES = 20  # that are told, unless more are asked for
+MOST_CHANGES = 20  # that are shown, unless more are asked for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class TracedGroup:
 
 
 def file_name(test: str, variant: Variant) -> str:
-    """Returns what the names of a benchmark's files begin with."""
+    """Returns the beginning of the names of a benchmark's files."""
     side = ".reference" * variant.of_reference
     ranks = f" w{variant.world_size}"
     stem = file_stem(f"{test}.{variant.name.removesuffix(ranks)}.{ranks.strip()}{side}")
@@ -45,9 +45,9 @@ def file_name(test: str, variant: Variant) -> str:
 
 
 def write_beside(folder: Path, name: str, ranks: int, beside: str = "") -> list[str]:
-    """Merges the traces that ranks have written and writes a summary; returns its paragraphs.
+    """Merges the traces that ranks have written and writes a summary; returns the summary's paragraphs.
 
-    ``beside`` is the name of the reference, whose traces are compared with these.
+    ``beside`` is the reference's name, whose traces are compared with these; empty without a reference.
     """
     with writing_into(folder, KNOBS["profile"].option, "traces"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Ite
     files, others = ([folder / rank_file(each, rank) for rank in range(ranks)] for each in (name, beside))
     there = [file for file in files if file.is_file()]
     if not there:
-        raise TraceError(f"{name}: no trace is in {folder}: ranks on other nodes have theirs there, in such a folder")
+        raise TraceError(f"{name}: no trace is in {folder}: other nodes hold their ranks' traces, at this path")
     missing = [str(rank_in_name(file.name)) for file in files if file not in there]
     if missing:
         yield f"the traces of ranks {', '.join(missing)} are on other nodes, in a folder of the same name"
@@ -89,7 +89,7 @@ def merge(group: TracedGroup, file: Path, option: str) -> str:
 
 
 def read_group(name: str, files: Sequence[Path]) -> TracedGroup:
-    """The traces of one benchmark; raises a TraceError for a file that is none."""
+    """Returns the traces of one benchmark; raises a TraceError for a file that is no trace."""
     documents = [_document(file) for file in files]
     traces = [read_trace(document, str(file)) for document, file in zip(documents, files, strict=True)]
     order = sorted(range(len(files)), key=lambda i: traces[i].rank)
@@ -110,9 +110,9 @@ def _document(file: Path) -> Any:
 
 
 def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """The files of traces by benchmark: those in folders, those named, and those whose names begin as named.
+    """Returns trace files by benchmark: those in folders, named files, and files whose names begin with a given name.
 
-    Files that are named and have no name of ours are of one benchmark. Raises a TraceError if there is no file.
+    Named files without a name of ours belong to one benchmark. Raises a TraceError if a path has no file.
     """
     groups: dict[str, list[Path]] = {}
     for path in paths:
@@ -133,9 +133,9 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def pairs_of(before: Path, after: Path) -> list[tuple[TracedGroup, TracedGroup]]:
-    """Returns what is compared: one benchmark with another, or those of the same name of two folders.
+    """Returns the pairs to compare: one benchmark with another, or those of the same name in two folders.
 
-    Raises a TraceError if neither is there.
+    Raises a TraceError if there is no pair.
     """
     first, second = (
         {Path(name).name: (name, files) for name, files in groups_of([path]).items()} for path in (before, after)

@@ -1,4 +1,4 @@
-"""One thing to be measured, and what launches of it amount to."""
+"""One side of a benchmark to be measured, and the measurement of its launches."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ CUSTOM = "custom"  # the strategy of a step that brings its own
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pilot:
-    """What a first launch, of few timed steps, tells of a variant; its times are not those of a measurement."""
+    """Figures of a variant's first launch, of few timed steps; its times are no measurement."""
 
-    step: float  # seconds of one
-    fixed: float  # seconds that a launch which only times steps takes besides them
+    step: float  # seconds of one step
+    fixed: float  # seconds of a launch that only times steps, without its steps
     background: bool  # whether its ranks work on while their steps wait
-    nbytes: int  # of memory that its ranks took at most, all together
-    of_gpu: float | None = None  # share in use at its end of the fullest GPU's memory; None if it is not known
+    nbytes: int  # bytes of memory that all its ranks together used at most
+    of_gpu: float | None = None  # share in use at its end of the fullest GPU's memory; None if unknown
     picked: tuple[str, str] | None = None  # as of RankLaunch
     epoch: int | None = None  # steps of an epoch of its loader; None without a loader, or a length
 
     def seconds(self, steps: int) -> float:
-        """The seconds that a launch of so many steps takes."""
+        """Returns the seconds of a launch of ``steps`` steps."""
         return self.fixed + steps * self.step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant(BenchmarkId):
-    """One thing to be measured: what every rank of a launch builds and steps, and in which group."""
+    """One side of a benchmark: what every rank of a launch builds and steps, and in which group."""
 
     subject: Any  # a training.script.Subject
     resolved: Strategy | None  # None if the subject brings its own
-    reference: Any = None  # the single-process twin of such a subject, in any of its forms; None if there is none
+    reference: Any = None  # the single-process twin of such a subject, in any of its forms; None without one
     findings: tuple[Finding, ...] = ()  # known before it is measured
     counts: Counts | None = None  # None if nothing was counted
     profile: CommunicationProfile | None = None  # None if nothing was profiled
     pilot: Pilot | None = None  # None before its first launch
     steps: int | None = None  # the baseline's, so that both sides run the same number; None if there is no baseline
-    of_reference: bool = False  # it then runs the code of the reference, and as many steps as the candidate
+    of_reference: bool = False  # whether it runs the code of the reference, and as many steps as the candidate
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
     metrics: tuple[Metric, ...] = ()  # that hooks add to those of the table
-    own: Mapping[str, Any] = field(default_factory=dict)  # settings that are this variant's alone
-    variables: Variables = ()  # that its ranks have besides
+    own: Mapping[str, Any] = field(default_factory=dict)  # settings that only this variant has
+    variables: Variables = ()  # that only its ranks have
 
     def effective_settings(self, settings: Settings) -> Settings:
-        """The settings of a call, with those of this variant on top."""
+        """Returns the settings of a call, overridden by those of this variant."""
         return replace(settings, **self.own) if self.own else settings
 
     @property
     def label(self) -> str:
-        """Name, number of ranks and side, for what its ranks print."""
+        """Name, number of ranks and side, as a title for the output of its ranks."""
         return f"{self.name} w{self.world_size}" + ", other revision" * self.of_reference
 
 
 def counted_only(variant: Variant, *, asked: bool = True) -> Measurement:
-    """A variant that was counted, and not launched to be timed; ``asked``: by a setting, and not for want of time."""
+    """Returns the measurement of a variant that was only counted; ``asked``: by a setting, not for lack of time."""
     return measurement_of(variant, Plan(warmup=0, steps=0), findings=() if asked else (Finding("no_time_to_measure"),))
 
 
@@ -81,7 +81,7 @@ def measurement_of(
     diagnoses: Sequence[Launch] = (),
     fresh_from: int = 0,
 ) -> Measurement:
-    """Returns what launches of a variant amount to; ``findings`` are remarks on how they came about."""
+    """Returns the measurement of a variant's launches; ``findings`` are notes on how they were made."""
     measured = Measurement(
         **variant.identity_fields,
         plan=plan,
@@ -98,11 +98,11 @@ def measurement_of(
 
 
 def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:
-    """A launch whose ranks ran the same steps."""
+    """Returns a launch; WorkloadError if its ranks skipped different steps."""
     if len({rank.skipped_steps for rank in ranks}) > 1:
         counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
         raise WorkloadError(
-            f"the ranks left out different steps after fp16 overflows ({counts}): gradients must be synchronised "
+            f"the ranks skipped different steps after fp16 overflows ({counts}): gradients must be synchronised "
             "before the scaler looks at them, so that all ranks skip together"
         )
     return Launch(round=number, ranks=ranks, seconds=seconds)

@@ -1,4 +1,4 @@
-"""The ways that a call of ``compare`` names: subjects, strategies, settings, and environment variables."""
+"""The ways to train that a call of ``compare`` names: subjects, strategies, settings, environment variables."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Contender:
 
     subject: Subject
     strategy: GivenStrategy = None
-    settings: Mapping[str, object] = field(default_factory=dict)  # that it alone has, as they are written
+    settings: Mapping[str, object] = field(default_factory=dict)  # that only this way has, as written in the call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contenders:
-    """What one call of ``compare`` measures."""
+    """The ways that one call of ``compare`` measures."""
 
     by_name: Mapping[str, Contender]  # in the order given
-    over: str  # the name of the one that the others are compared with
-    canonical: Callable[[Any], str]  # gives the name that is kept for whatever way a name is written
+    over: str  # the name of the way that the others are compared with
+    canonical: Callable[[Any], str]  # turns any spelling of a way's name into the spelling in ``by_name``
 
 
 def several(  # noqa: PLR0917 - the arguments of compare
@@ -47,7 +47,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> Contenders:
-    """What a call of ``compare`` names: subjects, strategies of one Workload, or ways with settings of their own."""
+    """Returns the ways that a call names: subjects, strategies of one Workload, or ways with their own settings."""
     canonical: Callable[[Any], str] = str
     if ways is not None:
         return _with_settings(subject, strategies, over, strategy, ways, verb=verb)
@@ -65,7 +65,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
         given = f"{list(named)}"
     elif not isinstance(subject, Workload) or isinstance(strategies, (str, Strategy)) or strategies is None:
         others = (
-            ", what is to be compared by name, such as {'old': build, 'new': other_build}, "
+            ", several subjects by name, such as {'old': build, 'new': other_build}, "
             "or settings by name, such as ways={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
         )
         raise SettingError(
@@ -101,7 +101,7 @@ def _contenders(
     *,
     verb: str,
 ) -> Contenders:
-    """All of them, two or more, with the one that the others are compared with."""
+    """Returns all ways, two or more, with the name of the one that the others are compared with."""
     if len(named) < MIN_WAYS:
         raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(named))
@@ -119,7 +119,7 @@ def _with_settings(
     *,
     verb: str,
 ) -> Contenders:
-    """Ways with settings of their own; ``strategy`` is that of each way that names none."""
+    """Returns ways with their own settings; ``strategy`` holds for each way that names none."""
     if isinstance(subject, Mapping):
         raise SettingError(
             f"ddpperf.{verb}(ways=...): is for one Workload, script or step; several subjects by name are compared "

@@ -44,34 +44,34 @@ class Archive:
     """The baselines and the history that a session reads and writes."""
 
     def __init__(self, settings: Settings, root: Path, stored: Stored) -> None:
-        self._stored = stored  # what became of baselines
-        self.complaints: list[str] = []  # what could not be read, and spoils no benchmark
+        self._stored = stored  # lists of stored and removed baselines
+        self.complaints: list[str] = []  # on files that could not be read, which spoil no benchmark
         self._settings = settings
         self._root = root
         self._baselines = root / settings.baseline_dir
         self._store = Store(self._baselines, settings.compared)
-        self._fetched: set[str] = set()  # commits, or those that no remote has
+        self._fetched: set[str] = set()  # commits that were fetched, or that no remote has
 
     @cached_property
     def code(self) -> Checkout | None:
-        """The checkout that is measured; baselines that were saved meanwhile are no change of it."""
+        """The measured checkout; baselines that were saved meanwhile do not change it."""
         return checkout(self._root, self._baselines)
 
     @cached_property
     def digest(self) -> str | None:
-        """A digest of the code that is measured; None if nothing is saved, or git cannot make one."""
+        """A digest of the measured code; None if nothing is saved, or if git cannot make one."""
         with contextlib.suppress(GitError):
             return None if self._settings.save is None else code_of(self._root)
         return None
 
     def provenance(self) -> Provenance:
-        """Today, and what is checked out."""
+        """Returns today's date, with the commit and the digest of the code."""
         commit, dirty = (None, False) if self.code is None else (self.code.commit, self.code.dirty)
         date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
         return Provenance(date=date, commit=commit, dirty=dirty, code=self.digest)
 
     def find(self, test: str, benchmark: BenchmarkId) -> StoredBaseline:
-        """The baseline of a benchmark, or why there is none."""
+        """Returns the baseline of a benchmark, or why there is none."""
         found = self._store.find(test, benchmark.name, benchmark.environment)
         alike: tuple[str, ...] = ()
         if found.record is None and found.counted is None:
@@ -80,22 +80,24 @@ class Archive:
             names = (record.name for record in stored if record.plain_name == benchmark.plain_name)
             alike = tuple(name for name in dict.fromkeys(names) if name != benchmark.name)
 
-        def differs(record: BaselineRecord | None) -> tuple[str, ...]:
-            return () if record is None else training_differences(record, benchmark.strategy, benchmark.recipe)
+        def differs(record: BaselineRecord | None, *, counted: bool = False) -> tuple[str, ...]:
+            if record is None:
+                return ()
+            return training_differences(record, benchmark.strategy, benchmark.recipe, counted=counted)
 
         return replace(
             found,
             alike=alike,
             differs=(*found.differs, *differs(found.record)),
-            counted_differs=(*found.counted_differs, *differs(found.counted)),
+            counted_differs=(*found.counted_differs, *differs(found.counted, counted=True)),
         )
 
     def network(self, environment: Environment) -> NetworkFile | None:
-        """Returns what ``ddpperf network`` has stored of an environment; None if nothing is."""
+        """Returns the network that ``ddpperf network`` has stored for an environment; None if none is stored."""
         return read_network(network_file(self._baselines, environment))
 
     def on_network(self, measurement: Measurement) -> tuple[Finding, ...]:
-        """Returns what the stored network says of a measurement's collectives; nothing if none is stored."""
+        """Returns a finding that compares a measurement's collectives with the stored network; empty without one."""
         if not measurement.launches or measurement.world_size == 1:
             return ()
         try:
@@ -111,10 +113,10 @@ class Archive:
         return () if found is None else (found,)
 
     def commit_of(self, test: str, record: BaselineRecord, *, fetch_it: bool = False) -> str:
-        """The commit that has the code of a baseline's times; GitError, with reason and cure, if none is known to.
+        """Returns the commit with the code of a baseline's times; GitError, with reason and cure, if none is known.
 
-        Who changes code and saves commits both together: then it is the commit that the times first came with, if its
-        code is what was measured. ``fetch_it``: whether a commit that this clone lacks is fetched.
+        Changed code and its baselines are often committed together: then the commit that first had these times counts,
+        if it has the measured code. ``fetch_it``: whether to fetch a commit that this clone lacks.
         """
         root, came_with = self._root, None
         try:
@@ -145,19 +147,19 @@ class Archive:
         )
 
     def _came_with(self, test: str, record: BaselineRecord) -> str | None:
-        """The commit that the times of a baseline first came with, wherever its file was then."""
+        """Returns the commit that first had the times of a baseline, whatever the file's path was then."""
         samples = next((series.samples for series in record.series if series.metric == STEP_TIME), ())
         file = self._store.file(test, record.environment)
         return introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
     def _has_code(self, commit: str, code: str | None) -> bool:
-        """Returns whether a commit, which may be one of another repository, has the code of this digest."""
+        """Returns whether a commit, perhaps of another repository, has the code of this digest."""
         with contextlib.suppress(GitError):
             return code_of(self._root, commit) == code
         return False
 
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
-        """Stores the results of a test that may be stored; gives these with their warnings, by ``id``."""
+        """Stores the results of a test that can be stored; returns them with warnings, by ``id`` of the result."""
         store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
         if now.commit is None:
             why = f"nothing is committed in {self._root}: commit the code, then save again"
@@ -169,7 +171,7 @@ class Archive:
         fitting = (result for result in results if not result.measurement.unfit)
         accepted = [(result, baseline_record(result, now)) for result in fitting]
         for result in (result for result in results if result.measurement.unfit):
-            if not self._settings.force_save:  # it may have run out of memory for once
+            if not self._settings.force_save:  # it may have run out of memory only once
                 self._stored.unfit.append(result)
             elif store.remove(test, result.name, result.measurement.environment):
                 self._stored.removed.append(result)
@@ -185,20 +187,20 @@ class Archive:
         return {id(result): warned(result) for result, _ in accepted}
 
     def never_met(self, test: str, measured: Measurement, series: Series, wanted: float | None = None) -> list[Finding]:
-        """A finding if no run in the history has a metric's stored value, or a value as good as the one ``wanted``."""
+        """Returns a finding if no run in the history has a metric's stored value, or one as good as ``wanted``."""
         from pytest_ddpperf.baselines.history.database import outside
 
         value, file = series.value if wanted is None else wanted, self._root / (self._settings.history or "")
         seen = None
         if file.is_file():
-            with contextlib.suppress(HistoryError):  # the end of the run, which adds to it, says so
+            with contextlib.suppress(HistoryError):  # the end of the run, which adds to the history, reports it
                 seen = outside(file, test, measured, series.metric, value)
         if seen is None or (wanted is not None and (value < seen[1]) == (series.better == "higher")):
             return []
         return [Finding("never_met", {"series": series, "value": value, "stored": wanted is None, "seen": seen})]
 
     def record(self, history: Path, results: Sequence[Result], ended: str) -> int:
-        """Adds a run, which ended then, to the history; gives its number."""
+        """Adds a run, which ended at ``ended``, to the history; returns its number."""
         from pytest_ddpperf.baselines.history.database import record, run_of
 
         return record(self._root / history, replace(run_of(self.code), date=ended), results)

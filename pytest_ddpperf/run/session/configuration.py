@@ -1,4 +1,4 @@
-"""What a session is asked for by the command line, the ini file and markers."""
+"""The settings of a session from the command line, the ini file and markers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _INI = {knob.ini: name for name, knob in KNOBS.items() if knob.given != "call"}
 
 
 def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
-    """Declares every knob as an option and as a setting of the ini file."""
+    """Declares every knob (setting) as an option and in the ini file."""
     words = tuple(_command_words(plugins.get_plugin("pytestconfig")))
     everyday, advanced = parser.getgroup("ddpperf"), parser.getgroup("ddpperf advanced", "ddpperf, advanced")
     for number, key in enumerate(_INI):
-        # One line for each: what it means, its option says.
+        # One line for each; its option says what it means.
         parser.addini(key, "" if number else "--ddpperf-NAME says what ddpperf_NAME does", default=None)
     for knob in (knob for knob in KNOBS.values() if knob.given == "option"):
         group = everyday if knob.example else advanced
@@ -46,7 +46,7 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
             knob.option, dest=knob.ini, default=None, help=f"{knob.help.partition('. ')[0]}{default}{example}", **form
         )
         if knob.flag:
-            # Options of their own: one with an optional value would swallow the path that follows it.
+            # Separate options: one with an optional value would swallow the path after it.
             forms = [f"{knob.option}={word}" for word in (*SWITCH_WORDS[True], *SWITCH_WORDS[False])]
             if knob.metavar is not None:
                 forms += {word for word in words if word.startswith(f"{knob.option}=")} - {*forms}
@@ -54,7 +54,7 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
 
 
 class _Lines(argparse.Action):
-    """Keeps the values of an option that is given several times, each in a line."""
+    """Keeps the values of an option that is given several times, one per line."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, values: object, _option: str | None = None
@@ -64,7 +64,7 @@ class _Lines(argparse.Action):
 
 
 def _command_words(config: Any) -> Iterator[str]:
-    """The words of the command line after those that the ini file and the environment put before it."""
+    """Yields the words of the command line, after those that the ini file and the environment put before it."""
     if hasattr(config, "known_args_namespace"):  # else the ini file has not been read yet
         yield from config.getini("addopts")
     yield from shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
@@ -72,7 +72,7 @@ def _command_words(config: Any) -> Iterator[str]:
 
 
 class _Switched(argparse.Action):
-    """Keeps the word behind an option that needs none: ``true`` or ``false`` where it is a switch."""
+    """Keeps the word after ``=`` of an option that needs none: ``true`` or ``false`` for a switch."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
@@ -82,30 +82,30 @@ class _Switched(argparse.Action):
 
 
 def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
-    """Returns what the ini file and the command line say; SettingError if they contradict each other or cannot be.
+    """Returns the settings of ini file and command line; SettingError if they are invalid or contradict each other.
 
-    A ``probe`` of a bisection and simulated ranks have no budget of a session.
+    A ``probe`` of a bisection and simulated ranks have no session budget.
     """
     ini = dict(_ini_values(config))
-    # With nothing behind the name a setting is not given: so -o can take back what the file says.
+    # A name without a value sets nothing: so -o can take back a setting of the file.
     given = {name: ini[key] for key, name in _INI.items() if ini.get(key) not in (None, "")}
     said = {name: raw for name, knob in KNOBS.items() if (raw := config.getoption(knob.ini, None)) is not None}
     said |= {name: str(given.pop(name)) for name in [*given] if KNOBS[name].given == "command"}
     settings = _asked(config, given, said) if given or said else Settings()
-    if probe or settings.quick or settings.simulate is not None:  # the file's: little or nothing is measured
+    if probe or settings.quick or settings.simulate is not None:  # the file's budget: little or nothing is measured
         settings = replace(settings, budget=None)
     if settings.quick:
         settings = replace(settings, history=None)  # the file's
     if counts_alone(config) and not probe:
         settings = overlay(settings, {"counts": "only"}, lambda *_: "--benchmark-disable")
-    beside = said if "budget" in said else {*given, *said}  # that of the command line is in place of the file's limit
+    beside = said if "budget" in said else {*given, *said}  # a budget on the command line replaces the file's limit
     if settings.budget is not None and "max_time" not in beside:
-        settings = replace(settings, max_time=settings.budget)  # no benchmark has a limit of its own
+        settings = replace(settings, max_time=settings.budget)  # no benchmark has its own limit
     return settings
 
 
 def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str, str]) -> Settings:
-    """Returns what the ini file gives, and the command line, which is stronger, says."""
+    """Returns the settings of the ini file, overridden by those of the command line."""
     from pytest_ddpperf.run.session.refusals import NOT_QUICK, require_consistent, require_no_test
 
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
@@ -121,7 +121,7 @@ def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str
 
 
 def counts_alone(config: pytest.Config) -> bool:
-    """Whether ``--benchmark-disable`` of pytest-benchmark leaves counts alone: no option of ours asks for times."""
+    """Returns whether pytest-benchmark's ``--benchmark-disable`` leaves only counts: no option of ours needs times."""
     if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
         return False
     asking = ("counts", "budget", "max_time", "launches", "steps")
@@ -130,8 +130,8 @@ def counts_alone(config: pytest.Config) -> bool:
 
 
 def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:
-    """The settings of the ini file, and of ``-o``, that are ours, with the types that TOML gave them."""
-    # getini refuses numbers and booleans of TOML where a text is possible too.
+    """Yields our settings in the ini file and in ``-o``, with the types that TOML gave them."""
+    # getini refuses numbers and booleans of TOML for settings that may be texts, too.
     values: Mapping[str, object] = vars(config).get("_inicfg") or vars(config).get("inicfg", {})  # of pytest 9, and 8
     beside = dict(word.split("=", 1) for word in vars(config).get("_override_ini", ()) if "=" in word)  # -o of pytest 8
     for key, value in {**values, **beside}.items():
@@ -151,13 +151,13 @@ def _is_declared(config: pytest.Config, key: str) -> bool:
 
 
 def marker_line() -> str:
-    """Returns what the list of markers says of ours."""
+    """Returns our line in the list of markers."""
     words = ", ".join(name for name, knob in KNOBS.items() if knob.per_test)
     return f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}"
 
 
 def item_settings(settings: Settings, item: pytest.Item) -> Settings:
-    """The settings of a session with the markers of a test laid over them."""
+    """Returns the settings of a session, overridden by a test's markers."""
     for mark in reversed(list(item.iter_markers(MARKER))):  # the closest marker is the strongest
         if mark.args:
             raise SettingError(f"@pytest.mark.{MARKER} on {item.nodeid}: takes keyword arguments only")
@@ -178,7 +178,7 @@ def mark_ours(items: Iterable[pytest.Item]) -> None:
 
 
 def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
-    """The numbers of ranks that the closest marker of a test names; none where a benchmark uses them too."""
+    """Returns the numbers of ranks in a test's closest marker; empty if the test has a benchmark, too."""
     marks = metafunc.definition.iter_markers(MARKER)
     given = next((mark.kwargs["world_size"] for mark in marks if "world_size" in mark.kwargs), None)
     if given is None or "ddpperf" in metafunc.fixturenames:
@@ -190,7 +190,7 @@ def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
 
 
 def require_marks(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
-    """Refuses a marker that nobody has declared where ours is hardly meant otherwise."""
+    """Refuses an undeclared marker that is probably meant to be ours."""
     declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     for mark in {mark.name for item in items for mark in item.iter_markers()} - declared:
         from pytest_ddpperf.run.session.refusals import require_other_marker
@@ -199,7 +199,7 @@ def require_marks(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
 
 
 def require_no_rank() -> None:
-    """Refuses a suite that a rank runs."""
+    """Refuses to run pytest inside a rank."""
     if "pytest_ddpperf.launch.zygote" in sys.modules:  # ranks are forked from it
         raise SettingError(
             "a rank called pytest.main(), which would start the suite anew: call pytest.main() in a test"
@@ -207,7 +207,7 @@ def require_no_rank() -> None:
 
 
 UNDER_LAUNCHER, _TIMEOUT = "ddpperf-under-launcher", "ddpperf-timeout"  # the names of plugins
-_OF_TASKS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # of what launchers start
+_OF_TASKS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # of launchers' tasks
 
 
 def may_be_task(settings: Settings) -> bool:
@@ -222,7 +222,7 @@ def follows(session: pytest.Session) -> bool:
 
 
 def may_follow(settings: Settings) -> bool:
-    """Returns whether another process of the launcher may read and write what this one is asked for."""
+    """Returns whether another process of the launcher may read and write the files of this run."""
     if not may_be_task(settings):
         return False
     from pytest_ddpperf.launch.nodes.tasks import task_of
@@ -232,7 +232,7 @@ def may_follow(settings: Settings) -> bool:
 
 
 def timeout_of(config: pytest.Config) -> TestTimeout | None:
-    """The plugin that knows when pytest-timeout ends a test, registered by the first call; None without that one."""
+    """Returns the plugin that knows when pytest-timeout ends a test, registered on demand; None without that plugin."""
     plugins = config.pluginmanager
     if plugins.has_plugin("timeout") and not plugins.has_plugin(_TIMEOUT):
         from pytest_ddpperf.run.session.timeouts import TestTimeout
@@ -250,19 +250,19 @@ def register_passes(config: pytest.Config, settings: Settings, session_of: Calla
 
 
 def require_system() -> None:
-    """Refuses a system that cannot start ranks, before modules are imported that it lacks."""
+    """Refuses a system that cannot start ranks, before modules are imported that the system lacks."""
     from pytest_ddpperf.launch.processes import require_linux
 
     require_linux()
 
 
-# Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
+# Options of one run, without which a baseline is stored: files, failing verdicts, and limits of time.
 _OF_A_RUN = {"save", "allow", "gpu_lock_timeout", "report", "history", "budget", "max_time", "quick", "fail_on"}
 _OF_A_RUN |= {"require_baseline", "junit_properties", *(name for name in KNOBS if name.startswith("profile"))}
 
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:
-    """The options of ours that decide what a benchmark is compared with, as they were given."""
+    """Returns our options that decide what a benchmark is compared with, as they were given."""
     given = ((knob, config.getoption(knob.ini, None)) for name, knob in KNOBS.items() if name not in _OF_A_RUN)
     return tuple(
         knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None

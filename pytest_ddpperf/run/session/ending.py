@@ -1,4 +1,4 @@
-"""How a session ends: with its files, its summary, a word on what is missing, and its exit status."""
+"""The end of a session: its files, its summary, its missing benchmarks, and its exit status."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PASSED, _FAILED, _INTERRUPTED, _NO_TESTS = 0, 1, 2, 5  # exit statuses of pytes
 
 
 def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
-    """Writes the files that were asked for, and tells what went wrong where no terminal reporter does."""
+    """Writes the requested files, and reports faults on stderr if no terminal reporter does."""
     made = ours.outputs
     if made.results:
         from pytest_ddpperf.stats.suites import change_of_suite
 
         made.common_change = change_of_suite(made.results)
-    # Without any result, too: a file of an earlier run must not pass for this one's.
+    # Without any result, too: an earlier run's file must not pass for this one's.
     ended = session.shouldfail or session.shouldstop or "interrupted" * (exitstatus == _INTERRUPTED)
     if any(getattr(ours.settings, name) is not None for name in FILES):
         from pytest_ddpperf.run.session.files import outputs
@@ -46,11 +46,11 @@ def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
 
 
 def _write(session: pytest.Session, ours: Session, write: Callable[[], object]) -> None:
-    """Writes a file of results; what prevents that is told in the summary, and fails the run."""
+    """Writes a file of results; the summary names a failure, which fails the run."""
     capture = session.config.pluginmanager.get_plugin("capturemanager")
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     try:
-        # Where the file is standard output, pytest must not take the text for what a test prints.
+        # If the file is standard output, pytest must not take the text for a test's output.
         with contextlib.nullcontext() if capture is None else capture.global_and_fixture_disabled():
             if reporter is not None:
                 reporter.ensure_newline()
@@ -63,7 +63,7 @@ def _write(session: pytest.Session, ours: Session, write: Callable[[], object]) 
 
 
 def finish(ours: Session) -> None:
-    """Adds what the session, its launchers and its files say at the end to what the run has to tell."""
+    """Adds the complaints of session, launchers and files to the outputs of the run."""
     made, reference = ours.outputs, ours.sides.reference
     if made.results and ours.settings.allow:
         from pytest_ddpperf.records.acceptance import belongs
@@ -84,7 +84,7 @@ def finish(ours: Session) -> None:
 
 
 def tell_left_out(session: pytest.Session, ours: Session, number: int) -> None:
-    """Tells what became of so many benchmarks in the workers of pytest-xdist, and fails the run."""
+    """Reports ``number`` benchmarks that did not run in workers of pytest-xdist, and fails the run."""
     ours.outputs.complaints.append(
         f"{format_count(number, 'benchmark')} did not run, because benchmarks disturb each other in the workers of "
         "pytest-xdist; run them with -n 0"
@@ -93,12 +93,12 @@ def tell_left_out(session: pytest.Session, ours: Session, number: int) -> None:
 
 
 def set_status(session: pytest.Session, unmeasured: int) -> None:
-    """Tells by the exit status that all failures, so many, are of benchmarks that could not be measured."""
+    """Sets a separate exit status if all failures (``unmeasured``) are benchmarks that could not be measured."""
     if session.exitstatus == _FAILED and unmeasured and unmeasured == session.testsfailed:
         session.exitstatus = NOT_MEASURED
 
 
 def _spoil(session: pytest.Session) -> None:
-    """Tells by the exit status of a run without another fault that not all that was asked for was done."""
+    """Sets a failing exit status, unless the run has failed already: a requested task could not be done."""
     if session.exitstatus in {_PASSED, _NO_TESTS}:
         session.exitstatus = NOT_MEASURED

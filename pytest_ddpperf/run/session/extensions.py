@@ -1,4 +1,4 @@
-"""What a project or another plugin adds to a session by hooks, and what the session tells them."""
+"""The hooks of projects and other plugins in a session: they add strategies, metrics and facts, and hear of results."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _COLUMNS = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "
 
 
 class Extensions:
-    """The hooks of one session; ``hook`` is pytest's relay, None if nobody adds anything.
+    """The hooks of one session; ``hook`` is pytest's relay of hook calls, None without hooks.
 
-    While ``waits()``, a test may run once more: what hooks hear of it is kept until ``tell`` or ``forget``.
+    While ``waits()``, a test may run once more: hook calls about the test are kept until ``tell`` or ``forget``.
     """
 
     def __init__(self, hook: Any = None, waits: Callable[[], bool] = lambda: False) -> None:
@@ -43,7 +43,7 @@ class Extensions:
         hook, added = "pytest_ddpperf_strategies", dict[str, Callable[..., Any]]()
         for given in self._called(hook):
             if not isinstance(given, Mapping):
-                raise SettingError(f"{hook} gave {given!r}: return functions by name")
+                raise SettingError(f"{hook} gave {given!r}: return {{name: function}}")
             _require_new(hook, "strategy", given, {*STRATEGIES, *ALIASES, *added})
             for name, function in given.items():
                 if not callable(function) or not isinstance(name, str) or not name.isidentifier():
@@ -78,7 +78,7 @@ class Extensions:
         return tuple(added.values())
 
     def recorded(self, facts: Mapping[str, str]) -> dict[str, str]:
-        """Facts of the environment with those that hooks add, which may name the host otherwise."""
+        """Returns the facts of the environment with those that hooks add; a hook may rename the host."""
         _require_new("pytest_ddpperf_environment", "fact", self._facts, facts.keys() - {"host"})
         return {**facts, **self._facts}
 
@@ -87,18 +87,18 @@ class Extensions:
         hook, added = "pytest_ddpperf_environment", dict[str, str]()
         for given in self._called(hook):
             if not isinstance(given, Mapping) or not all(isinstance(word, str) for word in chain(*given.items())):
-                raise SettingError(f"{hook} gave {given!r}: return texts by name")
+                raise SettingError(f"{hook} gave {given!r}: return {{name: text}}")
             _require_new(hook, "fact", given, added)
             added |= given
         return added
 
     def measured(self, test: str, measurements: Sequence[Measurement], attempt: int) -> None:
-        """Tells the hooks that benchmarks were measured."""
+        """Calls the hooks for benchmarks that were measured."""
         for measurement in measurements:
             self._tell(test, "pytest_ddpperf_measured", test=test, measurement=measurement, attempt=attempt)
 
     def judged(self, results: Sequence[Result]) -> None:
-        """Tells the hooks the verdicts on benchmarks."""
+        """Calls the hooks for verdicts on benchmarks."""
         for result in results:
             self._tell(result.test, "pytest_ddpperf_verdict", result=result)
 
@@ -110,16 +110,16 @@ class Extensions:
             call()
 
     def tell(self, test: str) -> None:
-        """Tells the hooks of a test that does not run once more."""
+        """Makes the kept hook calls of a test that does not run once more."""
         for call in self._kept.pop(test, ()):
             call()
 
     def forget(self, test: str) -> None:
-        """Forgets what hooks would have heard of a test."""
+        """Drops the kept hook calls of a test."""
         self._kept.pop(test, None)
 
     def reports(self, results: Sequence[Result]) -> list[tuple[str, str]]:
-        """Title and text of each added part of the summary."""
+        """Returns title and text of each added part of the summary."""
         if not results:
             return []
         parts = self._called("pytest_ddpperf_report", results=tuple(results))
@@ -129,7 +129,7 @@ class Extensions:
         return parts
 
     def _called(self, name: str, **arguments: Any) -> list[Any]:
-        """Returns what all implementations of a hook return, without None."""
+        """Returns the results of all implementations of a hook, without None."""
         if self._hook is None:
             return []
         try:
@@ -140,9 +140,9 @@ class Extensions:
 
 
 def tell_properties(item: pytest.Item, results: Iterable[Result]) -> None:
-    """Gives a test that measured our properties, for JUnit and reportlog, in place of those of an earlier attempt.
+    """Adds our properties, for JUnit and reportlog, to a test that measured; replaces those of an earlier attempt.
 
-    Of each of its benchmarks the verdict, the value of each gated metric, and its change where there is one.
+    They are the verdict of each benchmark, and each gated metric's value, and change if there is one.
     """
     others = [(name, value) for name, value in item.user_properties if not str(name).startswith(PROPERTY)]
     ours = [
@@ -168,7 +168,7 @@ def _facts(result: Result) -> Mapping[str, str | float]:
 
 
 def _failure(what: str, error: Exception) -> SettingError:
-    """An error in code of a hook, in one line with the place where it happened."""
+    """Returns the error for a failure of a hook's code, in one line with its place."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return SettingError(f"{what} failed at {place.filename}:{place.lineno}: {in_a_line(error)}")
 
@@ -180,7 +180,7 @@ def _require_new(hook: str, noun: str, names: Iterable[str], known: Container[st
 
 
 def _checked(row: Metric, measurement: Measurement) -> tuple[float, ...] | None:
-    """The samples of an added metric, each a finite number, no more than there are launches."""
+    """Returns an added metric's samples; SettingError unless they are finite numbers, at most one for each launch."""
     try:
         samples = row.samples(measurement)
     except Exception as error:

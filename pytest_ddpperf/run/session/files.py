@@ -1,4 +1,4 @@
-"""What a session leaves for other tools: files at its end, and entries for pytest-benchmark."""
+"""Files that a session writes for other tools at its end, and entries for pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file of a job's summary on GitHub
 
 
 def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
-    """Refuses kinds that do not exist, and files that cannot be written."""
+    """Refuses unknown kinds of reports, and files that cannot be written."""
     from pytest_ddpperf.reports.files import ensure_text, ensure_writable
     from pytest_ddpperf.reports.formats.kinds import kind_named
     from pytest_ddpperf.reports.plots import require_plots
@@ -34,7 +34,7 @@ def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
 
 
 def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[Callable[[], None]]:
-    """What writes each file that was asked for; ``interrupted``: why tests are missing."""
+    """Yields a function for each requested file, which writes it; ``interrupted``: why tests are missing."""
     settings, ended = session.settings, dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
     document = cache(partial(_document, session, interrupted, ended))
     typed = cache(lambda: _read(document()))
@@ -69,7 +69,7 @@ def _write_json(document: Callable[[], str], file: Path, option: str) -> None:
 
 
 def _write_report(kind: str, document: Callable[[], Run], file: Path, option: str) -> None:
-    """Writes one report; one in Markdown to the summary of the job on GitHub, too."""
+    """Writes one report; a report in Markdown also goes into the summary of the job on GitHub."""
     from pytest_ddpperf.reports.files import write_text
     from pytest_ddpperf.reports.formats.kinds import kind_named
 
@@ -88,14 +88,14 @@ def _write_plots(document: Callable[[], Run], folder: Path, option: str) -> None
 
 
 def _read(document: str) -> Run:
-    """Returns the run as a report takes it: as it would be read from the JSON file."""
+    """Returns the run in the form in which reports read it from the JSON file."""
     from pytest_ddpperf.reports.documents.run_file import run_of
 
     return run_of(document)
 
 
 def append_entries(session: Session, others: list[dict[str, Any]]) -> None:
-    """Appends our benchmarks to those of pytest-benchmark, with all times where the others have theirs."""
+    """Appends our benchmarks to those of pytest-benchmark, with all times if the others have all times."""
     if session.outputs.results:
         from pytest_ddpperf.reports.formats.pytest_benchmark import entries
 

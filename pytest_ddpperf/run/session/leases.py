@@ -1,4 +1,4 @@
-"""GPUs that a run has for itself, and who else measures here: locks that the kernel frees when their holder ends."""
+"""Reserves GPUs for a run, and finds other runs on the machine: by locks that the kernel frees when a holder ends."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from pytest_ddpperf.instruments.host import kernel_text, open_shared
 from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.records.finding import Finding
 
-CPU = "cpu"  # the name under which runs measure that use no GPU
+CPU = "cpu"  # the lock's name for runs that use no GPU
 _POLL_SECONDS = 0.2
-_LONGEST = 200  # characters of a folder that are told
+_LONGEST = 200  # characters of a folder that are shown
 _MASKS = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, as far as the kernel tells; 0 and an empty text where it does not."""
+    """The process that holds a lock, as far as the kernel reports it; otherwise 0 and an empty text."""
 
     pid: int = 0
     folder: str = ""
 
     def __str__(self) -> str:
-        """``process 7 in /home/me/project``."""
+        """Returns ``process 7 in /home/me/project``."""
         where = f" in {self.folder}" if self.folder else ""
         return f"process {self.pid}{where}" if self.pid else "another process"
 
 
 class Locks:
-    """Locks of this process by name, each a file of its own in the folder of temporary files.
+    """Locks of this process by name, each on its own file in the folder of temporary files.
 
-    The files stay empty and are only read: whoever can write there can neither make this process write anywhere, nor
-    tell it anything. A file that is none, such as a link, counts as free and is never locked.
+    The files stay empty and are only read: another user who can write there can neither make this process write, nor
+    pass it data. A path that is no regular file, such as a link, counts as free and is never locked.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -51,7 +51,7 @@ class Locks:
         _OPEN.add(self)
 
     def take(self, names: Sequence[str], *, shared: bool = False) -> Holder | None:
-        """Take all of these locks, or none and tell who holds one of them; those that are held already are kept."""
+        """Take all of these locks, or take none and return the holder of one; locks that are already held are kept."""
         new: list[str] = []
         for name in names:
             if name in self._held:
@@ -74,7 +74,7 @@ class Locks:
         return None
 
     def free(self, names: Sequence[str]) -> list[str]:
-        """Those of these names that no other process holds."""
+        """Return those of these names that no other process holds."""
         found = []
         for name in names:
             held = name in self._held
@@ -92,11 +92,11 @@ class Locks:
         for name in names:
             descriptor = self._held.pop(name, None)
             if descriptor is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile would keep it
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile would keep the lock
                 os.close(descriptor)
 
     def forget(self) -> None:
-        """Close the files without giving locks back: in a forked child, for they are its parent's."""
+        """Close the files without giving locks back: in a forked child, because the locks are its parent's."""
         while self._held:
             os.close(self._held.popitem()[1])
 
@@ -132,12 +132,12 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def holder(inode: int, root: Path = Path("/")) -> Holder:
-    """The process that holds a lock of a file, by its inode."""
+    """Return the process that holds a lock of a file, by the file's inode."""
     for line in kernel_text(root / "proc/locks").splitlines():
         words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 08:01:131 0 EOF; those that wait have -> second
         if words[1:2] == ["FLOCK"] and words[5].rpartition(":")[2] == str(inode) and int(words[4]) > 0:
             folder = ""
-            with contextlib.suppress(OSError):  # another user's
+            with contextlib.suppress(OSError):  # another user's process
                 folder = str((root / f"proc/{words[4]}/cwd").readlink())
             shown = "".join(letter if letter.isprintable() else "?" for letter in folder)
             return Holder(int(words[4]), shown if len(shown) <= _LONGEST else f"...{shown[-_LONGEST:]}")
@@ -145,41 +145,41 @@ def holder(inode: int, root: Path = Path("/")) -> Holder:
 
 
 class Leases:
-    """What a session has for itself while it measures.
+    """The GPUs or the CPU that a session reserves while it measures.
 
-    ``seconds`` is how long it waits for GPUs; with None it takes and looks for nothing. ``tell`` shows a line.
+    ``seconds``: how long it waits for GPUs; with None it reserves nothing. ``tell`` shows a line.
     """
 
     def __init__(self, seconds: float | None, tell: Callable[[str], None], locks: Locks | None = None) -> None:
         self._seconds, self._tell, self._locks = seconds, tell, locks or Locks()
-        self._beside: Holder | None = None  # who measured on this CPU when this session began to
+        self._beside: Holder | None = None  # the process that measured on this CPU before this session
         self.remarks: list[str] = []
 
     @property
     def finding(self) -> tuple[Finding, ...]:
-        """The remark on each result of a session that does not measure alone."""
+        """The finding for each result of a session that does not measure alone."""
         found = self._beside
         return () if found is None else (Finding("measured_beside", {"pid": found.pid, "folder": found.folder}),)
 
     def on_cpu(self) -> None:
-        """Begin to measure on the CPU; another run that does so is told once, as it cannot be kept out of it."""
+        """Begin to measure on the CPU; another run there is reported once, because it cannot be kept out."""
         if self._seconds is None or self._locks.holds(CPU) or self._beside is not None:
             return
         found = self._locks.take([CPU])
-        if found is not None and found.pid != os.getpid():  # a session of this process, in which pytest runs, is none
+        if found is not None and found.pid != os.getpid():  # another session inside this process does not count
             self._beside = found
             self.remarks.append(
-                f"{self._beside} measures on this machine too: both runs find times that are longer for it; "
+                f"{self._beside} measures on this machine too: both runs' times are longer; "
                 "run one after the other, or compare counts alone (--ddpperf-counts=only)"
             )
 
     def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str], *, fixed: bool = False) -> bool:
-        """Take a GPU for each rank, the first ones if they are free; True if CUDA now shows others first.
+        """Take a GPU for each rank, the first ones if they are free; return True if CUDA now shows others first.
 
-        Others are of the same model. Where the GPUs are ``fixed``, it waits for the first ones.
+        Other GPUs are of the same model. If GPUs are ``fixed``, wait for the first ones.
 
         Raises:
-            LaunchError: too few were free in time; the message names who holds them.
+            LaunchError: too few GPUs were free in time; the message names a holder.
         """
         names = names_of(gpus)
         needed = names[:ranks]
@@ -190,7 +190,7 @@ class Leases:
         chosen = self._waited(lambda: self._chosen(names, len(needed), models), needed)
         if chosen == needed or shown is None:
             return False
-        # All are still visible, in another order: how many there are is a fact by which baselines are compared.
+        # All stay visible, in another order: their number is a fact by which baselines are compared.
         order = [names.index(name) for name in (*chosen, *(name for name in names if name not in chosen))]
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(shown[number] for number in order)
         self.remarks.append(
@@ -200,7 +200,7 @@ class Leases:
 
     @contextlib.contextmanager
     def sharing(self, gpus: Gpus, ranks: int) -> Iterator[None]:
-        """Within, ranks that measure nothing may use these GPUs, beside others that do not; LaunchError as above."""
+        """Let ranks that measure nothing share these GPUs with other such ranks; LaunchError as in ``on_gpus``."""
         names = [name for name in names_of(gpus)[:ranks] if not self._locks.holds(name)]
         if self._seconds is None or not names:
             yield
@@ -212,9 +212,9 @@ class Leases:
             self._locks.release(names)
 
     def _chosen(self, names: list[str], count: int, models: Mapping[str, str]) -> list[str] | Holder:
-        """So many of these, all taken, the first ones if they are free; else who holds one that is missing.
+        """Return ``count`` of these GPUs, all taken, the first ones if they are free; else the holder of a missing one.
 
-        ``models`` are those of GPUs that may take the place of one of the same model.
+        ``models`` has the models of GPUs that may replace another one of the same model.
         """
         self._locks.release(names)  # two runs that each hold what the other one lacks would wait for ever
         taken = self._locks.take(names[:count])
@@ -247,17 +247,17 @@ class Leases:
             time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
-        """Give back what was taken."""
+        """Give all locks back."""
         self._locks.close()
 
 
 def names_of(gpus: Gpus) -> list[str]:
-    """What tells GPUs of a machine apart: names of MIG instances, else PCI ids; empty if torch does not tell."""
+    """Return unique names of a machine's GPUs: of MIG instances, else PCI ids; empty if torch does not know them."""
     known = [*gpus.instances] or [one for one in gpus.pci if one is not None]
     return known if len(known) == len(gpus.names) else []
 
 
 def _visible(environ: MutableMapping[str, str], count: int) -> list[str] | None:
-    """Returns how CUDA_VISIBLE_DEVICES names so many GPUs in CUDA's order; None if it names others besides."""
+    """Returns the names in CUDA_VISIBLE_DEVICES of ``count`` GPUs in CUDA's order; None if it names more or fewer."""
     given = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return [str(number) for number in range(count)] if not given else given if len(given) == count else None

@@ -1,4 +1,4 @@
-"""Two passes over a suite with a budget: what is open at the end of the first one runs once more."""
+"""Two passes over a suite with a budget: tests that are open (undecided) after the first one run once more."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _RERUNFAILURES = ("rerunfailures", "pytest_rerunfailures")
 
 
 class Passes:
-    """The pytest plugin of a session with a budget; ``session_of`` gives what the session owns.
+    """The pytest plugin of a session with a budget; ``session_of`` returns the session.
 
-    The reports of a test that is open are held back until it has run once more, or until nothing is left for that.
+    Reports of open tests are held back until these tests have run once more, or until no time is left for that.
     """
 
     def __init__(self, session_of: Callable[[], Session]) -> None:
@@ -30,7 +30,7 @@ class Passes:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Any:
-        """Run the tests that are open once more, the most urgent first, when pytest has run all."""
+        """Run open tests once more, the most urgent first, after pytest has run all tests."""
         measuring = [item for item in session.items if _measures(item)]
         if not measuring or (session.testsfailed and not session.config.option.continue_on_collection_errors):
             return (yield)
@@ -47,12 +47,12 @@ class Passes:
             if self._held:
                 self._run_again(ours, session)
             return ran
-        finally:  # also of a session that was ended
+        finally:  # also if the session was ended
             self._first = False
-            for item, reports in self._held.items():  # as the first pass left them
+            for item, reports in self._held.items():  # with the reports of the first pass
                 try:
                     ours.extensions.tell(item.nodeid)
-                except SettingError as problem:  # of a hook
+                except SettingError as problem:  # a hook's
                     reports[-1].outcome, reports[-1].longrepr = "failed", str(problem)
                 _log(item, reports)
             self._held.clear()
@@ -65,17 +65,17 @@ class Passes:
             item = by_id[tests[0]]
             del self._held[item]
             ours.run_again(item.nodeid)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)  # which one follows depends on it
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)  # which test follows depends on this one
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test of the first pass, and hold its reports back if it is open."""
+        """Run a test of the first pass, and hold its reports back if the test is open."""
         if not self._first:
             return None
         self._session_of().budget.runs_once = not _measures(item)
         if not _measures(item):
             return None
-        sections: list[Any] = vars(item)["_report_sections"]  # that captured output is added to
+        sections: list[Any] = vars(item)["_report_sections"]  # captured output is added to them
         kept, properties = len(sections), len(item.user_properties)
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
@@ -94,17 +94,17 @@ def _log(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
 
 
 def _measures(item: pytest.Item) -> bool:
-    """Returns whether a test measures, and reports nothing before it has ended, as subtests do."""
+    """Returns whether a test measures, and reports nothing before it ends, as subtests do."""
     names = set(getattr(item, "fixturenames", ()))
     return "ddpperf" in names and "subtests" not in names
 
 
 def _may_run_again(ours: Session, session: pytest.Session, measuring: Sequence[pytest.Item]) -> bool:
-    """Returns whether some tests may get time that others leave; a debugger would stop in each run of a test."""
+    """Returns whether tests may get time that others leave; not with a debugger, which would stop in each run."""
     settings, options = ours.settings, ("setuponly", "setupplan", "usepdb", "trace")
     asked = any(session.config.getoption(name, None) for name in options)
     rerun: Any = next(filter(None, map(session.config.pluginmanager.get_plugin, _RERUNFAILURES)), None)
-    if rerun is not None and any(map(rerun.get_reruns_count, measuring)):  # its protocol is not ours
+    if rerun is not None and any(map(rerun.get_reruns_count, measuring)):  # its protocol replaces ours
         return False
     alone = settings.counts == "only" or settings.save is not None or settings.calibrate is not None
     return len(measuring) > 1 and not (asked or alone)

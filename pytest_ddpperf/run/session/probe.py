@@ -1,4 +1,4 @@
-"""What the pytest run that measures one commit of a bisection is told, and what it reports."""
+"""The instructions to a pytest run that measures one commit of a bisection, and the report of that run."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ BenchmarkKey = tuple[str, int]  # name and number of ranks
 
 @dataclass(frozen=True)
 class Probe:
-    """How the pytest run of a probe differs from the run that the user would start."""
+    """The differences of a probe's pytest run from the run that the user would start."""
 
     measured: str  # full hash of the commit that is measured in place of this checkout
     settings: Mapping[str, object] = field(default_factory=dict)  # raw values by knob; they override those of tests
     metric: str | None = None  # the only metric that counts for the verdict; None for all that usually count
     benchmark: BenchmarkKey | None = None  # the only benchmark in which the metric counts; None for all
     test: str | None = None  # node id of the only test to run; None for all
-    python: Interpreter | None = None  # that runs this checkout in place of ``measured``, a commit
+    python: Interpreter | None = None  # interpreter that runs this checkout, in place of the commit ``measured``
 
     def revision(self, beside: Revision) -> Revision:
-        """Returns what is measured in place of this checkout, beside a reference of the same repository."""
+        """Returns the revision to measure in place of this checkout; ``beside``: the reference of that repository."""
         if self.python is not None:
             return replace(beside, python=self.python)
         return Revision(self.measured, self.measured, beside.root, python=beside.python)
@@ -38,15 +38,15 @@ class Probe:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the pytest run of a probe reports."""
+    """The report of a probe's pytest run."""
 
     results: tuple[Result, ...]
-    failures: Mapping[str, str]  # why each test or file failed or was skipped, in a line, by node id
+    failures: Mapping[str, str]  # why each test or file failed or was skipped, in one line, by node id
     root: Path  # pytest's root folder, which node ids start from
 
 
 def focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:
-    """Derives the same for a probe, of which only its own metric counts for the verdict."""
+    """Wraps ``derive`` for a probe, so that only the probe's metric counts for the verdict."""
 
     def gated(measurement: Measurement, series: Series) -> Series:
         of_benchmark = probe.benchmark in {None, measurement.key}

@@ -114,12 +114,12 @@ class RankGroup:
             if each is not None
         ]
         where = f" first differs at {place}" if place else " differs"
-        raise RanksDiffer("\n  ".join([f"ddpperf_group.agree: what the ranks returned{where}", *lines]))
+        raise RanksDiffer("\n  ".join([f"ddpperf_group.agree: the value of the ranks{where}", *lines]))
 
     def raises_all(
         self, error: type[Exception], function: Callable[..., Any], *args: Any, match: str | None = None
     ) -> RankResults[Any]:
-        """Calls ``function(ctx, *args)`` on every rank, and fails the test unless each raises such an error.
+        """Calls ``function(ctx, *args)`` on every rank, and fails the test unless each rank raises this error.
 
         A rank that raises ends none of the others.
 
@@ -211,9 +211,9 @@ class RankGroup:
 
 
 def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[str, str]:
-    """The variable that shows the ranks of a worker of pytest-xdist GPUs that no other worker is shown.
+    """Returns the environment variable that shows some GPUs only to the ranks of this pytest-xdist worker.
 
-    Empty if a worker's share of the visible GPUs is fewer than ranks: then ranks of several workers share GPUs.
+    Empty if a worker's share of the visible GPUs is less than its ranks: then ranks of several workers share GPUs.
     """
     workers, number = int(environ["PYTEST_XDIST_WORKER_COUNT"]), int(environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     share = gpus // workers
@@ -225,7 +225,7 @@ def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[s
 
 
 def of_size(settings: Settings, world_size: int | None) -> Settings:
-    """The settings of a test that is parametrised by its number of ranks; None if it is not."""
+    """Returns the settings of a test that is parametrised by its number of ranks; unchanged for None."""
     return settings if world_size is None else replace(settings, world_size=(world_size,))
 
 

@@ -1,4 +1,4 @@
-"""What is refused before the first test: options, settings and files that contradict each other or cannot be."""
+"""Refuses options, settings and files that contradict each other or cannot be used, before the first test."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, why_gone
 
-_ALIKE = 0.8  # of difflib: what is less alike is hardly meant
+_ALIKE = 0.8  # of difflib: a less similar word is hardly meant
 _PURPOSES = {
     "against": "another revision, and none is named",
-    "profile": "what is profiled, and nothing is",
-    "save": "what is saved, and nothing is",
+    "profile": "profiled benchmarks, and nothing is profiled",
+    "save": "saved results, and nothing is saved",
 }
-NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  # what asks for more than a first look
+NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  # they need more than a first look
 
 
 def require_known(unknown: Iterable[str]) -> None:
-    """Refuses arguments that are meant for us; ``unknown``: those that no plugin has declared."""
+    """Refuses arguments that are meant for us; ``unknown``: arguments that no plugin has declared."""
     options = [knob.option for knob in KNOBS.values() if knob.given == "option"]
     for argument in unknown:
         require_foreign(argument.partition("=")[0], options, "option")
 
 
 def require_foreign(word: str, known: list[str], kind: str) -> None:
-    """Refuses a word that begins as ours do or looks like one of them."""
+    """Refuses a word that begins like our words or is similar to one of them."""
     prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
     gone = why_gone(name, "option" if kind == "option" else "ini") if prefix == "ddpperf" else ""
     if gone:
@@ -37,13 +37,13 @@ def require_foreign(word: str, known: list[str], kind: str) -> None:
 
 
 def require_other_marker(mark: str, ours: str) -> None:
-    """Refuses a marker that nobody has declared where ours is hardly meant otherwise."""
+    """Refuses an undeclared marker that is probably meant to be ours."""
     if closest(mark, [ours], _ALIKE):
         raise SettingError(f"@pytest.mark.{mark}: nobody has declared this marker; did you mean {ours}?")
 
 
 def require_consistent(settings: Settings, said: Collection[str]) -> None:
-    """Refuses settings of which one would have to be ignored; ``said``: the names of those on the command line."""
+    """Refuses settings of which one would have to be ignored; ``said``: names of the settings on the command line."""
     for name in said:
         needed = KNOBS[name].needs
         if needed is not None and getattr(settings, name) and not getattr(settings, needed):
@@ -84,7 +84,7 @@ def _require_alone(first: str, asked: Mapping[str, bool]) -> None:
 
 
 def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
-    """Refuses what takes times, or ranks that are there, beside simulated ranks."""
+    """Refuses settings that need times or real ranks, if ranks are simulated."""
     if settings.simulate is None:
         return
     simulated = KNOBS["simulate"].spelled
@@ -100,7 +100,7 @@ def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
 def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) -> None:
     """Refuses a test or a folder of tests that an option without a value has taken for its value.
 
-    ``apart``: whether the value is a word of its own on the command line, and not behind ``=``.
+    ``apart``: whether the value is a separate word on the command line, and not behind ``=``.
     """
     path = folder / raw.partition("::")[0]
     try:
@@ -108,7 +108,7 @@ def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) 
     except ValueError as error:
         expected = str(error)
     else:
-        # A folder may have the name of a set of baselines, which is then behind =. A file with tests is hardly one.
+        # A set of baselines may have a folder's name, if it stands behind =. A file with tests is hardly such a set.
         if knob.bare is None or not (apart or path.suffix == ".py"):
             return
         expected = "a name that is no file here"
@@ -120,7 +120,7 @@ def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) 
 
 
 def require_outputs(settings: Settings, root: Path) -> None:
-    """Refuses baselines that are asked for and not there, and files and folders that cannot be written."""
+    """Refuses requested baselines that do not exist, and files and folders that cannot be written."""
     asked = settings.baseline_set not in {None, settings.save}
     storing = settings.save is not None
     if asked or storing:

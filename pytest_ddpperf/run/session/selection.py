@@ -1,4 +1,4 @@
-"""The options by which pytest-benchmark runs benchmarks alone, or leaves them out: ours are benchmarks, too."""
+"""The options of pytest-benchmark that run only benchmarks, or skip them: our tests are benchmarks, too."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _NO_BENCHMARK = "Skipping non-benchmark (--benchmark-only active)."  # the words
 
 
 def selected(config: pytest.Config, measuring: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """The tests that are left of those that measure; the others get a mark that skips them, as pytest-benchmark's do.
+    """Returns the measuring tests that run; marks the others as skipped, as pytest-benchmark does with its own.
 
-    ``--benchmark-only`` has marked ours as tests that are no benchmarks: they lose that mark.
+    ``--benchmark-only`` has marked our tests as no benchmarks: they lose that mark.
     """
-    if config.getoption("benchmark_only"):  # the stronger one, where both are given
+    if config.getoption("benchmark_only"):  # the stronger one, if both are given
         for item in measuring:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.kwargs.get("reason") != _NO_BENCHMARK]
         return [*measuring]

@@ -1,4 +1,4 @@
-"""What a pytest session owns: its settings, its time, the sides of the code, what tests make, and what hooks add."""
+"""The resources of a pytest session: its settings, its time, the sides of the code, its outputs, and its hooks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NAMING_CODE = ("save", "against", "against_python", "calibrate", "report", "his
 
 
 class Session:
-    """The resources of one pytest run, and what its tests make."""
+    """The resources of one pytest run, and the outputs of its tests."""
 
     def __init__(
         self,
@@ -60,25 +60,25 @@ class Session:
     ) -> None:
         self.settings, self.root = settings, root
         self.options = tuple(options)  # that decide what a benchmark is compared with
-        self.tests = tests  # that measure: they share the false alarms that a suite may raise
-        self.probe = probe  # None if this run is none of a bisection
+        self.tests = tests  # number of tests that measure: they share the false alarms that a suite may raise
+        self.probe = probe  # None if this run belongs to no bisection
         self.line = line  # the terminal's live line, for progress
         self.budget = SessionBudget(settings.budget, tests * (settings.calibrate or 1))
         self.extensions = Extensions(hook, lambda: self.budget.defers)
-        self.limited = partial if timeout is None else timeout.limited  # of a launch, by the deadline of its test
+        self.limited = partial if timeout is None else timeout.limited  # shortens a launch's deadline to its test's
         self.outputs = Outputs(accepting=settings.accepting)
         self.sides = Sides(settings, root, line, revision=revision, probe=probe, first=self._read_code)
         self.leases = Leases(settings.gpu_lock_timeout, line.show)
         StandardError.uncaptured = line.uncaptured
-        self.prepared: dict[bytes, Any] = {}  # what was found out about trainings, by preparation.identity
+        self.prepared: dict[bytes, Any] = {}  # results of preparing trainings, by preparation.identity
         self.networks: dict[str, NetworkFile] = {}  # that were measured for predictions, by environment
-        self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
+        self.attempts: dict[str, int] = {}  # by test that is run again: the number of the present run, from 1
         self._hears = threading.current_thread() is threading.main_thread()
         if self._hears and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # as a CI ends a job that is cancelled
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run ends as by Ctrl-C, and writes its files
 
     def _read_code(self) -> None:
-        """Reads what results name before the first launch: it may be changed while it is measured."""
+        """Reads the commit that results name before the first launch: code may change while it is measured."""
         if any(getattr(self.settings, name) is not None for name in _NAMING_CODE):
             _ = self.archive.code, self.archive.digest
 
@@ -93,18 +93,18 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """The settings with those of a first look or of the probe on top; ``counts``: what is measured needs them."""
+        """Returns the settings, overridden by a first look's or the probe's; ``counts``: whether counts are needed."""
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)
         if self.settings.simulate is not None:
             stronger = {"counts": "only", "verify": False}
         if counts and stronger.get("counts") == "off":
-            del stronger["counts"]  # which saves time where nothing needs counts
+            del stronger["counts"]  # saves time only if nothing needs counts
         return overlay(settings, stronger, lambda knob, raw: f"{knob.name}={raw}")
 
     def world_sizes(self, settings: Settings) -> tuple[int, ...]:
-        """The numbers of ranks that the settings ask for: by default one per GPU, else 2."""
+        """Returns the numbers of ranks that the settings ask for: by default one per GPU, else 2."""
         if self.settings.simulate is not None:
             return self.settings.simulate
         if settings.world_size is not None:
@@ -113,7 +113,7 @@ class Session:
         return (nodes * len(self._torch(settings).gpus.names) or max(nodes, DEFAULT_WORLD_SIZE),)
 
     def environment(self, settings: Settings, world_size: int, side: RevisionSide | None = None) -> Environment:
-        """The facts that so many ranks depend on; ``side``: the candidate's."""
+        """Returns the environment of ``world_size`` ranks; ``side``: whose code they run (default: the candidate's)."""
         if self.settings.simulate is not None:
             machine = self.sides.launchers[0].machine(gpus=False)
             return simulated_environment(machine_facts().python, machine, world_size)
@@ -141,10 +141,10 @@ class Session:
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def begin_test(self, test: str, attempt: int) -> None:
-        """Forgets what earlier attempts of a test have left, as of pytest-rerunfailures; no verdict failed them."""
+        """Forgets results of earlier attempts of a test, such as pytest-rerunfailures makes if no verdict failed it."""
         self.attempts[test] = attempt
         self.budget.begin_anew(test)
-        self.prepared.clear()  # what an attempt that failed found out may be wrong
+        self.prepared.clear()  # results of an attempt that failed may be wrong
         self.run_again(test)
 
     def run_again(self, test: str) -> None:
@@ -153,7 +153,7 @@ class Session:
         self.outputs.forget(test)
 
     def add(self, results: Sequence[Result]) -> None:
-        """Lists results, and tells the hooks."""
+        """Adds results to the outputs, with findings of the session, and calls the hooks."""
         for result in results:
             attempt = self.attempts.get(result.test, 1)
             remark = (Finding("last_attempt", {"attempt": attempt}),) if attempt > 1 else ()
@@ -165,14 +165,14 @@ class Session:
             self.extensions.judged(self.outputs.results[-1:])
 
     def end_test(self, test: str, failure: str) -> None:
-        """Stores the results of a test, if that was asked for and it may be; ``failure``: why it failed, or nothing."""
+        """Stores a test's results if that is asked for and allowed; ``failure``: why the test failed, or empty."""
         self.sides.end_test()
         if not self.budget.holds(test):
             self.budget.forget(test)
             self.extensions.tell(test)
         listed = self.outputs.results
         results = [result for result in listed if result.test == test]
-        if failure and not any(result.failure for result in results):  # by what the test itself asks for
+        if failure and not any(result.failure for result in results):  # by an assertion of the test itself
             told = {id(result): replace(result, failure=f"its test failed: {failure}") for result in results}
             listed[:] = [told.get(id(result), result) for result in listed]
         if self.settings.save is None or not results:
@@ -184,7 +184,7 @@ class Session:
             listed[:] = [stored.get(id(result), result) for result in listed]
 
     def close(self) -> None:
-        """Ends the fork servers and whatever still runs below them."""
+        """Ends the fork servers and all processes below them."""
         self.line.clear()
         StandardError.uncaptured = nullcontext
         if self._hears and signal.getsignal(signal.SIGTERM) is signal.default_int_handler:

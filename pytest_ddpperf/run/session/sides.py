@@ -1,4 +1,4 @@
-"""Whose code ranks run: this checkout, the reference, commits of baselines, each with its launchers."""
+"""The sides of the code that ranks run: this checkout, the reference, commits of baselines, each with its launchers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.run.session.probe import Probe
 
-MAX_IDLE_LAUNCHERS = 4  # of a side, from test to test: what most comparisons take
-PRELOADED = (  # imported once, not on every rank of every launch
+MAX_IDLE_LAUNCHERS = 4  # of a side, kept from test to test: enough for most comparisons
+PRELOADED = (  # imported once in a fork server, not on every rank of every launch
     "pytest_ddpperf.training.loop",
     "pytest_ddpperf.training.preparing",
     "pytest_ddpperf.training.step",
@@ -38,7 +38,7 @@ PRELOADED = (  # imported once, not on every rank of every launch
 
 
 class Sides:
-    """The sides of a session's code, whose fork servers live until it ends; ``first`` is called before any starts."""
+    """The sides of a session's code; fork servers live until it ends. ``first`` is called before any starts."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Sides:
         first: Callable[[], object],
     ) -> None:
         self.reference = self.candidate = None  # None: stored baselines, and this checkout
-        self.cluster: Cluster | None = None  # of a launcher's processes, which this one controls
-        self.threads: dict[str, str] = {}  # the variables of threads, before the first launch none
+        self.cluster: Cluster | None = None  # the launcher's processes that this one controls
+        self.threads: dict[str, str] = {}  # variables that set ranks' threads; empty before the first launch
         self._settings, self._root, self._first = settings, root, first
-        self._echo = echo = line.echo if line.echoes else None  # is told what ranks print, while they run
+        self._echo = echo = line.echo if line.echoes else None  # receives the output of ranks while they run
         if revision is not None:
-            own = settings.against_tests and not revision.here and probe is None  # searches run this checkout's
+            own = settings.against_tests and not revision.here and probe is None  # bisections run this checkout's tests
             self.reference = self._side(revision, tests=own, echo=echo and partial(echo, who="reference rank"))
         if revision is not None and probe is not None:
             self.candidate = self._side(probe.revision(revision), echo=echo)
@@ -80,7 +80,7 @@ class Sides:
         return Launcher(threads=self.threads, preload=PRELOADED, echo=self._echo, like=first, nodes=nodes)
 
     def _other_nodes(self, preload: Sequence[str], redirection: Redirection | None) -> NodeLaunchers | None:
-        """Returns what a launcher reaches other nodes by; None if this node is the only one."""
+        """Returns the launchers of the other nodes; None if this node is the only one."""
         if self.cluster is None or not self.cluster.nodes:
             return None
         from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
@@ -94,15 +94,15 @@ class Sides:
 
     @property
     def _started(self) -> list[Launchers]:
-        """The launchers of all sides, that of the candidate first, if it has started."""
+        """The launchers of all sides that have started, the candidate's first."""
         others = [*filter(None, [self.reference]), *self._of_commits.values()]
         return [*filter(None, [self._launchers]), *(launchers for side in others for launchers in side.every)]
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Process ids of the fork servers that run, which are the parents of ranks; None alone if none runs.
+        """Process ids of the running fork servers, which are the parents of ranks; ``(None,)`` if none runs.
 
-        What one uses that starts later counts as other processes': a machine then looks busier than it is.
+        CPU time of a fork server that starts later counts as other processes': a machine then looks busier than it is.
         """
         _ = self.launchers
         pids = tuple(pid for launchers in self._started for pid in launchers.parents if pid is not None)
@@ -110,33 +110,33 @@ class Sides:
 
     @property
     def remarks(self) -> list[str]:
-        """Returns what launchers of the candidate and of the reference say at the end of a session, each once."""
+        """The remarks of the candidate's and the reference's launchers at the end of a session, each once."""
         both = [self._launchers, None if self.reference is None else self.reference.launchers]
         return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
 
     def roots(self, *, reference: bool) -> tuple[str, ...]:
-        """The roots of the project as the ranks of a side import it, and of this checkout, which tests may be of."""
+        """Returns the project's root as a side's ranks import it, and this checkout's root, for its tests."""
         side = self.reference if reference else self.candidate
         own = str(self._root)
         return (own,) if side is None else (side.redirection.path(own), own)
 
     def gpus(self, world_size: int) -> tuple[str, ...]:
-        """The PCI ids of the GPUs that so many ranks compute on, as far as torch tells."""
+        """Returns the PCI ids of the GPUs of ``world_size`` ranks, as far as torch knows them."""
         return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
 
     def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
-        """Begins to watch this node, its GPUs of these PCI ids, and others: so many in all."""
+        """Begins to watch this node, its GPUs with these PCI ids, and other nodes: ``nodes`` in all."""
         here = watch_health(self.parents, gpus=gpus)
         others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
         return lambda window: replace(here(window), nodes=others())
 
     def check_out(self) -> None:
-        """Checks the reference out; LaunchError if git cannot. A search finds out about its commits later."""
+        """Checks the reference out; LaunchError if git cannot. A bisection checks its commits out later."""
         if self.reference is not None and self.candidate is None:
             self.reference.check_out()
 
     def paired(self, sections: list[tuple[str, str]]) -> PairedLaunches | None:
-        """The launches of a benchmark on both sides; None if there is no reference revision."""
+        """Returns the launches of a benchmark on both sides; None without a reference revision."""
         if self.reference is None:
             return None
         from pytest_ddpperf.against.paired_launches import PairedLaunches
@@ -144,7 +144,7 @@ class Sides:
         return PairedLaunches(self.reference, sections, self.candidate)
 
     def of_commit(self, commit: str) -> RevisionSide:
-        """The side of the commit of a baseline; LaunchError if git does not have it."""
+        """Returns the side of a baseline's commit; LaunchError if git does not have the commit."""
         from pytest_ddpperf.against.worktree import baseline_revision
 
         if commit not in self._of_commits:
@@ -160,14 +160,14 @@ class Sides:
         return RevisionSide(revision, setup, PRELOADED, asked=asked, threads=self.threads, nodes=nodes, **how)
 
     def end_test(self) -> None:
-        """Ends what the next test hardly needs."""
-        for commit in [*self._of_commits][:-1]:  # the next test's is mostly the last one
+        """Ends launchers and commits' sides that the next test rarely needs."""
+        for commit in [*self._of_commits][:-1]:  # the next test mostly needs the last one
             self._of_commits.pop(commit).close()
         for launchers in self._started:
             launchers.keep(MAX_IDLE_LAUNCHERS)
 
     def close(self) -> None:
-        """Ends the launchers."""
+        """Ends the launchers of all sides."""
         try:
             if self._launchers is not None:
                 self._launchers.close()

@@ -12,30 +12,30 @@ import pytest
 from pytest_ddpperf.errors import RanksTimedOut, extended
 
 T = TypeVar("T")
-_REPORT_SECONDS = 5.0  # in which the report of a launch comes after its deadline
+_REPORT_SECONDS = 5.0  # for the report of a launch after its deadline
 _LEAST_SECONDS = 0.1
 
 
 class TestTimeout:
-    """The pytest plugin beside pytest-timeout, which asks it when a test begins and ends, by any of its settings."""
+    """The pytest plugin that learns from pytest-timeout when a test begins and has to end."""
 
-    __test__ = False  # pytest's, of classes with such a name
+    __test__ = False  # pytest's mark, for classes with such a name
 
     def __init__(self) -> None:
         self._given, self._ends = 0.0, float("inf")
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, settings: Any) -> None:
-        """Note when the test that begins is to end; pytest-timeout sets its timer."""
+        """Note when the test that begins has to end; pytest-timeout calls this as it sets its timer."""
         self._given, self._ends = settings.timeout, time.monotonic() + settings.timeout
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_cancel_timer(self) -> None:
-        """Note that no test is to end."""
+        """Note that no test has to end."""
         self._ends = float("inf")
 
     def limited(self, run: Callable[..., T]) -> Callable[..., T]:
-        """The same function of a ``timeout``, which ends before the test does: the last seconds are for its report."""
+        """Wraps a function with a ``timeout`` to end before the test does: the last seconds are for its report."""
 
         @functools.wraps(run)
         def ends_before(*args: Any, timeout: float, **more: Any) -> T:
@@ -46,7 +46,7 @@ class TestTimeout:
             try:
                 return run(*args, timeout=min(timeout, most), **more)
             except RanksTimedOut as late:
-                if timeout <= most or time.monotonic() - begun < most:  # a stage has a deadline of its own
+                if timeout <= most or time.monotonic() - begun < most:  # a stage has its own deadline
                     raise
                 told = f"pytest-timeout ends this test after {self._given:g} s, so the launch had {most:.1f} s of them"
                 raise extended(late, after=f"\n\n{told}: raise pytest-timeout's timeout") from None

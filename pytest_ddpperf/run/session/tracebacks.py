@@ -1,4 +1,4 @@
-"""Where an error comes from, in the code of the user, and what pytest shows of it."""
+"""Finds the user's code that led to an error, and sets what pytest shows of the error."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, RankFailed, R
 
 _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 _STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
-_INSTALLED = f"{sysconfig.get_path('purelib')}{os.sep}"  # which is inside of it
+_INSTALLED = f"{sysconfig.get_path('purelib')}{os.sep}"  # lies inside the standard library
 
 
 @contextlib.contextmanager
 def skipping() -> Iterator[None]:
-    """Around what ranks or their placement may skip: then it is the test that is skipped, at its own line."""
+    """Turns a skip by ranks or their placement into a skip of the test, at the test's own line."""
     __tracebackhide__ = True
     try:
         yield
     except RankSkipped as skipped:
-        # pytest would take the line of contextlib that this was raised through for the one that skips.
+        # pytest would show the line of contextlib that this passes through as the line that skips.
         raise pytest.skip.Exception(str(skipped), _use_item_location=True) from None
 
 
 def end_in_code_of_user(error: BaseException) -> None:
-    """Ends the traceback of an error that came out of this package in the code that has called the package.
+    """Cuts the traceback of an error of this package after the code that called the package.
 
-    There a debugger stops, and a report shows the line. Frames of the standard library, and hidden ones, such as those
-    of a handler of a timeout, are nobody's.
+    A debugger stops there, and a report shows that line. Frames of the standard library and hidden frames, such as
+    those of a timeout's handler, do not count as the user's code.
     """
     caller, inside = None, False
     entry = error.__traceback__
@@ -51,7 +51,7 @@ def end_in_code_of_user(error: BaseException) -> None:
 
 
 def place(error: BaseException, file: str, test: str) -> str:
-    """The line of the test's own file that led to the error."""
+    """Returns the line of the test's own file that led to the error."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code.co_filename == file:
             return f"  at {test.partition('::')[0]}:{line} in {frame.f_code.co_name}"
@@ -59,9 +59,9 @@ def place(error: BaseException, file: str, test: str) -> str:
 
 
 def text_alone(error: DdpperfError, file: str, test: str, width: int, *, verbose: bool) -> Any:
-    """Returns what pytest shows of an error of ours: its text and the line of the test, without a traceback.
+    """Returns what pytest shows of our error: its text and the line of the test, without a traceback.
 
-    pytest's short summary and JUnit's message have the cause in a line.
+    pytest's short summary and JUnit's message have the cause in one line.
     """
     shown = pytest.ExceptionInfo.from_exception(error).getrepr(style="value", chain=False)
     if shown.reprcrash is not None:
@@ -77,7 +77,7 @@ def text_alone(error: DdpperfError, file: str, test: str, width: int, *, verbose
 
 
 def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> None:
-    """Gives a report an error of ours as its text alone, and what the ranks printed; others are left as they are."""
+    """Shows our error in a report as its text alone, with the ranks' output; other errors stay unchanged."""
     if not isinstance(error, DdpperfError):
         return
     from pytest_ddpperf.reports.failure import WIDTH
@@ -90,7 +90,7 @@ def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> 
 
 
 def finding_in(error: BaseException | None) -> DdpperfError | None:
-    """What an error tells of something found wrong: it, what it came of, or a part of its group; None for none."""
+    """Returns the error that found something wrong: this one, its cause, or a part of its group; None if none did."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
@@ -103,11 +103,11 @@ def finding_in(error: BaseException | None) -> DdpperfError | None:
 
 
 def standing(error: DdpperfError, file: str, test: str) -> DdpperfError:
-    """The verdict that failed a test, as each other attempt of the test tells it, which measures nothing."""
+    """Returns the verdict that failed a test, as the error of the test's later attempts, which measure nothing."""
     words = "not measured again: a verdict stands, so that a red suite is not run until it is green"
     return extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
 
 
 def ended_at(error: BaseException, file: str, test: str) -> str:
-    """Returns why a test ended before its last line, and where."""
+    """Returns why a test ended before its last line, and the place."""
     return f"{error}; the test ended {place(error, file, test).strip()}, and checked nothing after it"

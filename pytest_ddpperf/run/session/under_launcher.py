@@ -1,4 +1,4 @@
-"""pytest as one of several processes of a launcher: rank 0 runs the tests, the others start ranks for it, or wait."""
+"""pytest as one of several processes of a launcher: rank 0 runs the tests; the others start ranks for it, or wait."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
     """Returns whether a launcher's processes share these tests: all of them use our fixtures; False if none does.
 
     Raises:
-        SettingError: some of them do, or the launcher has started all processes again.
+        SettingError: only some tests do, or the launcher has started all processes again.
     """
     ours = [item for item in items if uses_ranks(item)]
     if not ours:
@@ -52,7 +52,7 @@ def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
 
 
 def report_to_torchrun(line: str) -> None:
-    """Write why the run failed where torchrun reads it, if it has started this process."""
+    """Write why the run failed to torchrun's error file, if torchrun has started this process."""
     path = os.environ.get(_ERROR_FILE)
     if path and line:
         import json
@@ -63,9 +63,9 @@ def report_to_torchrun(line: str) -> None:
 
 
 class UnderLauncher:
-    """The pytest plugin of a launcher's process. Rank 0 controls; the others keep silent, and follow it.
+    """The pytest plugin of a launcher's process. Rank 0 controls; the others stay silent and follow it.
 
-    ``session_of`` gives what the session owns. A suite that does not use our fixtures is left to itself.
+    ``session_of`` returns the session. A suite that does not use our fixtures runs unchanged.
     """
 
     def __init__(self, folder: Path | None, session_of: Callable[[], Session]) -> None:
@@ -73,15 +73,15 @@ class UnderLauncher:
         self._task: Task | None = None
         self._cluster: Cluster | None = None
         self._following = False
-        self._status: int | None = None  # that this process ends with, once it is known
+        self._status: int | None = None  # this process ends with it, once it is known
         self._held: tuple[Any, Any] | None = None  # the terminal writer and its file
         self._stderr: Any = None
-        self._failed = ""  # the first failure, in a line
+        self._failed = ""  # the first failure, in one line
         self._session: Any = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Hold back what a follower would print, until it is known whether the tests are shared."""
+        """Hold a follower's output back until it is known whether the processes share the tests."""
         self._session = session
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         self._task = task_of(os.environ, terminal=getattr(reporter, "isatty", False))
@@ -91,9 +91,9 @@ class UnderLauncher:
             writer._file = io.StringIO()  # noqa: SLF001 - the same
 
     def follows(self, session: pytest.Session) -> bool:
-        """Whether this process follows another one; UsageError if the tests cannot be shared, or nobody is met.
+        """Returns whether this process follows another one; UsageError if they cannot share the tests or cannot meet.
 
-        Where it controls, the others have been met. A suite that is not ours is run by each process for itself.
+        As controller it has met the others by then. If a suite is not ours, each process runs the suite for itself.
         """
         config, task = session.config, self._task
         try:
@@ -107,19 +107,19 @@ class UnderLauncher:
             own = _own(task, session)
             self._cluster = self._session_of().sides.cluster = control(task, own, self._folder)
         except (SettingError, LaunchError) as error:
-            self._held = None  # rank 0 prints as much
+            self._held = None  # rank 0 prints the same
             raise pytest.UsageError(str(error)) from None
         return False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Refuse tests with ranks in a worker of pytest-xdist: each would be a task of the launcher."""
+        """Refuse tests with ranks in workers of pytest-xdist: each worker would be a task of the launcher."""
         if self._task is not None and hasattr(item.config, "workerinput") and uses_ranks(item):
             reason = f"{self._task.launcher} started {self._task.size} processes, and pytest-xdist starts more"
             pytest.fail(f"{reason}: leave -n out, or start one pytest without {self._task.launcher}", pytrace=False)
 
     def _let_go(self) -> None:
-        """Print what was held back: this is somebody's own suite under a launcher."""
+        """Print the output that was held back, because this suite does not use our fixtures."""
         if self._held is not None:
             (writer, file), self._held = self._held, None
             text, writer._file = writer._file.getvalue(), file  # noqa: SLF001 - the same
@@ -134,7 +134,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Follow the controller in place of running tests."""
+        """Follow the controller instead of running tests."""
         if not self._following or self._task is None:
             return None
         from pytest_ddpperf.against.node_files import check_out
@@ -153,17 +153,17 @@ class UnderLauncher:
             self._failed = f"{report.nodeid}: {said[0]}"
 
     def pytest_runtest_logfinish(self) -> None:
-        """End the run where a node is gone: no further test could start its ranks."""
+        """End the run if a node is lost: no further test could start ranks there."""
         if self._cluster is not None and self._cluster.lost:
             self._session.shouldfail = self._cluster.lost
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
         """End a follower with the controller's status, before other plugins write files that the controller writes."""
-        if self._following:  # however it has ended
+        if self._following:  # however the run has ended
             if session.exitstatus == pytest.ExitCode.INTERNAL_ERROR and self._held is not None:
                 sys.stderr.write(self._held[0]._file.getvalue())  # noqa: SLF001 - there is no public way
-            self._stderr, sys.stderr = sys.stderr, io.StringIO()  # pytest tells of the exit there
+            self._stderr, sys.stderr = sys.stderr, io.StringIO()  # pytest reports the exit there
             status = int(session.exitstatus) if self._status is None else self._status
             raise pytest.exit.Exception("the controller has ended", returncode=status)
         self._let_go()
@@ -173,7 +173,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """End the followers with this status, or let this one print again."""
+        """End the followers with this process's status, or let a follower print again."""
         if self._stderr is not None:
             sys.stderr = self._stderr
         if self._cluster is not None:
@@ -188,7 +188,7 @@ def _own(task: Task, session: pytest.Session) -> Hello:
 
 
 def header(task: Task, cluster: Cluster) -> list[str]:
-    """Returns what the report says of the nodes and of facts in which they differ."""
+    """Returns lines for the report's header: the nodes, and the facts in which they differ."""
     nodes = cluster.nodes
     over = f" over {cluster.interface}" if nodes else ""
     first = f"ddpperf: {task.size} processes of {task.launcher} on {format_count(1 + len(nodes), 'node')}{over}"

@@ -187,6 +187,11 @@ def test_exits_are_told_by_their_status() -> None:
             "another process has the GPU: nvidia-smi tells which",
         ),
         (
+            "RuntimeError",
+            "To use Fabric with more than one device, you must call `.launch()` or use the CLI: `fabric run --help`.",
+            "give env={'LT_CLI_USED': 1, ",
+        ),
+        (
             "NotImplementedError",
             "Cannot copy out of meta tensor; no data!",
             "a tensor on the meta device has no values",

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from pytest_ddpperf.errors import RankFailed
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import SIMULATED, Plan
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import STRATEGIES, resolve
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, LaunchJob, PrepareJob, RankFunction, RankPrepared

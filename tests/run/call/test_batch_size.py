@@ -126,7 +126,7 @@ def test_without_a_limit_what_does_not_grow_is_refused() -> None:
         search(growing(0), memory_limit=2 * GIB)
     assert str(raised.value) == (
         "batch size 1024 takes no more memory than 1 (1.49 GiB): does the workload use the number that it is given? "
-        "If memory is not what binds, give the largest size of interest as limit=..."
+        "If memory is not the limit, give the largest size of interest as limit=..."
     )
 
 

@@ -161,7 +161,7 @@ def test_it(ddpperf):
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["Cause      bad: rank 1 of 2 raised ZeroDivisionError*"])
     assert [(one["name"], one["verdict"], one["findings"]) for one in results] == [
-        ("fine", "broken", ["not measured, for bad failed"]),
+        ("fine", "broken", ["not measured, because bad failed"]),
         ("bad", "broken", ["rank 1 of 2 raised ZeroDivisionError: float division by zero"]),
     ]
     assert None not in [one["counts"] for one in results], "what was counted before is kept"
@@ -260,12 +260,12 @@ def test_wrong_option(ddpperf):
 def test_one_alone(ddpperf):
     ddpperf.compare(workload, strategies=["ddp"])
 """,
-        *("-rs", "--ddpperf-counts=only"),
+        "-rs",
     )
     run.assert_outcomes(failed=4, passed=1, skipped=1)
     run.stdout.fnmatch_lines(
         [
-            "precision='bf16': is for a Workload; this step has to see to it itself",
+            "precision='bf16': is for a Workload; this step has to set it itself",
             "loader='auto': this Workload has one batch, made once; *",
             "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean bucket_cap_mb? it takes *",
             "ddpperf.compare(strategies=[[]'ddp'[]]): expected two or more strategies*",

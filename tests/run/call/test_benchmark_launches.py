@@ -15,10 +15,11 @@ from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import SeenImport
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import RankLaunch, SlowImport
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.run.budget.session_budget import SessionBudget
 from pytest_ddpperf.run.call.benchmark import BenchmarkRun
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches, TimedLaunches

@@ -23,9 +23,10 @@ from pytest_ddpperf.errors import (
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
-from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.run.call.preparation import Prepared, identity, prepare_job, prepared, task_text
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings

@@ -126,7 +126,7 @@ def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
 
 
 def test_a_way_adds_its_variables_to_those_of_the_call() -> None:
-    given = {"same": {}, "more": {"env": {"B": 3, "C": 4}}, "none": {"env": None}}
+    given: dict[str, dict[str, Any]] = {"same": {}, "more": {"env": {"B": 3, "C": 4}}, "none": {"env": None}}
     ways = several(nothing_of_a_rank, None, None, ways=given)
     call = VerbCall(settings=overlay_words(Settings(), {"env": {"A": 1, "B": 2}}, where="ddpperf.compare"), knobs={})
     found = {name: call.for_variant(way, name).settings.env for name, way in ways.by_name.items()}
@@ -168,7 +168,7 @@ def test_a_variable_that_ranks_could_not_have_is_refused(name: str, said: str) -
 def test_a_step_of_its_own_takes_no_settings_of_training() -> None:
     way = several(nothing_of_a_rank, None, None, ways={"a": {}, "b": {"precision": "bf16"}}).by_name["b"]
     call = VerbCall(settings=Settings(), knobs={}).for_variant(way, "b")
-    with pytest.raises(SettingError, match="precision='bf16': is for a Workload; this step has to see to it itself"):
+    with pytest.raises(SettingError, match="precision='bf16': is for a Workload; this step has to set it itself"):
         call.variant(way.subject, CPU, name="b")
 
 

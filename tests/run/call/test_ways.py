@@ -67,7 +67,7 @@ def test_a_strategy_for_no_workload_by_name_is_refused(subject: Any) -> None:
         ({"old": nothing}, None, None, r"compare\(\['old'\]\): expected two or more subjects"),
         ({"old": nothing, "new": nothing}, None, "newer", "over='newer'"),
         ({"old": nothing, "new": nothing}, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
-        (WORKLOAD, None, None, "what is to be compared by name, .* or settings by name"),
+        (WORKLOAD, None, None, "several subjects by name, .* or settings by name"),
         (WORKLOAD, "ddp", None, "expected a Workload and a list of strategies"),
         (nothing, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
     ],

@@ -90,7 +90,7 @@ def test_disagree(ddpperf_group):
     run.stdout.fnmatch_lines(
         [
             "Cause      rank 1 of 2 raised *Odd: one is odd",
-            "ddpperf_group.agree: what the ranks returned first differs at ?'loss'??1?",
+            "ddpperf_group.agree: the value of the ranks first differs at ?'loss'??1?",
             "  ranks 0, 1 have 0.0",
             "  rank 2 has 0.25",
         ]

@@ -19,7 +19,7 @@ from pytest_ddpperf.settings import KNOBS, Settings
         (
             Settings(force_save=True),
             "force_save",
-            "--ddpperf-force-save is for what is saved, and nothing is: give --d",
+            "--ddpperf-force-save is for saved results, and nothing is saved: give",
         ),
         (
             Settings(against="main", baseline_set="a"),

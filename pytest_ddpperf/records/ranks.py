@@ -1,0 +1,107 @@
+"""The counts of all ranks in one, and what one of them did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_ddpperf.records.copies import alike
+from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.records.rhythm import Components, rhythm_of_all
+from pytest_ddpperf.records.setup import RECORDED_LINES, SETTINGS
+from pytest_ddpperf.records.sites import CallSite
+
+_TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
+_OTHERS = 3  # kinds of ranks whose lines are kept, besides those of the rank with most
+
+
+def merged(ranks: Sequence[Counts]) -> Counts:
+    """The counts of all ranks in one: equal ones as they are, of others the largest, with ``by_rank`` to tell.
+
+    The details of a metric are those of the first rank with the largest total. What the profiler of any rank could not
+    count, or any rank is not sure of, is left out.
+
+    Args:
+        ranks: by rank; one at least.
+    """
+    metrics = [
+        metric
+        for metric in dict.fromkeys(metric for counts in ranks for metric in counts.totals)
+        if not (count_row(metric).profiled or count_row(metric).guessed)
+        or all(metric in counts.totals for counts in ranks)
+    ]
+    totals, details, unstable, by_rank, sites, varying = {}, {}, {}, {}, {}, {}
+    for metric in metrics:
+        values = tuple(counts.totals.get(metric, 0.0) for counts in ranks)
+        largest = values.index(max(values))
+        totals[metric] = values[largest]
+        details[metric] = ranks[largest].details.get(metric, {})
+        if metric in ranks[largest].sites:
+            sites[metric] = ranks[largest].sites[metric]
+        if len(set(values)) > 1:
+            by_rank[metric] = values
+        rhythms: dict[str, Components] = {}  # of each part the least sure
+        for of_rank in (each.varying.get(metric, {}) for each in ranks):
+            for name, components in of_rank.items():
+                rhythms[name] = max(rhythms.get(name, ()), components, key=_unsure)
+        if rhythms:
+            varying[metric] = rhythms
+        reasons = {rank: counts.unstable[metric] for rank, counts in enumerate(ranks) if metric in counts.unstable}
+        if reasons:
+            rank, reason = next(iter(reasons.items()))
+            everywhere = len(reasons) == len(ranks) and len(set(reasons.values())) == 1
+            unstable[metric] = reason if everywhere else f"rank {rank}: {reason}"
+    for name in (SETTINGS, RECORDED_LINES):
+        sites |= next(({name: counts.sites[name]} for counts in ranks if name in counts.sites), {})
+    known = [metric for metric in by_rank if metric != "operators"]  # whose lines no baseline keeps
+    apart = {metric: _other_sites(metric, sites.get(metric, ()), ranks) for metric in known}
+    parts = {metric: _unequal_parts(metric, ranks) for metric in _TOLD_BY_RANK}
+    return Counts(
+        totals=totals,
+        details=details,
+        unstable=unstable,
+        by_rank=by_rank,
+        sites_by_rank={metric: others for metric, others in apart.items() if others},
+        details_by_rank={metric: unequal for metric, unequal in parts.items() if unequal},
+        sites=sites,
+        alike=alike([counts.copy for counts in ranks if counts.copy is not None]),
+        steps=min(counts.steps for counts in ranks),
+        varying=varying,
+    )
+
+
+def _unsure(components: Components) -> float:
+    rhythm = rhythm_of_all(components)
+    return rhythm.high - rhythm.low if components else -1.0
+
+
+def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[float, ...]]:
+    names = dict.fromkeys(name for counts in ranks for name in counts.details.get(metric, {}))
+    parts = {name: tuple(counts.details.get(metric, {}).get(name, 0.0) for counts in ranks) for name in names}
+    return {name: values for name, values in parts.items() if len(set(values)) > 1}
+
+
+def _other_sites(metric: str, most: Sequence[CallSite], ranks: Sequence[Counts]) -> dict[str, tuple[CallSite, ...]]:
+    """The sites of ranks that have others than the rank with the most, by the numbers of those that have the same."""
+    found: dict[tuple[CallSite, ...], list[str]] = {}
+    for rank, counts in enumerate(ranks):
+        if (sites := counts.sites.get(metric, ())) and sites != most:
+            found.setdefault(sites, []).append(str(rank))
+    return {" ".join(numbers): sites for sites, numbers in list(found.items())[:_OTHERS]}
+
+
+def as_rank(metric: str, rank: int, counts: Counts) -> Counts:
+    """Returns counts with the total and the lines of a metric that one rank has, as far as they are known."""
+    values = counts.by_rank.get(metric, ())
+    if rank >= len(values):
+        return counts
+    others = counts.sites_by_rank.get(metric, {})
+    same = counts.sites.get(metric, ()) if values[rank] == counts.totals[metric] else ()
+    sites = next((sites for numbers, sites in others.items() if str(rank) in numbers.split()), same)
+    parts = {part: of_rank[rank] for part, of_rank in counts.details_by_rank.get(metric, {}).items()}
+    return replace(
+        counts,
+        totals={**counts.totals, metric: values[rank]},
+        details={**counts.details, metric: {**counts.details.get(metric, {}), **parts}},
+        sites={**counts.sites, metric: sites},
+    )
