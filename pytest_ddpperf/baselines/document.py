@@ -227,11 +227,12 @@ def _struct_of(document: Any) -> type[msgspec.Struct]:
 
 def _msgspec_type(hint: Any) -> Any:
     """Returns msgspec's type for a document; any other type as it is."""
-    return _struct_of(hint) if isinstance(hint, type) and issubclass(hint, Document) else hint
+    made: Any = _struct_of
+    return made(hint) if isinstance(hint, type) and issubclass(hint, Document) else hint
 
 
 @uncollected
-def read_as(document: type[Document], data: Mapping[str, Any]) -> Any:
+def read_as(document: Any, data: Mapping[str, Any]) -> Any:
     """Returns the record of JSON data; ``msgspec.DecodeError`` says what does not fit."""
     return document.read_from(msgspec.convert(data, _struct_of(document)))
 
