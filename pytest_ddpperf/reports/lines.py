@@ -6,11 +6,12 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from unicodedata import category, east_asian_width
 
-from pytest_ddpperf.judge.calibration import Calibrated
-from pytest_ddpperf.records.results import Result
+if TYPE_CHECKING:
+    from pytest_ddpperf.judge.calibration import Calibrated
+    from pytest_ddpperf.records.results import Result
 
 Listed: TypeAlias = "Result | Calibrated"
 """What has a row of its own: a benchmark of a test."""
