@@ -209,7 +209,7 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
 
 
 @functools.cache
-def _struct_of(document: type[Document]) -> type[msgspec.Struct]:
+def _struct_of(document: Any) -> type[msgspec.Struct]:
     """Returns msgspec's type for a document class; mypy does not know that classes are hashable."""
     made: list[Any] = []
     for name, (hint, _) in document.fields.items():
@@ -227,14 +227,14 @@ def _struct_of(document: type[Document]) -> type[msgspec.Struct]:
 
 def _msgspec_type(hint: Any) -> Any:
     """Returns msgspec's type for a document; any other type as it is."""
-    is_document = isinstance(hint, type) and issubclass(hint, Document)
-    return _struct_of(hint) if is_document else hint
+    made: Any = _struct_of
+    return made(hint) if isinstance(hint, type) and issubclass(hint, Document) else hint
 
 
 @uncollected
-def read_as(document: type[Document], data: Mapping[str, Any]) -> Any:
+def read_as(document: Any, data: Mapping[str, Any]) -> Any:
     """Returns the record of JSON data; ``msgspec.DecodeError`` says what does not fit."""
-    return document.read_from(msgspec.convert(data, _struct_of(cast("Any", document))))
+    return document.read_from(msgspec.convert(data, _struct_of(document)))
 
 
 def read_checked(document: type[Document], data: Mapping[str, Any], file: Path, kind: FileKind) -> Any:
