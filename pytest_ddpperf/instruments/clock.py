@@ -105,14 +105,10 @@ def tracers() -> tuple[str, ...]:
     Threads that start from now on count as well.
     """
     functions = [sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()]
-    found = [_module_of(function) for function in functions if function is not None]
+    modules = [getattr(each, "__module__", None) or type(each).__module__ for each in functions if each is not None]
+    found = [str(module).partition(".")[0] for module in modules]
     monitoring = getattr(sys, "monitoring", None)  # of Python 3.12 and newer
     if monitoring is not None:
         tools = [number for number in range(_TOOLS) if monitoring.get_tool(number) is not None]
         found += [str(monitoring.get_tool(number)) for number in tools if monitoring.get_events(number)]
     return tuple(dict.fromkeys(found))
-
-
-def _module_of(function: object) -> str:
-    module = getattr(function, "__module__", None) or type(function).__module__
-    return str(module).partition(".")[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -54,11 +54,13 @@ def read_cpu(pids: Collection[int], root: Path = _ROOT) -> CpuReading:
     frequencies = [kernel_number(folder / "cpufreq/scaling_cur_freq") for folder in folders]  # in kHz
     governors = {kernel_text(folder / "cpufreq/scaling_governor").strip() for folder in folders} - {""}
     throttled = (throttled_seconds(kernel_text(folder / "cpu.stat")) for folder in group_folders("cpu", root))
+    counted = [kernel_number(folder / "thermal_throttle/core_throttle_count") for folder in folders]
+    overheated = [times for times in counted if times is not None]
     return CpuReading(
         cores=core_ticks(kernel_text(root / "proc/stat"), usable),
         ours=sum(known) if len(known) == len(ours) else None,
         throttled=max((seconds for seconds in throttled if seconds is not None), default=None),
-        overheated=_sum(kernel_number(folder / "thermal_throttle/core_throttle_count") for folder in folders),
+        overheated=sum(overheated) if overheated else None,
         swapped=swapped_pages(kernel_text(root / "proc/vmstat")),
         frequencies=tuple(1e3 * frequency for frequency in frequencies if frequency is not None),
         governors=tuple(sorted(governors)),
@@ -123,11 +125,6 @@ def swapped_pages(text: str) -> int | None:
 
 def _difference(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else max(0, after - before)
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 Watch = Callable[[Window | None], Health]

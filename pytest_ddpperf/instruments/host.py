@@ -14,7 +14,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 _ROOT = Path("/")
 _OTHERS = 0o077  # the rights of group and others
@@ -116,19 +116,22 @@ def _quotas(root: Path) -> list[float]:
 
 def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
     """Yields the folders of the control groups (v1 and v2) that can limit ``cpu`` or ``memory``, innermost first."""
-    groups = dict(_own_groups(root))
+    lines = (line.split(":", 2) for line in kernel_text(root / "proc/self/cgroup").splitlines())  # id:controllers:group
+    groups = {controller: group for _, controllers, group in lines for controller in controllers.split(",")}
     for line in kernel_text(root / "proc/self/mountinfo").splitlines():
         hierarchy, _, source = line.partition(" - ")
         kind, *_, options = source.split() or ("", "")
         if kind == "cgroup2":
-            group = groups.get("")
+            group = groups.get("")  # v2 names no controllers
         elif kind == "cgroup" and controller in options.split(","):
             group = groups.get(controller)
         else:
             continue
         _, _, _, top, point, *_ = hierarchy.split()
         mount = root / point.lstrip("/")
-        folder = mount / _below(group or "/", top)
+        path = PurePath(group or "/")
+        shown = ".." not in path.parts and path.is_relative_to(top)  # the mount shows the hierarchy from ``top`` on
+        folder = mount / path.relative_to(top) if shown else mount
         while True:
             yield folder
             if folder == mount:
@@ -183,23 +186,6 @@ def _quota(folder: Path) -> float | None:
     if not limit.isdecimal() or not period.isdecimal() or int(period) == 0:
         return None
     return int(limit) / int(period)
-
-
-def _own_groups(root: Path) -> Iterator[tuple[str, str]]:
-    """Yields controller ("" for v2) and group of each line ``id:controllers:group``."""
-    for line in kernel_text(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        for controller in controllers.split(","):
-            yield controller, group
-
-
-def _below(group: str, top: str) -> Path:
-    """The group's path below a mount that shows the hierarchy from ``top`` on; the mount for a group elsewhere."""
-    path = Path(group)
-    if ".." in path.parts or not path.is_relative_to(top):
-        return Path()
-    return path.relative_to(top)
 
 
 def kernel_table(text: str) -> dict[str, int]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from pytest_ddpperf.instruments.clock import settle
 from pytest_ddpperf.records.network import ELEMENT, Beside, CollectiveTimes, RankSweep, SweepPlan
 
 _CALL_BYTES = 2**22  # of the calls of a turn together, within these numbers of calls
@@ -44,7 +45,9 @@ def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
     buffers = tuple(torch.ones(room, device=ctx.device) for _ in range(2))
     calls = {cell: cycle(_calls(ctx, *cell, *buffers)) for cell in cells}
     times: dict[tuple[str, int], list[tuple[float, float, float]]] = {cell: [] for cell in cells}
-    pairs = list(_pairs(ctx.world_size))
+    ranks = range(ctx.world_size)
+    neighbours = [(rank, (rank + 1) % ctx.world_size) for rank in ranks]
+    pairs = list(combinations(ranks, 2)) if ctx.world_size <= _ALL_PAIRS else neighbours
     messages: dict[int, list[float]] = {}
     message = torch.zeros(max(1, plan.pair_bytes // ELEMENT), device=ctx.device)
     beside, compute = list[Beside](), _products(ctx.device)
@@ -115,7 +118,7 @@ def _turn(
         handle = call()
         handed = time.perf_counter()  # on Linux a clock of the machine
         handle.wait()
-        _finish(device)
+        settle(device)
         yield handed - start, time.perf_counter() - handed, handed
 
 
@@ -140,7 +143,7 @@ def _beside(ctx: _OnRank, size: int, buffer: torch.Tensor, compute: Callable[[in
         _meet(ctx.device)
         start = time.perf_counter()
         work()
-        _finish(ctx.device)
+        settle(ctx.device)
         return time.perf_counter() - start
 
     def together(products: int) -> None:
@@ -157,19 +160,7 @@ def _beside(ctx: _OnRank, size: int, buffer: torch.Tensor, compute: Callable[[in
 
 def _meet(device: torch.device) -> None:
     dist.barrier()
-    _finish(device)
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _pairs(ranks: int) -> Iterator[tuple[int, int]]:
-    if ranks <= _ALL_PAIRS:
-        yield from combinations(range(ranks), 2)
-    else:
-        yield from ((rank, (rank + 1) % ranks) for rank in range(ranks))
+    settle(device)
 
 
 def _fastest_message(ctx: _OnRank, pair: tuple[int, int], message: torch.Tensor) -> float | None:
@@ -184,6 +175,6 @@ def _fastest_message(ctx: _OnRank, pair: tuple[int, int], message: torch.Tensor)
         start = time.perf_counter()
         for step in steps:
             step(message, other)
-        _finish(ctx.device)
+        settle(ctx.device)
         found.append((time.perf_counter() - start) / 2)
     return min(found)

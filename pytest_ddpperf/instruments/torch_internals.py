@@ -280,13 +280,6 @@ def shards_on_cpu() -> bool:
     return hasattr(torch.cpu.Stream, "record_event")
 
 
-def can_free_root() -> bool:
-    """Whether fully_shard frees the outermost module's parameters after forward if asked to; before 2.8 it does not."""
-    import torch
-
-    return torch.__version__ >= "2.8"
-
-
 def process_groups() -> list[Any]:
     """All groups of processes that there are, the default one among them."""
     from torch.distributed import distributed_c10d

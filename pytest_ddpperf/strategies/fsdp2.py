@@ -15,7 +15,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.errors import RankSkipped
-from pytest_ddpperf.instruments.torch_internals import can_free_root, shards_on_cpu
+from pytest_ddpperf.instruments.torch_internals import shards_on_cpu
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import replicate, whole
 from pytest_ddpperf.strategies.sharding import (
@@ -66,8 +66,8 @@ def parallelise(
     reshards: Any = {} if reshard_after_forward is None else {"reshard_after_forward": reshard_after_forward}
     for unit in units:
         fully_shard(unit, mesh=mesh, **reshards, mp_policy=precision, offload_policy=offload)
-    inner = len(units) > 1
-    resharded = inner if reshard_after_forward is None else reshard_after_forward and (inner or can_free_root())
+    inner, frees_root = len(units) > 1, torch.__version__ >= "2.8"  # before, the outermost module stays whole
+    resharded = inner if reshard_after_forward is None else reshard_after_forward and (inner or frees_root)
     clip = partial(_clip_offloaded, mesh=mesh, device=ctx.device) if cpu_offload else _clip
     return Parallel(
         module,

@@ -87,12 +87,14 @@ class Replica:
 
     def check_same_trained(self) -> None:
         """Raises a WorkloadError if a parameter has been frozen or unfrozen since the strategy began."""
-        for trained in self.trained:
-            if not trained.parameter.requires_grad:
-                raise WorkloadError(_since(trained.name, "frozen"))
-        for name, parameter in self.frozen:
-            if parameter.requires_grad:
-                raise WorkloadError(_since(name, "unfrozen"))
+        changed = [(trained.name, "frozen") for trained in self.trained if not trained.parameter.requires_grad]
+        changed += [(name, "unfrozen") for name, parameter in self.frozen if parameter.requires_grad]
+        if changed:
+            name, change = changed[0]
+            raise WorkloadError(
+                f"parameter {name} has been {change} since the training began, which this strategy does not follow: "
+                "set requires_grad before model() gives the module"
+            )
 
 
 def replicate(module: nn.Module, ctx: RankView) -> Replica:
@@ -197,10 +199,3 @@ def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:
             continue
         for tensor, received in zip(piece, torch.split(data, [tensor.nbytes for tensor in piece]), strict=True):
             tensor.copy_(received.view(tensor.dtype).view(tensor.shape))
-
-
-def _since(name: str, what: str) -> str:
-    return (
-        f"parameter {name} has been {what} since the training began, which this strategy does not follow: "
-        "set requires_grad before model() gives the module"
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.torch_internals import replaced
 
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import Precision, RankView
@@ -124,13 +125,10 @@ def gradients_kept() -> Iterator[None]:
     FSDP's modules send is left out; a model's own collectives go on.
     """
     modules: list[Any] = [sys.modules[name] for name in _SENDERS if name in sys.modules]
-    for module in modules:
-        module.dist = SimpleNamespace(**{**vars(dist), **_SILENCED})
-    try:
-        yield
-    finally:
+    with ExitStack() as stack:
         for module in modules:
-            module.dist = dist
+            stack.enter_context(replaced(module, "dist", SimpleNamespace(**{**vars(dist), **_SILENCED})))
+        yield
 
 
 def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object) -> None:  # noqa: A002  torch's name

@@ -222,7 +222,8 @@ def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Calla
     for said, raw in strategy.options.items():
         name = OPTION_ALIASES.get((row.name, said), said)
         if name not in row.options:
-            raise SettingError(f"strategy {strategy}: {row.name} has no option {said}; {_options_of(row, said)}")
+            known = f"{_closest(said, row.options)}it takes {', '.join(sorted(row.options)) or 'none'}"
+            raise SettingError(f"strategy {strategy}: {row.name} has no option {said}; {known}")
         try:
             parsed[name] = row.options[name](raw)
         except ValueError as error:
@@ -268,12 +269,6 @@ def parallelise(
         kind = "None" if parallel is None else f"a {type(parallel).__name__}"
         raise SettingError(f"strategy {resolved} gave {kind}: give back a pytest_ddpperf.Parallel(module, synchronise)")
     return parallel
-
-
-def _options_of(row: StrategyRow, said: str) -> str:
-    if not row.options:
-        return "it takes none"
-    return f"{_closest(said, row.options)}it takes {', '.join(sorted(row.options))}"
 
 
 def _closest(word: str, known: Iterable[str]) -> str:

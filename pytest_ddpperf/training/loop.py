@@ -32,6 +32,7 @@ from pytest_ddpperf.launch.preloading.imports import end_watch
 from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.training.jobs import growth_steps
+from pytest_ddpperf.training.memory_limit import limited
 from pytest_ddpperf.training.timing import (
     alternating_blocks,
     by_period,
@@ -114,8 +115,6 @@ def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> Ran
     No steps follow the timed ones, because the timed ones show whether they fit. Their times are not to be trusted:
     steps may compile, or overflow in fp16.
     """
-    from pytest_ddpperf.training.memory_limit import limited
-
     with limited(ctx.device, memory_limit):
         settings = replace(job.settings, memory_limit=None)  # the peak that the limit is compared with is to be told
         return run_launch(ctx, replace(job, settings=settings, growth=False, diagnosed=False, times_matter=False))
@@ -125,8 +124,6 @@ def within_limit(ctx: RankView, job: LaunchJob) -> AbstractContextManager[None]:
     """Around steps: a rank that needs more memory than the job's setting allows raises MemoryError."""
     if job.settings.memory_limit is None:
         return nullcontext()
-    from pytest_ddpperf.training.memory_limit import limited
-
     return limited(ctx.device, job.settings.memory_limit)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
-from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, warmed_up
+from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, replaced, warmed_up
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
@@ -112,11 +112,8 @@ def _warnings_noted() -> Iterator[list[str]]:
         if _HOOKED not in said[-1]:
             show(message, *arguments, **others)
 
-    warnings.showwarning = shown
-    try:
+    with replaced(warnings, "showwarning", shown):
         yield said
-    finally:
-        warnings.showwarning = show
 
 
 def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = None, *, steps: int = 0) -> Counts:

@@ -7,6 +7,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -83,10 +84,8 @@ class ScriptRun:
     def _measured(self, measure: Callable[[], T]) -> T:
         if self._ctx.device.type == "cuda":
             torch.cuda.set_device(self._ctx.device)
-        try:
+        with closing(self):
             return measure()
-        finally:
-            self.close()
 
     def begin(self) -> ScriptSteps:
         """Runs the script to the end of its first optimizer step; returns the steps that follow."""

@@ -243,16 +243,14 @@ class OperatorCounter(TorchDispatchMode):
 
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = synchronisation(func, args, kwargs, self._device)
-        if wait is not None and not self._tracker.is_state(args[0]) and not self._stays_on_host(wait, args[0]):
-            self.add("synchronisations", self._asking or wait)
+        if wait is not None and not self._tracker.is_state(args[0]):
+            asked = wait == "item" and _asked_by_autograd()
+            # What torch reads on a CPU here may be on the host of a GPU, too.
+            if self._device != "cpu" or not (asked or self._is_on_host(args[0])):
+                self.add("synchronisations", self._asking or wait)
         copied = host_to_device_bytes(func, args, kwargs, self._device)
         if copied:
             self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
-
-    def _stays_on_host(self, wait: str, tensor: torch.Tensor) -> bool:
-        """Returns whether torch reads what is on a CPU here, and would be on the host of a GPU, too."""
-        asked = wait == "item" and _asked_by_autograd()
-        return self._device == "cpu" and (self._is_on_host(tensor) or asked)
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether a GPU's host has it too: a copy, an optimizer's number, or a number made of such, as ``-lr`` is."""

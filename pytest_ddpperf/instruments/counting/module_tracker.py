@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.autograd import graph
-from torch.nn.modules import module
 from torch.nn.modules import module as torch_modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -34,7 +33,7 @@ class Running(NamedTuple):
 OUTSIDE = "outside of modules"
 RECOMPUTED = "recomputed in backward"  # by an unknown module; the modules inside of it are known
 
-_RECOMPUTING = frozenset({checkpoint.__file__, module.__file__})  # a checkpoint, or a module's forward
+_RECOMPUTING = frozenset({checkpoint.__file__, torch_modules.__file__})  # a checkpoint, or a module's forward
 
 
 class Attribution:

@@ -209,9 +209,7 @@ def moved_bytes(tensors: Iterable[Tensor]) -> int:
 
 def _elements(tensor: Tensor) -> int:
     """Returns how many different elements a tensor has; all of them where it has no strides, as a sparse one."""
-    if tensor.layout != torch.strided or tensor.is_nested:
-        return tensor.numel()
-    if tensor.is_contiguous():
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_contiguous():
         return tensor.numel()
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
 

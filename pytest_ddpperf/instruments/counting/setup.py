@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -52,10 +52,9 @@ def checkpoints_seen(seen: Callable[[str, str, Place], None]) -> Iterator[None]:
         return uncompiled(call)
 
     frame: Any = checkpoint._CheckpointFrame  # noqa: SLF001  it has no public name
-    with ExitStack() as opened:
-        opened.enter_context(replaced(frame, "__init__", followed(frame.__init__)))
-        reentrant: Any = checkpoint.CheckpointFunction
-        opened.enter_context(replaced(reentrant, "forward", staticmethod(followed(reentrant.forward))))
+    reentrant: Any = checkpoint.CheckpointFunction
+    begin, forward = followed(frame.__init__), staticmethod(followed(reentrant.forward))
+    with replaced(frame, "__init__", begin), replaced(reentrant, "forward", forward):
         yield
 
 

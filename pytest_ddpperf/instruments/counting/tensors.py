@@ -15,6 +15,7 @@ import torch
 
 from pytest_ddpperf.instruments.counting.sites import Place
 from pytest_ddpperf.instruments.counting.storages import storages_of
+from pytest_ddpperf.instruments.torch_internals import replaced
 
 CATEGORIES = ("parameters", "gradients", "activations", "optimizer_state", "buffers", "buckets", "temporaries")
 PASSING = ("activations", "temporaries")  # tensors that a step makes for itself
@@ -200,11 +201,8 @@ class TensorTracker:
                     self._resize(record, storage.nbytes())
             return resized
 
-        storage_class.resize_ = resize_  # torch has no hook for it
-        try:
+        with replaced(storage_class, "resize_", resize_):  # torch has no hook for it
             yield
-        finally:
-            del storage_class.resize_  # the original is inherited
 
     def _storages(self, tensor: torch.Tensor) -> list[tuple[int, torch.UntypedStorage]]:
         """Returns the storages of a tensor on the device with their keys; of what was lent the original."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from pytest_ddpperf.instruments.phases.recorder import Section
-from pytest_ddpperf.instruments.torch_internals import replaced, uncompiled
+from pytest_ddpperf.instruments.torch_internals import replaced, subclasses, uncompiled
 from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER
 
 # Ranges of a trace within ``OPTIMIZER``; a scheduler of the user's own is called outside of it.
@@ -104,6 +104,7 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
     from torch.optim import lr_scheduler
     from torch.utils.data import dataloader
 
+    schedulers = (lr_scheduler.LRScheduler, *subclasses(lr_scheduler.LRScheduler))
     owners: list[tuple[Any, Sequence[str], str, str]] = [
         (torch.nn.Module, ("__call__",), FORWARD, ""),
         (torch.Tensor, ("backward",), BACKWARD, ""),
@@ -113,7 +114,7 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
         (torch.amp.GradScaler, ("unscale_", "update"), OPTIMIZER, SCALING),
         (clip_grad, _CLIPPING, OPTIMIZER, CLIPPING),
         (torch.nn.utils, _CLIPPING, OPTIMIZER, CLIPPING),
-        *((scheduler, ("step",), OTHER, SCHEDULING) for scheduler in _with_own_step(lr_scheduler.LRScheduler)),
+        *((kind, ("step",), OTHER, SCHEDULING) for kind in schedulers if "step" in vars(kind)),
         (dataloader.DataLoader, ("__iter__",), DATA_WAIT, ""),  # the begin of an epoch may start workers
         (dataloader._BaseDataLoaderIter, ("__next__",), DATA_WAIT, ""),  # noqa: SLF001  all loaders' iterators are of it
         (c10d.ProcessGroup, _COLLECTIVES, GRADIENT_SYNC, ""),
@@ -129,14 +130,6 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
         for name in names
         if hasattr(owner, name)
     )
-
-
-def _with_own_step(kind: type[Any]) -> Iterator[type[Any]]:
-    """A class and the classes below it, as far as they define ``step`` themselves."""
-    if "step" in vars(kind):
-        yield kind
-    for below in kind.__subclasses__():
-        yield from _with_own_step(below)
 
 
 @contextmanager
@@ -201,9 +194,7 @@ def optimizers_followed(recorder: Follower) -> Iterator[None]:
         if before is not None:
             recorder.go(before)
 
-    handles = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
-    try:
+    with ExitStack() as hooks:
+        hooks.callback(register_optimizer_step_pre_hook(before_step).remove)
+        hooks.callback(register_optimizer_step_post_hook(after_step).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import get_ident, main_thread
-from types import TracebackType
 from typing import Any
 
 from pytest_ddpperf.instruments.torch_internals import uncompiled
@@ -131,7 +130,5 @@ class Section:
     def __enter__(self) -> None:
         """Nothing, outside of the pass."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         """Nothing, outside of the pass."""

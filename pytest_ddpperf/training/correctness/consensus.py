@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,15 +29,6 @@ class DiffersError(Exception):
     def __init__(self, discrepancy: Discrepancy) -> None:
         super().__init__()
         self.discrepancy = discrepancy
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _RankDeviations:
-    """The worst deviation of one rank, the names of all, and of those beyond the tolerance."""
-
-    worst: Deviation
-    compared: frozenset[str]
-    differing: frozenset[str]
 
 
 class RankConsensus:
@@ -99,18 +90,23 @@ class RankConsensus:
         ``deviations`` are this rank's, ``step`` counts from 1, with 0 before the first. ``cause(rank, name, found)``
         names the likely cause; rank 0 asks it.
         """
-        found = self.gathered(_rank_deviations(deviations, tolerance))
-        compared = frozenset[str]().union(*(own.compared for own in found))
-        if not compared:
+        own_worst = max(deviations, key=lambda deviation: deviation.error, default=Deviation("", 0.0))
+        if own_worst.error <= tolerance:
+            own_worst = Deviation(own_worst.name, own_worst.error)  # without the tensor, which need not be sent
+        compared = {deviation.name for deviation in deviations}
+        beyond = {deviation.name for deviation in deviations if deviation.error > tolerance}
+        found = self.gathered((own_worst, compared, beyond))
+        names = set[str]().union(*(compared for _, compared, _ in found))
+        if not names:
             return  # the model has nothing of this kind
-        rank, worst = max(enumerate(own.worst for own in found), key=lambda ranked: ranked[1].error)
+        rank, worst = max(enumerate(worst for worst, _, _ in found), key=lambda ranked: ranked[1].error)
         self.note(quantity, worst.name, worst.error, tolerance)
         if worst.error <= tolerance:
             return
         extent = Extent(
-            differing=len(frozenset[str]().union(*(own.differing for own in found))),
-            names=len(compared),
-            ranks=sum(bool(own.differing) for own in found),
+            differing=len(set[str]().union(*(beyond for _, _, beyond in found))),
+            names=len(names),
+            ranks=sum(bool(beyond) for _, _, beyond in found),
             world_size=self._ctx.world_size,
         )
         raise DiffersError(
@@ -160,14 +156,3 @@ class RankConsensus:
         known = self.agreements.get(quantity)
         if known is None or error > known.error:
             self.agreements[quantity] = Agreement(error=error, tolerance=tolerance, name=name)
-
-
-def _rank_deviations(deviations: Sequence[Deviation], tolerance: float) -> _RankDeviations:
-    worst = max(deviations, key=lambda deviation: deviation.error, default=Deviation("", 0.0))
-    if worst.error <= tolerance:
-        worst = Deviation(worst.name, worst.error)  # without the tensor, which need not be sent
-    return _RankDeviations(
-        worst=worst,
-        compared=frozenset(deviation.name for deviation in deviations),
-        differing=frozenset(deviation.name for deviation in deviations if deviation.error > tolerance),
-    )

@@ -136,7 +136,7 @@ class SingleProcess:
             own = [self._own(run, step, buffers)[1] for run in self._ranks]
             kept = [parameter.detach().clone() for parameter in parameters]
             for draw in range(_DRAWS):
-                fill(parameters, [_moved(parameter, unit, draw) for parameter in kept])
+                move(parameters, unit, draw)
                 for run, still in zip(self._ranks, own, strict=True):
                     for name, gradient in self._own(run, step, buffers)[1].items():
                         before = still[name]
@@ -260,15 +260,10 @@ def _moves(parameter: Tensor) -> bool:
 
 def move(parameters: Iterable[Tensor], unit: float, draw: int) -> None:
     """Moves each element of parameters at random by up to that share of itself, in each draw differently."""
-    moving = list(filter(_moves, parameters))
-    fill(moving, [_moved(parameter.detach(), unit, draw) for parameter in moving])
-
-
-def _moved(tensor: Tensor, unit: float, number: int) -> Tensor:
-    """Moves each element of a tensor at random by up to that share of itself."""
-    generator = torch.Generator().manual_seed(number)
-    shifts = torch.rand(tensor.shape, generator=generator) * 2 - 1
-    return torch.addcmul(tensor, tensor, (unit * shifts).to(tensor))
+    for parameter in filter(_moves, parameters):
+        still, generator = parameter.detach(), torch.Generator().manual_seed(draw)
+        shifts = torch.rand(still.shape, generator=generator) * 2 - 1
+        fill([parameter], [torch.addcmul(still, still, (unit * shifts).to(still))])
 
 
 def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -219,14 +220,11 @@ def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSet
     none is.
     """
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
-    if workload.batch is not None or loader is None or loader.auto:
-        source = batches(ctx, workload)
-    else:
-        source = batches(ctx, workload, LoaderSettings(workers=0, pin_memory=False, sampler=loader.sampler))
-    try:
+    kept = None
+    if workload.batch is None and loader is not None and not loader.auto:
+        kept = LoaderSettings(workers=0, pin_memory=False, sampler=loader.sampler)
+    with closing(batches(ctx, workload, kept)) as source:
         return [cut_down(source()) for _ in range(count)]
-    finally:
-        source.close()
 
 
 def cut_down(pair: Pair) -> Pair:
