@@ -123,10 +123,10 @@ def _described(data: PenalisedSeries, shifts: list[Shift]) -> list[TrendChange]:
     """Describes the shifts: their sizes, the places where they may lie, and the evidence for their kinds."""
     import numpy as np
 
-    shapes = curves(shifts, data.n)
+    shapes = curves(shifts, len(data.y))
     normal = np.linalg.inv(shapes @ shapes.T)
     sizes = normal @ shapes @ data.y
-    df = max(1, data.n - 1 - 2 * len(shifts))  # a height and a place each
+    df = max(1, len(data.y) - 1 - 2 * len(shifts))  # a height and a place each
     variance = residual(data, shifts) / df
     halves = t_reach(CONFIDENCE, df) * np.sqrt(np.diag(normal) * variance)
     changes = []
