@@ -138,18 +138,11 @@ class PairedLaunches:
         pair = result.pair
         if pair is None:
             return result
-        modules, findings = self.modules, list(result.findings)
+        named, modules, findings = self._named(pair), self.modules, list(result.findings)
         if pair.lacking:
-            findings.append(
-                Finding(
-                    "cannot_run",
-                    {
-                        "revision": self._named(pair).named,
-                        "reason": pair.lacking,
-                        "submodules": self.reference.lacks_submodules,
-                    },
-                )
-            )
+            submodules = self.reference.lacks_submodules
+            facts = {"revision": named.named, "reason": pair.lacking, "submodules": submodules}
+            findings.append(Finding("cannot_run", facts))
         if self._shared and not self._strict:  # else they are the same on both sides
             option = KNOBS["against_tests"].option
             findings.append(Finding("no_name_to_look_up", {"option": option, "names": tuple(self._shared)}))
@@ -161,7 +154,7 @@ class PairedLaunches:
             findings.append(Finding("tool_measured", {"tool": TOOL}))
         elif not modules and not pair.lacking:
             findings.append(Finding("same_code"))
-        named = replace(self._named(pair), modules=modules)
+        named = replace(named, modules=modules)
         stored = result.reference
         reference = replace(stored, pair=named) if isinstance(stored, StoredBaseline) else named
         return replace(result, findings=tuple(findings), reference=reference)
