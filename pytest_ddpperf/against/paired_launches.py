@@ -14,7 +14,6 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_ddpperf.against.revision_side import RevisionSide, alike, modules_of_tests, other_tests
-from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
 from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.launch_run import LaunchResult
@@ -42,7 +41,7 @@ class PairedLaunches:
         *,
         strict: bool = False,
     ) -> None:
-        self._reference = reference
+        self.reference = reference
         self._candidate = candidate
         self._sections = sections
         self._of_candidate: dict[str, str] = {}
@@ -52,21 +51,6 @@ class PairedLaunches:
         self.failures: list[tuple[str, str]] = []  # of the reference, as sections of the test's report
         self._strict = strict  # whether code of test modules that both sides would share is refused if it has changed
         self._lock = threading.Lock()  # launches of several variants end in threads of their own
-
-    @property
-    def revision(self) -> Revision:
-        """The revision of the reference."""
-        return self._reference.revision
-
-    @property
-    def launchers(self) -> Launchers:
-        """The launchers of the reference."""
-        return self._reference.launchers
-
-    @property
-    def opposite(self) -> Launchers | None:
-        """Those of this checkout that are as old; None if they are the session's."""
-        return self._reference.opposite
 
     def run(
         self,
@@ -84,22 +68,22 @@ class PairedLaunches:
         """
         __tracebackhide__ = True
         if not reference:
-            side = self._candidate or self._reference
+            side = self._candidate or self.reference
             result = launchers[number].run(observed, side.redirection, *call, **group)
             return self._noted(self._of_candidate, result, self._candidate)
         try:
-            of_reference = self._reference.launchers.with_variables(variables)[number]
+            of_reference = self.reference.launchers.with_variables(variables)[number]
             result = self._run_reference(of_reference, *call, **group)
         except LaunchError:
             raise
         except DdpperfError as error:
-            self.failures.append((f"{benchmark[0]}, revision {self._reference.revision.label}", str(error)))
+            self.failures.append((f"{benchmark[0]}, revision {self.reference.revision.label}", str(error)))
             self._sections.append(self.failures[-1])
             raise ReferenceFailed(str(error), benchmark=benchmark) from error
-        return self._noted(self._of_reference, result, self._reference)
+        return self._noted(self._of_reference, result, self.reference)
 
     def _run_reference(self, launcher: Launcher, *call: Any, **group: Any) -> LaunchResult[Any]:
-        redirection, run = self._reference.redirection, launcher.run
+        redirection, run = self.reference.redirection, launcher.run
         with self._lock:
             packed_call = _reference_call(call, redirection)
         # Without tests of its own, the reference has this checkout's test modules, and nothing else of it.
@@ -110,7 +94,7 @@ class PairedLaunches:
                 f"{', '.join(changed)}: both sides would run this checkout's, for its file has changed and a function "
                 "inside another one has no name to look up; move it to the top of its module"
             )
-        if not self._reference.tests:
+        if not self.reference.tests:
             return run(observed, redirection, *call, **group)
         with self._lock:
             self._of_candidate.update(packed_call.modules)
@@ -145,7 +129,7 @@ class PairedLaunches:
     @property
     def modules(self) -> Mapping[str, tuple[str | None, str | None]]:
         """For each module of the project, the candidate's file and the reference's file."""
-        tree = self._reference.redirection.target
+        tree = self.reference.redirection.target
         names = {*self._of_candidate, *(name for name, file in self._of_reference.items() if within(file, tree))}
         return {name: (self._of_candidate.get(name), self._of_reference.get(name)) for name in sorted(names)}
 
@@ -154,37 +138,30 @@ class PairedLaunches:
         pair = result.pair
         if pair is None:
             return result
-        modules, findings = self.modules, list(result.findings)
+        named, modules, findings = self._named(pair), self.modules, list(result.findings)
         if pair.lacking:
-            findings.append(
-                Finding(
-                    "cannot_run",
-                    {
-                        "revision": self._named(pair).named,
-                        "reason": pair.lacking,
-                        "submodules": self._reference.lacks_submodules,
-                    },
-                )
-            )
+            submodules = self.reference.lacks_submodules
+            facts = {"revision": named.named, "reason": pair.lacking, "submodules": submodules}
+            findings.append(Finding("cannot_run", facts))
         if self._shared and not self._strict:  # else they are the same on both sides
             option = KNOBS["against_tests"].option
             findings.append(Finding("no_name_to_look_up", {"option": option, "names": tuple(self._shared)}))
-        if not self._reference.tests and (files := other_tests(result.test, self._reference.redirection)):
+        if not self.reference.tests and (files := other_tests(result.test, self.reference.redirection)):
             findings.append(Finding("tests_differ", {"files": files}))
-        if self.revision.here:
+        if self.reference.revision.here:
             pass  # both sides run the same code
-        elif within(str(Path(__file__).resolve().parent), self._reference.redirection.root):
+        elif within(str(Path(__file__).resolve().parent), self.reference.redirection.root):
             findings.append(Finding("tool_measured", {"tool": TOOL}))
         elif not modules and not pair.lacking:
             findings.append(Finding("same_code"))
-        named = replace(self._named(pair), modules=modules)
+        named = replace(named, modules=modules)
         stored = result.reference
         reference = replace(stored, pair=named) if isinstance(stored, StoredBaseline) else named
         return replace(result, findings=tuple(findings), reference=reference)
 
     def _named(self, paired: PairedRevision) -> PairedRevision:
         """The reference with its interpreter and the packages that differ, where it has another one."""
-        python = self.revision.python
+        python = self.reference.revision.python
         if python is None:
             return paired
         from pytest_ddpperf.against.interpreter import differing, own_interpreter

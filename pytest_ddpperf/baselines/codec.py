@@ -211,19 +211,18 @@ def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Converts data of older files; before version 3 a step time is the mean of typical steps only."""
     if data["schema"] == BASELINE.schema or not isinstance(data.get("records"), list):
         return data
-    gone = {"runs"}, {"control"}
 
-    def without(found: Any, names: set[str]) -> Any:
-        return {name: value for name, value in found.items() if name not in names} if isinstance(found, dict) else found
+    def without(found: Any, gone: str) -> Any:
+        return {name: value for name, value in found.items() if name != gone} if isinstance(found, dict) else found
 
     def upgraded(record: Any) -> Any:
-        record = without(record, gone[0])
+        record = without(record, "runs")
         if not isinstance(record, dict) or not isinstance(record.get("series"), list):
             return record
         kept = [
             each for each in record["series"] if not isinstance(each, dict) or each.get("metric") != "step_time_tail"
         ]
-        return {**record, "series": [without(each, gone[1]) for each in kept], "typical": bool(record.get("steps"))}
+        return {**record, "series": [without(each, "control") for each in kept], "typical": bool(record.get("steps"))}
 
     return {**data, "records": [upgraded(record) for record in data["records"]]}
 

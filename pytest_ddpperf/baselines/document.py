@@ -6,8 +6,8 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as fields_of
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -32,16 +32,9 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Field:
-    """A field's declaration besides its name and its type."""
-
-    source: Callable[[Any], Any] | None = None  # a function of the record; None for the attribute of the same name
-
-
-def about(source: Callable[[Any], Any] | None = None) -> Any:
-    """Declares a field of a document; its default source is the attribute of the same name."""
-    return Field(source=source)
+def about(source: Callable[[Any], Any]) -> Any:
+    """Declares the source of a field, a function of the record; without one it is the attribute of the same name."""
+    return source
 
 
 def finite(value: float) -> float | None:
@@ -63,7 +56,7 @@ class Document:
     empty.
     """
 
-    fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
+    fields: ClassVar[Mapping[str, Any]] = {}  # types by name
     makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: from a record to JSON data
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: from msgspec's value to the record's
     needed: ClassVar[Collection[str]] = ()  # the fields that are never omitted
@@ -77,9 +70,9 @@ class Document:
         known = get_type_hints(record) if record else {}
         own = {name: hint for name, hint in get_type_hints(cls, include_extras=True).items() if name not in _ITS_OWN}
         hints = {**{name: hint for name, hint in known.items() if name not in without}, **own}
-        hints = {name: _mapped(hint, lambda each: _json_type(each, cls)) for name, hint in hints.items()}
-        cls.fields = {name: (hint, getattr(cls, name, Field())) for name, hint in hints.items()}
-        cls.makers = {name: _maker(name, hint, field, cls.number) for name, (hint, field) in cls.fields.items()}
+        cls.fields = hints = {name: _mapped(hint, lambda each: _json_type(each, cls)) for name, hint in hints.items()}
+        sources = {name: getattr(cls, name, operator.attrgetter(name)) for name in hints}
+        cls.makers = {name: _maker(sources[name], hint, cls.number) for name, hint in hints.items()}
         nan = {name for name, hint in known.items() if not _optional(hint)}
         readers = {name: _reader(hint, nan=name in nan) for name, hint in hints.items()}
         cls.readers = {name: read for name, read in readers.items() if read is not None}
@@ -161,9 +154,9 @@ def _nothing(hint: Any) -> Any:
     return _nothing(arguments[0]) if origin is Annotated else _EMPTY.get(origin or hint)
 
 
-def _maker(name: str, hint: Any, field: Field, number: Callable[[float], float | None]) -> Callable[[Any], Any]:
+def _maker(source: Any, hint: Any, number: Callable[[float], float | None]) -> Callable[[Any], Any]:
     """Returns a function that makes JSON data of a record's field."""
-    write, source = _writer(hint, number), field.source or operator.attrgetter(name)
+    write = _writer(hint, number)
     return lambda record: write(source(record))
 
 
@@ -212,7 +205,7 @@ def _reader(hint: Any, *, nan: bool) -> Callable[[Any], Any] | None:
 def _struct_of(document: Any) -> type[msgspec.Struct]:
     """Returns msgspec's type for a document class; mypy does not know that classes are hashable."""
     made: list[Any] = []
-    for name, (hint, _) in document.fields.items():
+    for name, hint in document.fields.items():
         kind, nothing = _mapped(hint, _msgspec_type), _nothing(hint)
         if name in document.needed:
             made.append((name, kind))

@@ -75,17 +75,9 @@ def environment(
     nodes: int = 1,
     binding: str = "none",
 ) -> Environment:
-    """Returns the environment of a process group on this machine.
+    """Returns the environment of a process group on this machine, with ``threads`` threads in each rank.
 
-    Args:
-        machine: facts of the machine.
-        torch: torch's facts on the machine.
-        placement: where ranks compute.
-        world_size: the number of ranks.
-        threads: number of threads of a rank.
-        gpus: facts on the GPUs that ranks compute on; None if unknown or on the CPU.
-        nodes: number of machines.
-        binding: the setting ``bind``.
+    ``gpus``: facts on the GPUs that ranks compute on; None if unknown or on the CPU. ``binding``: the setting ``bind``.
     """
     full = {name: getattr(machine, name) for name in ("machine", "host", "kernel", "python")}
     full |= {name: text for name in ("clocks", "affinity", "numa_nodes") if (text := getattr(machine, name))}

@@ -6,7 +6,6 @@ import argparse
 import datetime as dt
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network, save_network
@@ -148,7 +147,9 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
         found = list(check_lines(measured, options.check, launcher.machine().gpus.names))
         print(*wrapped(found or ["check: nothing found"], terminal_width()), sep="\n")
     if not kept:
-        _save(file, measured)
+        date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+        facts = {name: getattr(measured, name) for name in ("taken", "usual", "fits", "timings")}
+        save_network(file, NetworkFile(environment=environment_key(measured.environment), date=date, **facts))
         print(printable(f"stored in {file}"))
     elif options.check is not None and file.exists():
         print(printable(f"{file} is kept; without --check this measurement takes its place"))
@@ -181,15 +182,3 @@ def _slow_lines(measured: MeasuredNetwork) -> list[str]:
     if links or here.oversubscribed:
         return [*map(link_line, links)]
     return [*map(late_line, late_ranks(measured.ranks))]
-
-
-def _save(file: Path, measured: MeasuredNetwork) -> None:
-    content = NetworkFile(
-        environment=environment_key(measured.environment),
-        date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
-        taken=measured.taken,
-        usual=measured.usual,
-        fits=measured.fits,
-        timings=measured.timings,
-    )
-    save_network(file, content)

@@ -31,7 +31,7 @@ def launched(*files: dict[str, str]) -> LaunchResult[Any]:
 def test_what_each_side_imported_is_put_side_by_side(paired: PairedLaunches) -> None:
     paired._noted(paired._of_candidate, launched({"demo": "/here/demo.py"}, {"demo.b": "/here/b.py"}))
     paired._noted(paired._of_reference, launched({"demo": "/there/demo.py", "demo.c": "/there/c.py"}))
-    _require_own(paired._reference, paired._of_reference)
+    _require_own(paired.reference, paired._of_reference)
     assert paired.modules == {
         "demo": ("/here/demo.py", "/there/demo.py"),
         "demo.b": ("/here/b.py", None),
@@ -44,7 +44,7 @@ def test_a_file_of_this_checkout_on_the_other_side_is_an_error(paired: PairedLau
         paired._of_reference, launched({"demo": "/there/demo.py", "demo.b": "/here/b.py", "demo.c": "/here/c.py"})
     )
     with pytest.raises(SameCode, match=r"3f2a1c0 \(main\) imported demo.b from /here/b.py and 1 other module, which"):
-        _require_own(paired._reference, paired._of_reference)
+        _require_own(paired.reference, paired._of_reference)
 
 
 MODULE = """

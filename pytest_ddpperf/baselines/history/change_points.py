@@ -64,11 +64,11 @@ class Fit:
     outliers: tuple[int, ...]  # indices of points far from their neighbours; the fit pulls their values in
 
 
-def change_points(values: Sequence[float], alpha: float = ALPHA) -> Fit:
+def change_points(values: Sequence[float]) -> Fit:
     """Finds the changes of a series of independent values with noise of constant size.
 
     A step, a creep and several steps in a row compete to describe the series; ``criterion`` decides. The values are
-    logarithms if ratios are compared; ``alpha`` is the largest probability of finding a change in mere noise.
+    logarithms if ratios are compared.
     """
     import numpy as np
 
@@ -76,7 +76,7 @@ def change_points(values: Sequence[float], alpha: float = ALPHA) -> Fit:
     y = np.asarray(clipped, dtype=np.float64)
     if len(y) < MIN_POINTS:
         return Fit((float(y.mean()),) * len(y) if len(y) else (), (), outliers)
-    data = penalised(y, alpha)
+    data = penalised(y, ALPHA)
     shifts = find_shifts(data)
     levels = tuple(map(float, fitted(data, shifts)))
     return Fit(levels, tuple(_described(data, shifts)), outliers)
@@ -123,10 +123,10 @@ def _described(data: PenalisedSeries, shifts: list[Shift]) -> list[TrendChange]:
     """Describes the shifts: their sizes, the places where they may lie, and the evidence for their kinds."""
     import numpy as np
 
-    shapes = curves(shifts, data.n)
+    shapes = curves(shifts, len(data.y))
     normal = np.linalg.inv(shapes @ shapes.T)
     sizes = normal @ shapes @ data.y
-    df = max(1, data.n - 1 - 2 * len(shifts))  # a height and a place each
+    df = max(1, len(data.y) - 1 - 2 * len(shifts))  # a height and a place each
     variance = residual(data, shifts) / df
     halves = t_reach(CONFIDENCE, df) * np.sqrt(np.diag(normal) * variance)
     changes = []

@@ -31,17 +31,8 @@ if TYPE_CHECKING:
 
 Column = Literal["test", "name", "metric", "branch", "world_size"]
 MANY = 5  # number of runs that show the range of a metric
-_TABLES: dict[Column, str] = {
-    "test": "result",
-    "name": "result",
-    "metric": "metric",
-    "branch": "run",
-    "world_size": "result",
-}
 # Columns that are also fields of a Benchmark.
 _SAME_NAME = ("test", "name", "strategy", "mode", "recipe", "world_size", "metric", "unit", "better", "scale")
-
-
 # Types of a query's columns; all others are text. SQLite takes any value into any column.
 _NUMBERS = frozenset({"value", "low", "high", "confidence", "slack"})
 _WHOLE = frozenset({"world_size", "total_steps", "interleaved", "typical", "dirty", "gated"})
@@ -162,7 +153,8 @@ def has_run(file: Path, run: HistoryRun, results: Sequence[Result]) -> bool:
 
 def recorded(file: Path, column: Column) -> tuple[Any, ...]:
     """Returns the distinct values of a column, sorted; HistoryError if the file cannot be read."""
-    query = f"SELECT DISTINCT {column} FROM {_TABLES[column]} WHERE {column} IS NOT NULL ORDER BY {column}"  # noqa: S608
+    table = {"metric": "metric", "branch": "run"}.get(column, "result")
+    query = f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL ORDER BY {column}"  # noqa: S608
     with open_history(file) as connection:
         return tuple(_checked(file, {column: value})[column] for (value,) in connection.execute(query))
 

@@ -52,11 +52,6 @@ class PenalisedSeries:
     y: Array
     penalty: float  # by how much a shift must lower n log(residual sum of squares) to be accepted
 
-    @property
-    def n(self) -> int:
-        """The number of points."""
-        return len(self.y)
-
 
 def penalised(y: Array, alpha: float) -> PenalisedSeries:
     """Returns the values, with the penalty that makes ``alpha`` the largest probability of a shift in normal noise.
@@ -104,8 +99,8 @@ def criterion(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
     # A fit without any residual is no better than one with the residual of rounding.
     least = ROUNDING * max(float(data.y @ data.y), 1e-280)
     creeps = sum(shift.kind == "creep" for shift in shifts)
-    penalty = len(shifts) * data.penalty + creeps * CREEP_PENALTY * math.log(data.n)
-    return data.n * math.log(max(residual(data, shifts), least)) + penalty
+    penalty = len(shifts) * data.penalty + creeps * CREEP_PENALTY * math.log(len(data.y))
+    return len(data.y) * math.log(max(residual(data, shifts), least)) + penalty
 
 
 def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[ShiftKind] = KINDS) -> Shift:
@@ -115,13 +110,13 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
     gains = _gains(data, others)
     shifts = []
     for kind in kinds:
-        best = _best(gains, *_places(data.n, kind))
+        best = _best(gains, *_places(len(data.y), kind))
         reach = (best.after - best.before) * (LENGTH_RATIO - 1)
         while kind == "creep" and reach >= 1:
             # All creeps whose ends lie near the ends of the best creep so far.
             offsets = np.unique(np.rint(np.linspace(-reach, reach, 2 * REFINEMENT + 1))).astype(np.int64)
             before, after = (ends.ravel() for ends in np.meshgrid(best.before + offsets, best.after + offsets))
-            inside = (before >= 0) & (after < data.n) & (after - before >= MIN_CREEP)
+            inside = (before >= 0) & (after < len(data.y)) & (after - before >= MIN_CREEP)
             best = _best(gains, before[inside], after[inside])
             reach /= REFINEMENT
         shifts.append(best)
@@ -130,7 +125,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
 
 def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> Indices:
     """Returns the points after which a step may lie: its residual exceeds the least by ``excess`` at most."""
-    before, after = _places(data.n, "step")
+    before, after = _places(len(data.y), "step")
     gains = _gains(data, others)(before, after)
     likely: Indices = before[gains >= gains.max() - excess]
     return likely
@@ -146,7 +141,7 @@ def curves(shifts: Sequence[Shift], n: int) -> Array:
 
 def fitted(data: PenalisedSeries, shifts: Sequence[Shift]) -> Array:
     """Returns the series as the shifts describe it, by least squares."""
-    basis = _basis(tuple(shifts), data.n)
+    basis = _basis(tuple(shifts), len(data.y))
     levels: Array = basis.T @ (basis @ data.y)
     return levels
 
@@ -207,7 +202,7 @@ def _gains(data: PenalisedSeries, shifts: list[Shift]) -> Gains:
     """Returns a function that says by how much one more shift, at given places, lowers the sum of squares."""
     import numpy as np
 
-    n, basis = data.n, _basis(tuple(shifts), data.n)
+    n, basis = len(data.y), _basis(tuple(shifts), len(data.y))
     rows = np.vstack([data.y - basis.T @ (basis @ data.y), basis])
     # The inner product of each row with each step; with a creep it is the mean over the creep's span.
     steps = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1][:, 1:]

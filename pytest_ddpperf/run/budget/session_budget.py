@@ -42,14 +42,10 @@ class CallProgress:
 
 
 class SessionBudget:
-    """The time of a session, and of the call that runs now. ``seconds`` is None without a limit of the session.
+    """The time of a session, and of the call that runs now.
 
-    ``goes_on`` says before each round of launches whether there is time for it.
-
-    Args:
-        seconds: the setting ``budget``.
-        tests: number of tests that measure.
-        clock: function that returns the time in seconds.
+    ``goes_on`` says before each round of launches whether there is time for it. ``seconds`` is the setting ``budget``,
+    None without a limit of the session; ``tests`` is the number of tests that measure.
     """
 
     def __init__(self, seconds: float | None, tests: int, clock: Callable[[], float] = time.monotonic) -> None:

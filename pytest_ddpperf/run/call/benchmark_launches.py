@@ -71,11 +71,11 @@ class BenchmarkLaunches:
 
     @property
     def _own(self) -> Launchers:
-        return (self.paired and self.paired.opposite) or self._session.sides.launchers
+        return (self.paired and self.paired.reference.opposite) or self._session.sides.launchers
 
     @property
     def _sides(self) -> tuple[Launchers, ...]:
-        return (self._own,) if self.paired is None else (self._own, self.paired.launchers)
+        return (self._own,) if self.paired is None else (self._own, self.paired.reference.launchers)
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
@@ -129,8 +129,8 @@ class BenchmarkLaunches:
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
         """Returns the limits of the launches; ``screening``: the seconds for which launches are planned."""
-        together = {"slots": self._together, "memory": self._memory}
-        return limits_of(self.settings, screening=screening, shared=shared, **together)
+        slots, memory = self._together, self._memory
+        return limits_of(self.settings, screening=screening, shared=shared, slots=slots, memory=memory)
 
     def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
         """Returns the job of each rank in a variant's launch; ``loader``: the setting that ``auto`` picked before."""
@@ -236,7 +236,6 @@ class TimedLaunches:
             partial(self._result_of, self._slots[variant.key][1] if several else 0, variant, plan, purpose)
             for variant, plan in launches
         ]
-
         try:
             results = [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._launches.abort)
         except ReferenceFailed as error:

@@ -150,7 +150,7 @@ class JudgedRun(BenchmarkRun):
             if stored.record is not None:  # the baseline fitted under its own limit, which decides here, too
                 stored = self._with_baselines([under_limit_of(stored.record, variant)])[1][0]
             return unfit(self._test, variant, reason, stored, counts)
-        revision, lacking = self._paired.revision, ""
+        revision, lacking = self._paired.reference.revision, ""
         try:
             self.prepared([replace(variant, of_reference=True)])
         except DdpperfError as error:  # whatever the error is: the others were measured
@@ -184,7 +184,7 @@ class JudgedRun(BenchmarkRun):
         if self._paired is not None and not self._beside_baseline:
             self._learn(self._paired)
             return PairedReferences(
-                revision=self._paired.revision,
+                revision=self._paired.reference.revision,
                 variants=tuple(variants),
                 derive=self._derive,
                 lacking={},

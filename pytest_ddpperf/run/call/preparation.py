@@ -158,11 +158,9 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
     training = Settings(**own, warmup=settings.warmup, memory_limit=settings.memory_limit, mesh=settings.mesh)
-    loading = (
-        training
-        if picked is None or not settings.picks_loading
-        else replace(training, loader=loader_settings(picked[0]))
-    )
+    loading = training
+    if picked is not None and settings.picks_loading:
+        loading = replace(training, loader=loader_settings(picked[0]))
     plan = pilot_plan(warmup_of(variant, settings.warmup), settings.steps)
     counts = (variant.samples_per_step, variant.tokens_per_step)
     return PrepareJob(

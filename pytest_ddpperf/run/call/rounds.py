@@ -43,13 +43,8 @@ class Measuring:
     previous one, so that each variant comes first as often as last. The plan is fixed before the first round. After the
     judge's verdict, a diagnosing round follows.
 
-    Args:
-        variants: the variants to measure.
-        limits: limits of launches.
-        run: runs launches.
-        observer: judges, and shows progress.
-        time: says whether another round fits.
-        earlier: the rounds of the first pass over the suite, which this measuring continues.
+    ``time`` says whether another round fits. ``earlier`` has the rounds of the first pass over the suite, which this
+    measuring continues.
     """
 
     def __init__(  # noqa: PLR0917 - each is of another kind

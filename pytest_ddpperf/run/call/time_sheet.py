@@ -52,15 +52,6 @@ def slow_starts(launches: Sequence[Launch], steps: int | None) -> list[Finding]:
     slowest = max(imports, key=lambda one: one.seconds, default=None)
     if slowest is not None and slowest.seconds * len(launches) < WORTH_NAMING * starting:
         slowest = None
-    return [
-        Finding(
-            "slow_starts",
-            {
-                "starting": starting,
-                "working": working,
-                "launches": len(launches),
-                "slowest": slowest,
-                "setting": "max_time" if steps is None else "steps",
-            },
-        )
-    ]
+    setting = "max_time" if steps is None else "steps"
+    facts = {"starting": starting, "working": working, "launches": len(launches), "slowest": slowest}
+    return [Finding("slow_starts", {**facts, "setting": setting})]

@@ -40,10 +40,7 @@ def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[C
     typed = cache(lambda: _read(document()))
     for kind, file in settings.report or ():
         option, place = f"{KNOBS['report'].option}={kind}:{file}", located(root, file)
-        if kind == "json":
-            yield partial(_write_json, document, place, option)
-        else:
-            yield partial(_write_plots if kind == "plots" else partial(_write_report, kind), typed, place, option)
+        yield partial(_write_report, kind, document, typed, place, option)
     if settings.history is not None:
         yield partial(_record, session, settings.history, ended)
 
@@ -62,29 +59,26 @@ def _record(session: Session, history: Path, ended: str) -> None:
         made.recorded = f"this run is number {number} of {history}"
 
 
-def _write_json(document: Callable[[], str], file: Path, option: str) -> None:
-    from pytest_ddpperf.reports.files import write
-
-    write(file, document(), option)
-
-
-def _write_report(kind: str, document: Callable[[], Run], file: Path, option: str) -> None:
+def _write_report(kind: str, document: Callable[[], str], typed: Callable[[], Run], file: Path, option: str) -> None:
     """Writes one report; a report in Markdown also goes into the summary of the job on GitHub."""
-    from pytest_ddpperf.reports.files import write_text
+    from pytest_ddpperf.reports.files import write, write_text
+
+    if kind == "json":
+        write(file, document(), option)
+        return
+    if kind == "plots":
+        from pytest_ddpperf.reports.plots import write_plots
+
+        write_plots(typed(), file, option)
+        return
     from pytest_ddpperf.reports.formats.kinds import kind_named
 
-    text = kind_named(kind, option).render(document())
+    text = kind_named(kind, option).render(typed())
     summary = os.environ.get(SUMMARY) if kind == "markdown" else None
     if not summary or file.resolve() != Path(summary).resolve():
         write_text(file, text, option)
     if summary:
         write_text(Path(summary), text, SUMMARY, append=True)
-
-
-def _write_plots(document: Callable[[], Run], folder: Path, option: str) -> None:
-    from pytest_ddpperf.reports.plots import write_plots
-
-    write_plots(document(), folder, option)
 
 
 def _read(document: str) -> Run:

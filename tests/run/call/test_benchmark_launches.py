@@ -130,7 +130,9 @@ class Both:
     def __init__(self, here: int, there: int | None) -> None:
         self.launchers = Side(here)
         self.sides = self
-        self.paired = None if there is None else SimpleNamespace(launchers=Side(there), opposite=None)
+        self.paired = (
+            None if there is None else SimpleNamespace(reference=SimpleNamespace(launchers=Side(there), opposite=None))
+        )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     limits = launched.limits(30.0, shared=False)
     assert (limits.slots, limits.memory) == expected
     assert session.launchers.started == [expected[0]]
-    assert session.paired is None or session.paired.launchers.started == [expected[0]]
+    assert session.paired is None or session.paired.reference.launchers.started == [expected[0]]
 
 
 def test_copies_that_import_what_a_first_launch_told_are_reckoned_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +185,7 @@ def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, ther
     assert session.launchers.kept == []
     launched.keep(1)
     assert session.launchers.kept == [1]
-    assert there is None or session.paired.launchers.kept == [1]
+    assert there is None or session.paired.reference.launchers.kept == [1]
     assert launched.limits(30.0, shared=False).slots == 1  # for further runs of the same, as of a calibration
 
 
@@ -193,7 +195,7 @@ def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pyte
     for settings, variants in ((Settings(), [one]), (Settings(interleave=False), [one, two])):
         session: Any = Both(1, 1)
         launches(settings, session, session.paired).start(variants)
-        assert session.launchers.started == session.paired.launchers.started == [1]
+        assert session.launchers.started == session.paired.reference.launchers.started == [1]
 
 
 def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +248,8 @@ def test_beside_the_commit_of_a_baseline_the_candidate_has_launchers_that_are_as
     old, young = Launchers(lambda _: Launcher()), Launchers(lambda _: Launcher())
     session: Any = SimpleNamespace(sides=SimpleNamespace(launchers=old), limited=lambda launch: launch)
     for opposite in (young, None):
-        paired = SimpleNamespace(launchers=Launchers(lambda _: Launcher()), opposite=opposite, run=run)
+        side = SimpleNamespace(launchers=Launchers(lambda _: Launcher()), opposite=opposite)
+        paired: Any = SimpleNamespace(reference=side, run=run)
         launches(session=session, paired=paired).launch(make_variant("mine"), own_step)
     assert asked == [young, old]
 
@@ -388,7 +391,7 @@ def test_side_by_side_counts_alone_are_not_remembered(
     """Nothing else would tell what both sides import."""
     session: Any = Preparing(monkeypatch)
     side: Any = SimpleNamespace(wait=lambda *_: None, missing_bytes=lambda *_: 0, with_variables=lambda _: side)
-    paired: Any = SimpleNamespace(launchers=side, opposite=None)
+    paired: Any = SimpleNamespace(reference=SimpleNamespace(launchers=side, opposite=None))
     passes = preparing(Settings(counts="only" if counted_only else "on"), session, paired)
     for _ in range(2):
         passes.prepared([make_variant("mine", subject=own_step)])
