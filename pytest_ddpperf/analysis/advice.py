@@ -46,7 +46,8 @@ def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, .
     A gain is an upper bound, where it is no estimate: a cause goes away, and everything else stays as it is. A larger
     batch and more micro-batches gain for each sample.
     """
-    found = [advice for cause in diagnosis.causes for advice in _BY_CAUSE[cause.bottleneck](diagnosis, measurement)]
+    advisers = [_BY_CAUSE[cause.bottleneck] for cause in diagnosis.causes if cause.bottleneck in _BY_CAUSE]
+    found = [advice for adviser in advisers for advice in adviser(diagnosis, measurement)]
     found += [*_fewer_steps(diagnosis, measurement), *_fewer_ranks(diagnosis, measurement)]
     if diagnosis.bottleneck == "memory_capacity":
         found += _room(measurement)
@@ -143,10 +144,8 @@ def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
     if not slower:
         return []
     least = min(slower, key=lambda facts: float(facts["speedup"]))
-    gain = 1 - least["speedup"]
-    return [
-        Advice(code="smaller_group", bottleneck=diagnosis.bottleneck, gain=gain, facts={"ranks": least["base_size"]})
-    ]
+    gain, facts = 1 - least["speedup"], {"ranks": least["base_size"]}
+    return [Advice(code="smaller_group", bottleneck=diagnosis.bottleneck, gain=gain, facts=facts)]
 
 
 def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
@@ -207,7 +206,7 @@ def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Ad
     found = {"fusion": share / 2} if "compile" not in measurement.recipe else {}
     if _phase_share(measurement, "optimizer") > share / 2:
         found["fused_optimizer"] = share / 2
-    if _has_views(measurement) is False:
+    if _copies_gradients(measurement):
         found["bucket_views"] = min(share, _copied_back(diagnosis))
     advice = [Advice(code=code, bottleneck="memory_bandwidth", gain=gain) for code, gain in found.items()]
     if any(each.code == "strided_gradients" for each in measurement.findings):
@@ -224,9 +223,9 @@ def _copied_back(diagnosis: Diagnosis) -> float:
     return seconds / diagnosis.step
 
 
-def _has_views(measurement: Measurement) -> bool | None:
-    """Returns whether gradients are views of DDP's buckets; None if the strategy has no such buckets."""
-    return "gradient_as_bucket_view=true" in measurement.strategy if strategy_name(measurement) == "ddp" else None
+def _copies_gradients(measurement: Measurement) -> bool:
+    """Returns whether DDP's buckets stand beside the gradients, which are no views of them."""
+    return strategy_name(measurement) == "ddp" and "gradient_as_bucket_view=true" not in measurement.strategy
 
 
 def _overhead(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
@@ -245,15 +244,9 @@ def _straggler(diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
 
 
 def _oversubscribed(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    share = _share(diagnosis, "oversubscribed")
-    return [
-        Advice(
-            code="fewer_ranks",
-            bottleneck="oversubscribed",
-            gain=share,
-            facts={"ranks": measurement.world_size, "threads": measurement.environment.threads},
-        )
-    ]
+    gain = _share(diagnosis, "oversubscribed")
+    facts = {"ranks": measurement.world_size, "threads": measurement.environment.threads}
+    return [Advice(code="fewer_ranks", bottleneck="oversubscribed", gain=gain, facts=facts)]
 
 
 def _room(measurement: Measurement) -> list[Advice]:
@@ -264,7 +257,7 @@ def _room(measurement: Measurement) -> list[Advice]:
         "expandable_segments": split >= FRAGMENTED,
         "checkpointing": "activation_checkpointing" not in measurement.recipe,
         "smaller_micro_batch": True,
-        "gradients_in_buckets": _has_views(measurement) is False,
+        "gradients_in_buckets": _copies_gradients(measurement),
         "half_precision": measurement.environment.device == "cuda" and "precision" not in measurement.recipe,
         "sharding": whole,
     }
@@ -272,19 +265,13 @@ def _room(measurement: Measurement) -> list[Advice]:
     return [Advice(code=c, bottleneck="memory_capacity", gain=None, facts=facts) for c, told in codes.items() if told]
 
 
-def _nothing(_diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
-    return []
-
-
 _BY_CAUSE: Mapping[Bottleneck, Callable[[Diagnosis, Measurement], list[Advice]]] = {
     "compute": _compute,
     "communication": _communication,
-    "memory_capacity": _nothing,
     "memory_bandwidth": _memory_bandwidth,
     "data": _data,
     "overhead": _overhead,
     "straggler": _straggler,
     "oversubscribed": _oversubscribed,
     "disturbed": lambda *_: [Advice(code="alone", bottleneck="disturbed", gain=None)],  # nobody knows the gain
-    "unclear": _nothing,
 }

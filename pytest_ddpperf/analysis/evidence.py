@@ -12,7 +12,7 @@ from pytest_ddpperf.metrics.communication import communication_overhead, still_s
 from pytest_ddpperf.metrics.figures import precision_of_products
 from pytest_ddpperf.metrics.launch_figures import complete, long_steps_of, mean_step, phases_of
 from pytest_ddpperf.parsers import byte_count
-from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
+from pytest_ddpperf.records.launch import Launch, MachineRates
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES
 from pytest_ddpperf.stats.summaries import median_step
@@ -235,17 +235,9 @@ def memory_limit(measurement: Measurement) -> float | None:
 def _memory(measurement: Measurement) -> float | None:
     """The largest share of its memory that a rank used; None if no limit is known."""
     limit = measurement.recipe.get("memory_limit")
-    shares = [
-        share
-        for launch in measurement.launches
-        for rank in launch.ranks
-        if (share := _share_of_memory(rank, None if limit is None else byte_count(limit))) is not None
-    ]
-    return max(shares, default=None)
-
-
-def _share_of_memory(rank: RankLaunch, limit: float | None) -> float | None:
-    if rank.device_memory is not None and limit is None:
-        return rank.device_memory.used / rank.device_memory.total
-    peak = rank.memory.get("peak_allocated", rank.memory.get("peak_resident"))
-    return None if limit is None or peak is None else peak / limit
+    ranks = [rank for launch in measurement.launches for rank in launch.ranks]
+    if limit is None:
+        known = [rank.device_memory for rank in ranks if rank.device_memory is not None]
+        return max((memory.used / memory.total for memory in known), default=None)
+    peaks = [rank.memory.get("peak_allocated", rank.memory.get("peak_resident")) for rank in ranks]
+    return max((peak / byte_count(limit) for peak in peaks if peak is not None), default=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from pytest_ddpperf.analysis.evidence import sends_after_backward
 from pytest_ddpperf.metrics.communication import communication_overhead, still_sent, synchronised_step
@@ -88,15 +89,13 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
     measured, how, exposed = _measured(measurement)
     sent = counts.details.get("collective_calls", {})
     error = max(fit.error for fit in fits if fit.collective in sent)
+    facts: dict[str, Any] = {"predicted": predicted, "error": error}
     if measured is None and exposed is None:
-        return Finding("only_on_network", {"predicted": predicted, "error": error, "profiled": profiled})
+        return Finding("only_on_network", {**facts, "profiled": profiled})
+    facts |= {"measured": measured, "how": how}
     if measured is not None and measured < TOO_FAST * predicted:
-        return Finding(
-            "faster_than_network", {"predicted": predicted, "error": error, "measured": measured, "how": how}
-        )
-    return Finding(
-        "on_network", {"predicted": predicted, "error": error, "measured": measured, "how": how, "exposed": exposed}
-    )
+        return Finding("faster_than_network", facts)
+    return Finding("on_network", {**facts, "exposed": exposed})
 
 
 def _measured(measurement: Measurement) -> tuple[float | None, str, float | None]:

@@ -12,7 +12,6 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.measurement import Interval
 
 Law = Literal["amdahl", "gustafson"]
-LAWS: tuple[Law, ...] = ("amdahl", "gustafson")
 WORDS = ((0.85, "excellent"), (0.7, "good"), (0.5, "fair"), (0.0, "poor"))
 """The word for a scaling efficiency of at least so much; a speedup below 1 is ``negative scaling`` instead."""
 PAYS = 0.5  # of a rank's work: what one more rank has to add at least
@@ -85,7 +84,7 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
     Raises:
         SettingError: no point is left, or one has no more ranks than the base.
     """
-    require_one_of("law", law, LAWS)
+    require_one_of("law", law, LAW)
     used = [point for point in points if not point.oversubscribed]
     samples = [(_more_than_one(point.ranks), value) for point in used for value in point.speedups]
     if not samples:

@@ -53,19 +53,21 @@ def compare_metric(
     if series.rules.diagnosed or not series.rules.weight:  # a single look, or nothing that differs between looks
         context = replace(context, proofs=ONE_LOOK)
     judging = reference_of(series, reference)
-    if series.drifts and isinstance(judging, StoredBaseline):
-        return _beside_stored_times(series, measurement, judging, context)
     paired = isinstance(judging, PairedRevision)
-    base = _series_named(series.metric, () if judging.record is None else judging.record.series)
+    base = _series_in(judging, series.metric)
     obstacle = _obstacle(series, base, measurement, judging)
     if base is None or _kind(series) != _kind(base):
         return _incomparable(series, base, judging, obstacle, context)
+    tolerance, values = _tolerance(series, base, measurement, judging, context), (base.value, series.value)
+    if series.drifts and isinstance(judging, StoredBaseline):
+        stored = _stored_times(series, measurement, judging)
+        evidence = Evidence(series=series, base=base, obstacle=obstacle, change=stored.change, tolerance=tolerance)
+        return _beside_stored_times(evidence, base, stored, context)
     fresh = change = change_from(series, base, measurement, paired=paired)
     if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
         partner = part_of(base, since) if paired and len(base.samples) == len(series.samples) else base
         fresh = change_from(part_of(series, since), partner, measurement, paired=paired)
-    tolerance, values = _tolerance(series, base, measurement, judging, context), (base.value, series.value)
     evidence = Evidence(
         series=series,
         base=base,
@@ -130,26 +132,17 @@ def _incomparable(
     )
 
 
-def _beside_stored_times(
-    series: Series, measurement: Measurement, stored: StoredBaseline, context: DecisionContext
-) -> Comparison:
+def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, context: DecisionContext) -> Comparison:
     """Judges a metric that drifts with the machine, by stored times alone."""
-    base = _series_named(series.metric, () if stored.record is None else stored.record.series)
-    obstacle = _obstacle(series, base, measurement, stored)
-    if base is None or _kind(series) != _kind(base):
-        return _incomparable(series, base, stored, obstacle, context)
-    told = _stored_times(series, measurement, stored)
-    tolerance = _tolerance(series, base, measurement, stored, context)
-    evidence = Evidence(series=series, base=base, obstacle=obstacle, change=told.change, tolerance=tolerance)
-    decision = decide_stored_times(evidence, told, context)
-    change = told.change
+    series, change = evidence.series, stored.change
+    decision = decide_stored_times(evidence, stored, context)
     return Comparison(
         series=series,
         baseline=base.value,
         change=None if change is None else change.estimate,
         change_interval=None if change is None else change.interval,
         standard_error=None if change is None else change.standard_error,
-        tolerance=tolerance,
+        tolerance=evidence.tolerance,
         verdict=decision.verdict,
         gated=series.gated,
         note=decision.note,
@@ -166,7 +159,7 @@ def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseli
     Changes by another environment are shown.
     """
     record = stored.record
-    base = _series_named(series.metric, () if record is None else record.series)
+    base = _series_in(stored, series.metric)
     obstacle = _obstacle(series, base, measurement, stored)
     if record is None or base is None or (obstacle is not None and obstacle.code not in SHOWN):
         return StoredTimes(change=None)
@@ -188,10 +181,11 @@ def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseli
 def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context: DecisionContext) -> Finding | None:
     """Returns a warning if a step takes longer than the stored one for a reason that both sides of the pair share."""
     series = _series_named(STEP_TIME, measurement.series)
-    if series is None or stored.pair is None or stored.pair.record is None:
+    base = None if stored.pair is None else _series_in(stored.pair, STEP_TIME)
+    if series is None or base is None:
         return None
-    told, base = _stored_times(series, measurement, stored), _series_named(STEP_TIME, stored.pair.record.series)
-    if told.change is None or told.doubt is not None or base is None:
+    told = _stored_times(series, measurement, stored)
+    if told.change is None or told.doubt is not None:
         return None
     slower = worsening(told.change, series.better) > limit(told.change, context.resolution or context.gross)
     own = change_from(series, base, measurement, paired=True)
@@ -243,7 +237,7 @@ def _kind(series: Series) -> tuple[str, str, str]:
 def _tolerance(
     series: Series, base: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> float:
-    step = _series_named(STEP_TIME, () if reference.record is None else reference.record.series)
+    step = _series_in(reference, STEP_TIME)
     step_time = step.value if step is not None and (step.gated or not series.rules.stands_in) else None
     if step_time is not None and series.rules.stands_in:
         step_time *= 1 - measurement.lost  # steps wait for cores that others take, and more work waits longer
@@ -291,6 +285,10 @@ def _all_better(change: Change, better: Better, level: float) -> bool:
     if interval is None:
         return False
     return interval.high < 0 if better == "lower" else interval.low > 0
+
+
+def _series_in(reference: Reference, metric: str) -> Series | None:
+    return None if reference.record is None else _series_named(metric, reference.record.series)
 
 
 def _series_named(metric: str, among: tuple[Series, ...]) -> Series | None:

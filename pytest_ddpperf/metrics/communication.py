@@ -45,8 +45,7 @@ def of_overhead(measurement: Measurement) -> Within:
 
 def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
     """Returns both mean steps without each pair of blocks in turn, for each launch that has several pairs."""
-    found = (_without(launch) for launch in measurement.every)
-    return [pairs for pairs in found if len(pairs) >= MIN_BLOCKS]
+    return [pairs for pairs in map(_without, measurement.every) if pairs]
 
 
 @once

@@ -208,12 +208,10 @@ def of_cpu(measurement: Measurement) -> Within:
 @once
 def moved_step(launch: Launch) -> Moved:
     """Returns how far each block of a launch moves the logarithm of its mean step."""
-    if blocks := _device_blocks(launch):
-        return _without_each(blocks, _mean_of_blocks)
     sizes = _sizes_of_steps(launch)
-    ends = accumulate(sizes)
-    blocks = [(math.fsum(launch.step_times[end - size : end]), size) for size, end in zip(sizes, ends, strict=True)]
-    return _without_each(blocks, _mean_of_blocks)
+    places = zip(sizes, accumulate(sizes), strict=True)
+    on_host = [(math.fsum(launch.step_times[end - size : end]), size) for size, end in places]
+    return _without_each(_device_blocks(launch) or on_host, _mean_of_blocks)
 
 
 @once

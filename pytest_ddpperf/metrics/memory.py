@@ -115,13 +115,9 @@ def uneven_memory(measurement: Measurement) -> Finding | None:
 
 def full_gpu_memory(measurement: Measurement) -> Finding | None:
     """Reports that CUDA's caching allocator ran out of memory in timed steps and went on."""
-    retries, ooms = (
-        sum(rank.memory.get(kind, 0) for launch in measurement.launches for rank in launch.ranks)
-        for kind in ("alloc_retries", "ooms")
-    )
-    if not retries and not ooms:
-        return None
-    return Finding("full_gpu_memory", {"retries": int(retries), "failures": int(ooms)})
+    memories = [rank.memory for launch in measurement.launches for rank in launch.ranks]
+    retries, ooms = (int(sum(memory.get(kind, 0) for memory in memories)) for kind in ("alloc_retries", "ooms"))
+    return Finding("full_gpu_memory", {"retries": retries, "failures": ooms}) if retries or ooms else None
 
 
 def memory_growth(measurement: Measurement) -> Samples | None:

@@ -38,13 +38,9 @@ def with_efficiency(
     of an oversubscribed point are not gated: its ranks share cores or GPUs, which says nothing about scaling. If the
     model ``grows`` with the ranks, a rank's work is its counted FLOPs of a step, not its batch.
     """
-    base, *others = points
-    other = base_size not in {0, base.world_size}
+    base = points[0]
     scaled = [_over_base(base, before, point, mode, grows=grows) for before, point in pairwise(points)]
-    if grows:
-        more = [work_of_rank(point) / work_of_rank(base) for point in others]
-        scaled = [_told(point, base, work) for point, work in zip(scaled, more, strict=True)]
-    return (base, *(_ungated(point) if other else point for point in scaled))
+    return (base, *(scaled if base_size in {0, base.world_size} else map(_ungated, scaled)))
 
 
 def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = False) -> tuple[Measurement, ...]:
@@ -181,16 +177,8 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
     )
 
 
-def _told(point: Measurement, base: Measurement, work: float) -> Measurement:
-    """Adds a finding to a point: how much more work a rank has there than at the base."""
-    grown = Finding("grown_work", {"work": work, "base_size": base.world_size})
-    return replace(point, findings=(*point.findings, grown))
-
-
-def _over_base(
-    base: Measurement, before: Measurement, point: Measurement, mode: Mode, *, grows: bool = False
-) -> Measurement:
-    """Adds to a point its scaling over the base, and findings if it is slower than the base or ``before``."""
+def _over_base(base: Measurement, before: Measurement, point: Measurement, mode: Mode, *, grows: bool) -> Measurement:
+    """Adds to a point its scaling over the base, and findings if it is slower or its ranks have more work."""
     over_base, over_before = (work_of_rank(point) / work_of_rank(one) if grows else 1.0 for one in (base, before))
     series = scaling_series(base, point, mode, over_base)
     findings = dict.fromkeys(  # the smaller group may be the base itself
@@ -199,10 +187,11 @@ def _over_base(
             *negative_scaling(scaling_series(before, point, mode, over_before), before.world_size, point.world_size),
         )
     )
+    grown = [Finding("grown_work", {"work": over_base, "base_size": base.world_size})] if grows else []
     own = point.series
     if point.environment.oversubscribed:
         own = tuple(replace(series, gated=series.gated and not series.rules.timed) for series in own)
-    return replace(point, series=(*own, *series), findings=(*point.findings, *findings))
+    return replace(point, series=(*own, *series), findings=(*point.findings, *findings, *grown))
 
 
 def _ungated(point: Measurement) -> Measurement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import truediv
 from typing import Any
 
 from pytest_ddpperf.metrics.communication import (
@@ -146,20 +147,28 @@ def cpu_time(measurement: Measurement) -> Samples | None:
     return complete(map(busiest_cpu, measurement.launches))
 
 
-def throughput(measurement: Measurement) -> Samples | None:
-    """Returns samples per second of the whole group: all ranks' samples of one step over the step time."""
-    return _rate(measurement, lambda rank: rank.samples_per_step)
+def sum_of(figure: Callable[[RankLaunch], float | None]) -> Sampler:
+    """Makes a metric of the sum over the ranks of each launch; None if a rank does not know its figure."""
+
+    def totals(measurement: Measurement) -> Samples | None:
+        launches = complete(complete(map(figure, launch.ranks)) for launch in measurement.launches)
+        return None if launches is None else tuple(map(math.fsum, launches))
+
+    return totals
 
 
-def token_throughput(measurement: Measurement) -> Samples | None:
-    """Returns tokens per second of the whole group."""
-    return _rate(measurement, lambda rank: rank.tokens_per_step)
+def rate_of(count: Callable[[RankLaunch], float | None]) -> Sampler:
+    """Makes a metric of the whole group's rate: all ranks' counts of one step over the step time."""
+
+    def rates(measurement: Measurement) -> Samples | None:
+        totals = sum_of(count)(measurement)
+        return None if totals is None else tuple(map(truediv, totals, step_time(measurement)))
+
+    return rates
 
 
-def throughput_per_rank(measurement: Measurement) -> Samples | None:
-    """Returns samples per second, divided by the number of ranks."""
-    rates = throughput(measurement)
-    return None if rates is None else tuple(rate / measurement.world_size for rate in rates)
+throughput = rate_of(lambda rank: rank.samples_per_step)
+token_throughput = rate_of(lambda rank: rank.tokens_per_step)
 
 
 @of_launches
@@ -169,33 +178,14 @@ def straggler_skew(launch: Launch) -> float | None:
     return max(times) / quantile(times, 0.5) - 1 if len(times) > 1 else None
 
 
-def final_loss(measurement: Measurement) -> Samples | None:
-    """Returns the last timed step's loss, averaged over the ranks."""
-    return _mean_over_ranks(measurement, lambda rank: rank.loss)
+def per_rank(of_group: Sampler) -> Sampler:
+    """Makes a metric of a figure of the whole group, divided by the number of ranks."""
 
+    def shares(measurement: Measurement) -> Samples | None:
+        totals = of_group(measurement)
+        return None if totals is None else tuple(total / measurement.world_size for total in totals)
 
-def mean_loss(measurement: Measurement) -> Samples | None:
-    """Returns the loss averaged over the timed steps and the ranks."""
-    return _mean_over_ranks(measurement, lambda rank: rank.mean_loss)
-
-
-def _mean_over_ranks(measurement: Measurement, figure: Callable[[RankLaunch], float | None]) -> Samples | None:
-    totals = _totals(measurement, figure)
-    return None if totals is None else tuple(total / measurement.world_size for total in totals)
-
-
-def _rate(measurement: Measurement, count: Callable[[RankLaunch], float | None]) -> Samples | None:
-    """Returns counts per second of the whole group, from the ranks' counts per step."""
-    totals = _totals(measurement, count)
-    if totals is None:
-        return None
-    return tuple(total / seconds for total, seconds in zip(totals, step_time(measurement), strict=True))
-
-
-def _totals(measurement: Measurement, figure: Callable[[RankLaunch], float | None]) -> Samples | None:
-    """Returns the sum over the ranks of each launch; None if a rank does not know its figure."""
-    launches = complete(complete(map(figure, launch.ranks)) for launch in measurement.launches)
-    return None if launches is None else tuple(map(math.fsum, launches))
+    return shares
 
 
 def counted_series(counts: Counts) -> tuple[Series, ...]:
@@ -257,7 +247,7 @@ METRICS: tuple[Metric, ...] = (
     _step_metric("token_throughput", "tokens/s", token_throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
     # The same as throughput for a given world size: its verdict would only repeat throughput's.
     _step_metric(
-        "throughput_per_rank", "samples/s", throughput_per_rank, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME
+        "throughput_per_rank", "samples/s", per_rank(throughput), gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME
     ),
     _step_metric("flops_rate", "FLOP/s", flops_rate, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
     _step_metric("mfu", "1", mfu, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
@@ -313,8 +303,8 @@ METRICS: tuple[Metric, ...] = (
     _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED, bounds=(0.0, 1.0)),
     _share_metric("compute_to_communication", compute_to_communication, better="higher", scale="ratio"),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing.
-    _share_metric(FINAL_LOSS, final_loss, gated=True, **_OF_LOSS),
-    _share_metric("mean_loss", mean_loss, **_OF_LOSS),
+    _share_metric(FINAL_LOSS, per_rank(sum_of(lambda rank: rank.loss)), gated=True, **_OF_LOSS),
+    _share_metric("mean_loss", per_rank(sum_of(lambda rank: rank.mean_loss)), **_OF_LOSS),
 )
 _RULES = {metric.name: metric.rules for metric in METRICS}
 

@@ -42,7 +42,7 @@ class Terms:
     reduced: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Complexity:
     """A row of the table of costs, for n ranks and a whole buffer of S bytes; lg is the logarithm to base 2.
 
@@ -101,12 +101,7 @@ _ROWS = (
     (_BROADCAST, "halving_doubling", "2 lg n", "2(n-1)/n S", _POWERS, lambda n: Terms(2 * _lg(n), 2 * (n - 1) / n)),
     (_A2A, "ring", "n-1", _PART, "all sizes", lambda n: Terms(n - 1, (n - 1) / n)),
 )
-TABLE: Mapping[tuple[str, str], Complexity] = {
-    (row[0], row[1]): Complexity(
-        collective=row[0], algorithm=row[1], messages=row[2], sent=row[3], suits=row[4], terms=row[5]
-    )
-    for row in _ROWS
-}
+TABLE: Mapping[tuple[str, str], Complexity] = {row[:2]: Complexity(*row) for row in _ROWS}
 _IN_LEVELS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
@@ -224,8 +219,8 @@ def estimate_communication_time(
     Raises:
         SettingError: an argument cannot be.
     """
-    speed, latency = require_number("bandwidth_gbps", bandwidth_gbps, positive=True), _ms("latency_ms", latency_ms)
-    network = Network(latency=latency, bandwidth=speed * _GBIT)
+    speed = require_number("bandwidth_gbps", bandwidth_gbps, positive=True)
+    network = Network(latency=require_number("latency_ms", latency_ms) / 1e3, bandwidth=speed * _GBIT)
     require_one_of("algorithm", algorithm, ALGORITHMS)
     size = require_number("tensor_size_bytes", tensor_size_bytes)
     if algorithm != "hierarchical":
@@ -234,7 +229,8 @@ def estimate_communication_time(
     if local_bandwidth_gbps is None:
         raise SettingError("local_bandwidth_gbps=None: hierarchical needs that of the links in a node; give Gbit/s")
     inside = require_number("local_bandwidth_gbps", local_bandwidth_gbps, positive=True)
-    local = Network(latency=_ms("local_latency_ms", local_latency_ms), bandwidth=inside * _GBIT)
+    latency = require_number("local_latency_ms", local_latency_ms) / 1e3
+    local = Network(latency=latency, bandwidth=inside * _GBIT)
     return hierarchical_time(collective, size, nodes, ranks_per_node, local=local, between=network)
 
 
@@ -261,7 +257,3 @@ def bus_bandwidth(collective: str, size_bytes: float, world_size: int, seconds: 
     require_one_of("collective", collective, COLLECTIVES)
     factor = bus_factor(collective, require_ranks("world_size", world_size))
     return factor * algorithm_bandwidth(size_bytes, seconds)
-
-
-def _ms(name: str, value: float) -> float:
-    return require_number(name, value) / 1e3

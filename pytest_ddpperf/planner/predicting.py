@@ -59,10 +59,10 @@ class Predictor:
     sections: list[tuple[str, str]]
     known: set[object] = field(default_factory=set)
 
-    def predict(self, call: VerbCall, way: Contender, name: str | None = None) -> Prediction:
-        """The step of one way to train, on as many ranks as its call asks for, which the session lists."""
+    def predict(self, call: VerbCall, way: Contender, name: str | None = None, ranks: int | None = None) -> Prediction:
+        """The step of one way to train, by default on as many ranks as its call asks for, which the session lists."""
         __tracebackhide__ = True
-        (found,) = self.predictions([(call, way, name)])
+        (found,) = self.predictions([(call, way, name)], ranks)
         self._list(found, None)
         return found
 
@@ -70,8 +70,7 @@ class Predictor:
         """Lists the steps of one way to train on each number of ranks that is simulated."""
         __tracebackhide__ = True
         for ranks in self.session.world_sizes(call.settings):
-            (found,) = self.predictions([(call, way, name)], ranks)
-            self._list(found, None)
+            self.predict(call, way, name, ranks)
 
     def what_if(
         self, call: VerbCall, subject: Subject | Mapping[str, Subject], ways: GivenWays, strategy: GivenStrategy
@@ -90,12 +89,12 @@ class Predictor:
                 way: {word: each for word, each in own.items() if word not in OF_NETWORK} for way, own in ways.items()
             }
         contenders = several(subject, None, None, strategy, call.strategies, ways, verb="what_if").by_name
-        found = self.predictions(
-            [
-                (_on(call.for_variant(contender, way, "what_if"), networks.get(str(way), {})), contender, way)
-                for way, contender in contenders.items()
-            ]
-        )
+        asked = []
+        for way, contender in contenders.items():
+            own = call.for_variant(contender, way, "what_if")
+            settings = overlay_words(own.settings, networks.get(str(way), {}), where="ddpperf.what_if")
+            asked.append((replace(own, settings=settings), contender, way))
+        found = self.predictions(asked)
         whole = WhatIf(predictions=dict(zip(contenders, found, strict=True)))
         for way, prediction in whole.predictions.items():
             self._list(prediction, None if way == whole.over else whole.gain(way))
@@ -294,8 +293,3 @@ class Predictor:
             self.session.line.clear()
         self.sections.extend((f"{variant.label}, {title}", text) for title, text in result.sections)
         return list(result.values)
-
-
-def _on(call: VerbCall, network: Mapping[str, Any]) -> VerbCall:
-    """The call on the network of one of its ways; without one, on the call's own."""
-    return replace(call, settings=overlay_words(call.settings, network, where="ddpperf.what_if")) if network else call

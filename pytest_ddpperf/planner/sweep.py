@@ -20,12 +20,8 @@ from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import ELEMENT, CollectiveFit, RankSweep, SweepPlan, Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.launcher import Launcher
-
-    Sweep = Callable[[RankContext, SweepPlan], RankSweep]
 
 MIN_RANKS = 2
 _PER_DECADE = 3
@@ -94,12 +90,10 @@ def stored_environment(world_size: int, device: str, backend: str) -> Environmen
     return environment(machine_facts(), machine, placement, world_size, threads=threads)
 
 
-def measure_network(
-    launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float, sweep: Sweep | None = None
-) -> MeasuredNetwork:
-    """Sweeps collectives over fresh ranks in an environment, and fits them; ``sweep``: how, in place of the usual."""
+def measure_network(launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float) -> MeasuredNetwork:
+    """Sweeps collectives over fresh ranks in an environment, and fits them."""
     launched = launcher.run(
-        sweep or _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
+        _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
     )
     times = timings(launched.values)
     return MeasuredNetwork(

@@ -89,9 +89,6 @@ def estimate_ddp_comm_cost(
         gradient_element_bytes: of an element that is sent, where a hook compresses gradients: 2 for bf16.
         network: the links, for ``seconds``.
 
-    Returns:
-        Calls, bytes that a rank sends, and seconds where a network is given.
-
     Raises:
         SettingError: an argument cannot be.
     """
@@ -141,9 +138,6 @@ def estimate_fsdp_comm_cost(
         reduce_element_bytes: of ``MixedPrecision.reduce_dtype``; that of ``param_dtype`` by default.
         network: the links between all ranks, of HYBRID_SHARD those between nodes, for ``seconds``.
         local: the links in a node, for HYBRID_SHARD; those of ``network`` by default.
-
-    Returns:
-        Calls, bytes that a rank sends, and seconds where a network is given.
 
     Raises:
         SettingError: an argument cannot be.

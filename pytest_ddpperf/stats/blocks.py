@@ -89,9 +89,6 @@ def expected(within: Sequence[Sequence[float]], own: float) -> Expected | None:
     Args:
         within: for each launch the influences of its blocks; launches with fewer than two blocks are ignored.
         own: standard deviation by which launches differ beyond the scatter of their blocks.
-
-    Returns:
-        The expectation; None if no launch has two blocks.
     """
     telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
     if not telling:
