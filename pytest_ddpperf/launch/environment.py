@@ -55,10 +55,9 @@ TASK_VARIABLES = re.compile(
 """Variables of a task of torchrun, srun or mpirun, and the numbers of tasks; those that name the job stay."""
 MARK = "PYTEST_DDPPERF_ZYGOTE"
 """The variable that names a process's zygote: with it the whole tree can be found after the zygote's death."""
-
-
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 RAS_ADDRESS = "NCCL_RAS_ADDR"
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -70,17 +69,13 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
     has the better ones. Ranks of one machine talk over loopback, so a launch neither needs nor opens the network.
     """
     threads = environ.get("OMP_NUM_THREADS") or "1"
-    fixed = {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": environ.get("MKL_NUM_THREADS") or threads,
-        "OPENBLAS_NUM_THREADS": environ.get("OPENBLAS_NUM_THREADS") or threads,
+    return {
+        **{name: environ.get(name) or threads for name in _THREADS},
         "PYTHONHASHSEED": environ.get("PYTHONHASHSEED") or "0",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         MARK: mark,
+        **dict.fromkeys(INTERFACES, "lo"),  # also if the user's cluster sets another: these ranks are on one machine
     }
-    for name in _INTERFACES:
-        fixed[name] = "lo"  # even where the user's cluster sets another one: these ranks are on one machine
-    return fixed
 
 
 _READ_AT_IMPORT = re.compile(
@@ -89,13 +84,7 @@ _READ_AT_IMPORT = re.compile(
 )
 """Variables that torch and its libraries read when they are loaded, such as PYTORCH_CUDA_ALLOC_CONF, and their like."""
 
-_OWNED = frozenset(
-    {
-        *LAUNCHER_VARIABLES,
-        *pinned({}, "").keys() - {*_THREADS, "PYTHONHASHSEED"},
-        *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
-    }
-)
+_OWNED = frozenset({*LAUNCHER_VARIABLES, *pinned({}, "").keys() - {*_THREADS, "PYTHONHASHSEED"}, *VISIBLE})
 """Variables of ranks that the plugin sets itself, or by which it has chosen their devices."""
 
 
@@ -130,7 +119,7 @@ def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: s
             # For ranks of one machine it probes no InfiniBand and no plugin, unless asked to.
             defaults |= {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
         return {**defaults, **kept, **fixed}
-    chosen = {name: environ.get(name) or interface for name in _INTERFACES}
+    chosen = {name: environ.get(name) or interface for name in INTERFACES}
     return {**defaults, **kept, **fixed, **chosen}
 
 
