@@ -232,7 +232,9 @@ class Launcher:
     def _variables(self) -> Mapping[str, str]:
         """The environment variables that ranks have besides those of their launch."""
         environ = os.environ if self.environ is None else self.environ
-        environ = environ if self._threads is None else environment.with_threads(environ, self._threads)
+        if self._threads is not None:
+            others = {name: value for name, value in environ.items() if name not in environment.THREADS}
+            environ = {**others, **self._threads}
         return {**environ, **self._added} if self._added else environ
 
     def counts(self, world_size: int, device: str, machine: TorchMachine | None = None) -> tuple[int, ...]:

@@ -110,16 +110,11 @@ def finished(
     return subprocess.CompletedProcess(command, process.returncode, printed, complaints)
 
 
-def _kernel_has_pidfd() -> bool:
-    """Returns whether kernel and Python have process descriptors; Linux has them since 5.3."""
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return True
-
-
-HAS_PIDFD = _kernel_has_pidfd()
+HAS_PIDFD = True  # kernel and Python have process descriptors; Linux has them since 5.3
+try:
+    os.close(os.pidfd_open(os.getpid()))
+except (AttributeError, OSError):
+    HAS_PIDFD = False
 
 
 def require_linux(root: Path = _ROOT) -> None:
