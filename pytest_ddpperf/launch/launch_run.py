@@ -47,7 +47,7 @@ _REPORT_SECONDS = 20.0  # in which a launch that is late has been looked at
 _OVERDUE_SECONDS = 10.0  # after all deadlines of a launch
 _PART_SECONDS = 5.0
 uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-"""The context of what pytest shall not hold back on standard error."""
+"""Its context surrounds output on standard error that pytest shall not hold back."""
 
 
 def end_seconds(job: Job) -> float:
