@@ -115,7 +115,6 @@ COMMAND_PAGES: Mapping[str, str] = {
     "advise": "planning",
     "trace": "traces",
     "bisect": "bisect",
-    "completion": "settings",
 }
 _GROUPS: Mapping[str, Callable[[Knob], bool]] = {
     "Options that most users need": lambda knob: knob.example is not None,

@@ -205,7 +205,7 @@ def training_differences(
 ) -> tuple[str, ...]:
     """Returns the differences in training from a baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``.
 
-    ``counted``: without those of environment variables that change no count, such as ``env NCCL_ALGO Ring -> Tree``.
+    ``counted``: omit environment variables that change no count, such as ``env NCCL_ALGO Ring -> Tree``.
     """
     strategies = () if record.strategy == strategy else (f"strategy {record.strategy} -> {strategy}",)
     before, after = (_with_variables(each) for each in (record.recipe, recipe))
@@ -216,7 +216,7 @@ def training_differences(
 
 
 def _with_variables(recipe: Mapping[str, str]) -> dict[str, str]:
-    """A recipe with each environment variable by itself: ``{"env A": "1", "env B": "2"}`` of ``A=1 B=2``."""
+    """Returns a recipe with separate environment variables: ``{"env A": "1", "env B": "2"}`` for ``A=1 B=2``."""
     each = (text.partition("=") for text in re.split(r" (?=\w+=)", recipe.get("env", "")) if text)
     return {name: text for name, text in recipe.items() if name != "env"} | {
         _ENV + name: text for name, _, text in each

@@ -14,7 +14,6 @@ from typing import NoReturn
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli import advise as advise_command
-from pytest_ddpperf.cli import completion
 from pytest_ddpperf.cli import history as history_command
 from pytest_ddpperf.cli import network as network_command
 from pytest_ddpperf.cli import report as report_command
@@ -300,11 +299,5 @@ COMMANDS = (
         add_arguments=bisection.add_arguments,
         run=bisection.run,
         passes_on=True,
-    ),
-    Command(
-        name="completion",
-        help="print a script by which a shell completes ddpperf's arguments",
-        add_arguments=completion.add_arguments,
-        run=lambda options: completion.run(options, _parser),
     ),
 )

@@ -1,4 +1,4 @@
-"""The counts of all ranks in one, and what one of them did."""
+"""Merges the counts of all ranks, and extracts those of one rank."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _OTHERS = 3  # kinds of ranks whose lines are kept, besides those of the rank wi
 
 
 def merged(ranks: Sequence[Counts]) -> Counts:
-    """The counts of all ranks in one: equal ones as they are, of others the largest, with ``by_rank`` to tell.
+    """Merges the counts of all ranks: equal ones stay, of others the largest counts; ``by_rank`` keeps each rank's.
 
-    The details of a metric are those of the first rank with the largest total. What the profiler of any rank could not
-    count, or any rank is not sure of, is left out.
+    The details of a metric are those of the first rank with the largest total. A metric is omitted if some rank's
+    profiler could not count it, or some rank is not sure of it.
 
     Args:
-        ranks: by rank; one at least.
+        ranks: counts of each rank, by rank; at least one rank.
     """
     metrics = [
         metric
@@ -82,7 +82,7 @@ def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[floa
 
 
 def _other_sites(metric: str, most: Sequence[CallSite], ranks: Sequence[Counts]) -> dict[str, tuple[CallSite, ...]]:
-    """The sites of ranks that have others than the rank with the most, by the numbers of those that have the same."""
+    """Returns sites that differ from ``most`` (the largest rank's), by numbers of ranks that have them: ``"1 3"``."""
     found: dict[tuple[CallSite, ...], list[str]] = {}
     for rank, counts in enumerate(ranks):
         if (sites := counts.sites.get(metric, ())) and sites != most:
@@ -91,7 +91,7 @@ def _other_sites(metric: str, most: Sequence[CallSite], ranks: Sequence[Counts])
 
 
 def as_rank(metric: str, rank: int, counts: Counts) -> Counts:
-    """Returns counts with the total and the lines of a metric that one rank has, as far as they are known."""
+    """Returns counts with one rank's total, parts and lines of a metric, as far as they are known."""
     values = counts.by_rank.get(metric, ())
     if rank >= len(values):
         return counts

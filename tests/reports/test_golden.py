@@ -35,7 +35,7 @@ ANSWERS = {
         "what to do: each failure above says the cause",
     ),
     "undecided": (
-        "7 inconclusive, 1 incompatible, 1 new (no times stored; counts same), 1 passed",
+        "7 inconclusive, 1 incompatible (torch 2.11 -> 2.13), 1 new (no times stored; counts same)",
         "step_time could be +29.0 % slower: about 43 launches (--ddpperf-max-time=129)",
         "and 2 more: -v",
         "not compared: ",
