@@ -53,7 +53,7 @@ class NoLaunchers(Launchers):
 
     def machine(self, *, gpus: bool = True) -> TorchMachine:
         """A machine without GPUs."""
-        return TorchMachine(torch="2.13.0", cuda=None, gpus=Gpus(), nccl=False, backends=("gloo",))
+        return TorchMachine(torch="2.13.0", cuda=None, gpus=Gpus(), backends=("gloo",))
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, editable_fo
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.interpreter import Interpreter
-    from pytest_ddpperf.launch.protocols import OtherNodes
+    from pytest_ddpperf.launch.node_ranks import OtherNodes
     from pytest_ddpperf.launch.rank_processes import Echo
 
 _SHOWN_LINES = 20

@@ -64,7 +64,6 @@ class RankContext:
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
 PACKAGES = ("numpy", "triton", "transformers", "accelerate", "lightning")  # whose versions are recorded
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +88,6 @@ class TorchMachine:
     torch: str  # full version, e.g. 2.13.0+cpu
     cuda: str | None  # the version of CUDA, or of ROCm's HIP, that torch was built for; None for a CPU build
     gpus: Gpus  # none where they were not looked for
-    nccl: bool
     backends: tuple[str, ...]  # of process groups, that this torch was built with
     gpu_software: Mapping[str, str] = field(default_factory=dict)  # versions and the allocator, by name
     packages: Mapping[str, str] = field(default_factory=dict)  # versions of other packages that training may use
@@ -127,7 +125,6 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
         torch=str(torch.__version__),
         cuda=torch.version.cuda or torch.version.hip,
         gpus=shown,
-        nccl=found["nccl"],
         backends=tuple(name for name, available in found.items() if available),
         gpu_software=gpu_software() if shown.names else {},
         packages=versions(PACKAGES),
@@ -178,7 +175,8 @@ def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> 
         cure = "backend 'gloo' and device 'cpu' run anywhere"
         raise LaunchError(f"{asked} needs a GPU, and torch {machine.torch} {built}; {cure}")
     if backend == "auto":
-        backend = "nccl" if device == "cuda" and machine.nccl and gpus.has_one_each(world_size) else "gloo"
+        one_each = device == "cuda" and gpus.has_one_each(world_size)
+        backend = "nccl" if one_each and "nccl" in machine.backends else "gloo"
     if backend == "nccl" and not gpus.has_one_each(world_size):
         mig = any(" MIG " in name for name in gpus.names)
         raise RankSkipped(

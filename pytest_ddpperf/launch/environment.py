@@ -55,11 +55,10 @@ TASK_VARIABLES = re.compile(
 """Variables of a task of torchrun, srun or mpirun, and the numbers of tasks; those that name the job stay."""
 MARK = "PYTEST_DDPPERF_ZYGOTE"
 """The variable that names a process's zygote: with it the whole tree can be found after the zygote's death."""
-
-
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 RAS_ADDRESS = "NCCL_RAS_ADDR"
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+THREADS = ("OMP_NUMTHREADS", "MKL_NUMTHREADS", "OPENBLAS_NUMTHREADS")
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
@@ -69,33 +68,23 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
     other. Strings have the same hashes in all ranks unless the user sets another seed, so that no side of a comparison
     has the better ones. Ranks of one machine talk over loopback, so a launch neither needs nor opens the network.
     """
-    threads = environ.get("OMP_NUM_THREADS") or "1"
-    fixed = {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": environ.get("MKL_NUM_THREADS") or threads,
-        "OPENBLAS_NUM_THREADS": environ.get("OPENBLAS_NUM_THREADS") or threads,
+    threads = environ.get("OMP_NUMTHREADS") or "1"
+    return {
+        **{name: environ.get(name) or threads for name in THREADS},
         "PYTHONHASHSEED": environ.get("PYTHONHASHSEED") or "0",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         MARK: mark,
+        **dict.fromkeys(INTERFACES, "lo"),  # also if the user's cluster sets another: these ranks are on one machine
     }
-    for name in _INTERFACES:
-        fixed[name] = "lo"  # even where the user's cluster sets another one: these ranks are on one machine
-    return fixed
 
 
 _READ_AT_IMPORT = re.compile(
     r"(?!\w+_CACHE_DIR$)(?:PYTORCH_(?!NVML_)|TORCH(?!ELASTIC_)|KINETO_|TRITON_|CUBLAS|CUDNN_|CUDA_LAUNCH_BLOCKING$"
-    r"|(?:OMP|MKL|OPENBLAS)_(?!NUM_THREADS$)|KMP_|GOMP_|DNNL_|ONEDNN_|ATEN_|LD_|MALLOC_|GLIBC_TUNABLES$)"
+    r"|(?:OMP|MKL|OPENBLAS)_(?!NUMTHREADS$)|KMP_|GOMP_|DNNL_|ONEDNN_|ATEN_|LD_|MALLOC_|GLIBC_TUNABLES$)"
 )
 """Variables that torch and its libraries read when they are loaded, such as PYTORCH_CUDA_ALLOC_CONF, and their like."""
 
-_OWNED = frozenset(
-    {
-        *LAUNCHER_VARIABLES,
-        *pinned({}, "").keys() - {*_THREADS, "PYTHONHASHSEED"},
-        *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
-    }
-)
+_OWNED = frozenset({*LAUNCHER_VARIABLES, *pinned({}, "").keys() - {*THREADS, "PYTHONHASHSEED"}, *VISIBLE})
 """Variables of ranks that the plugin sets itself, or by which it has chosen their devices."""
 
 
@@ -130,23 +119,18 @@ def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: s
             # For ranks of one machine it probes no InfiniBand and no plugin, unless asked to.
             defaults |= {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
         return {**defaults, **kept, **fixed}
-    chosen = {name: environ.get(name) or interface for name in _INTERFACES}
+    chosen = {name: environ.get(name) or interface for name in INTERFACES}
     return {**defaults, **kept, **fixed, **chosen}
 
 
 def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Those of the variables that say how many threads a rank has."""
-    return {name: environ[name] for name in _THREADS if name in environ}
-
-
-def with_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> dict[str, str]:
-    """``environ`` with no other ``thread_variables`` than ``threads``."""
-    return {**{name: value for name, value in environ.items() if name not in _THREADS}, **threads}
+    return {name: environ[name] for name in THREADS if name in environ}
 
 
 def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
     """A remark where ``thread_variables`` are other ones than ``threads``, which ranks have; else nothing."""
-    late = [name for name in _THREADS if environ.get(name) != threads.get(name)]
+    late = [name for name in THREADS if environ.get(name) != threads.get(name)]
     if not late:
         return ""
     return (
@@ -156,8 +140,8 @@ def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
 
 
 def thread_count(environ: Mapping[str, str]) -> int:
-    """The number of threads of a rank: the first number of OMP_NUM_THREADS, which may list one per nesting level."""
-    found = re.match(r"\s*(\d+)", environ.get("OMP_NUM_THREADS", ""))
+    """The number of threads of a rank: the first number of OMP_NUMTHREADS, which may list one per nesting level."""
+    found = re.match(r"\s*(\d+)", environ.get("OMP_NUMTHREADS", ""))
     return max(1, int(found[1])) if found else 1
 
 

@@ -46,12 +46,8 @@ _CALLS_SECONDS = 1.0
 _REPORT_SECONDS = 20.0  # in which a launch that is late has been looked at
 _OVERDUE_SECONDS = 10.0  # after all deadlines of a launch
 _PART_SECONDS = 5.0
-
-
-class StandardError:
-    """The standard error of this process: ``uncaptured`` is around what pytest shall not hold back."""
-
-    uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+"""Its context surrounds output on standard error that pytest shall not hold back."""
 
 
 def end_seconds(job: Job) -> float:
@@ -115,7 +111,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
                 return
             left -= _PART_SECONDS
         shown.set()
-        with contextlib.suppress(Exception), StandardError.uncaptured():  # whatever fails there, its ranks end
+        with contextlib.suppress(Exception), uncaptured():  # whatever fails there, its ranks end
             os.write(2, f"\nddpperf: {late} here, and its ranks are killed:\n".encode())
             faulthandler.dump_traceback(2)
         for zygote in zygotes:

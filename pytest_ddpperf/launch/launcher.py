@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
-from pytest_ddpperf.launch.context import VISIBLE, Gpus, TorchMachine, check_names, find_machine, place, probe
+from pytest_ddpperf.launch.context import Gpus, TorchMachine, check_names, find_machine, place, probe
 from pytest_ddpperf.launch.launch_run import LaunchResult, end_seconds, run_ranks
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading.zygotes import preloaded
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_ddpperf.launch.environment import Variables
+    from pytest_ddpperf.launch.node_ranks import OtherNodes
     from pytest_ddpperf.launch.preloading.zygotes import Judged, PreloadedZygotes, Wanted
-    from pytest_ddpperf.launch.protocols import OtherNodes
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.measurement import Mode
@@ -156,7 +156,7 @@ class Launcher:
         if self._like is not None:
             return self._like.machine(gpus=gpus)
         environ = self._variables
-        key = (gpus, *map(environ.get, VISIBLE))
+        key = (gpus, *map(environ.get, environment.VISIBLE))
         if key not in self._machines:
 
             def ask(shown: Gpus, processes: int) -> tuple[TorchMachine, ...]:
@@ -232,7 +232,9 @@ class Launcher:
     def _variables(self) -> Mapping[str, str]:
         """The environment variables that ranks have besides those of their launch."""
         environ = os.environ if self.environ is None else self.environ
-        environ = environ if self._threads is None else environment.with_threads(environ, self._threads)
+        if self._threads is not None:
+            others = {name: value for name, value in environ.items() if name not in environment.THREADS}
+            environ = {**others, **self._threads}
         return {**environ, **self._added} if self._added else environ
 
     def counts(self, world_size: int, device: str, machine: TorchMachine | None = None) -> tuple[int, ...]:

@@ -207,7 +207,7 @@ class Question(Generic[T]):
             return found
 
 
-def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object], name: str = "the controller") -> Link:
+def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -> Link:
     """A link to who listens at this address, and takes what ``hello`` says this end is.
 
     Raises:
@@ -217,7 +217,7 @@ def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object], n
     connected = socket.create_connection(address, _HANDSHAKE_SECONDS)
     with _proving(connected) as deadline:
         frames = _greeted(connected, key, deadline, serving=False)
-        link = Link(connected, frames, name)
+        link = Link(connected, frames, "the controller")
         link.send_bytes(json.dumps(hello).encode())
         _first(connected, frames, deadline)
         return link

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 from selectors import EVENT_READ, BaseSelector
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.faults.failures import RankEnd
@@ -13,9 +13,10 @@ from pytest_ddpperf.launch.link import Close, LinkEnded, NoAnswer
 from pytest_ddpperf.launch.messages import Answer, Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_ddpperf.launch.link import Link, Question
+    from pytest_ddpperf.launch.messages import SeenImport
     from pytest_ddpperf.launch.rank_processes import Echo, RankProcesses
 
 P = ParamSpec("P")
@@ -133,3 +134,23 @@ class NodeRanks:
             if new.report is not None:
                 report = replace(new.report, stamp=new.report.stamp - self._ahead)
             self._states[new.rank] = replace(new, report=report, stamp=new.stamp - self._ahead if new.stamp else 0)
+
+
+class OtherNodes(Protocol):
+    """The other nodes, as one launcher uses them."""
+
+    @property
+    def interface(self) -> str:
+        """The network interface of this node by which ranks of several nodes talk."""
+
+    def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
+        """How many of so many ranks each node has; ``gpus``: those of this node, 0 if ranks are on the CPU."""
+
+    def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> Sequence[NodeRanks]:
+        """The ranks of the other nodes in a launch, which have these variables."""
+
+    def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
+        """Begin to import modules where ranks were started before; the result waits until that is done."""
+
+    def close(self) -> None:
+        """End what was started for this launcher."""

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -155,16 +156,14 @@ def travels_by_value(name: str, module: object) -> bool:
 
 
 def _importable(name: str, file: str) -> bool:
-    search: Any = None
-    spec: importlib.machinery.ModuleSpec | None = None
-    parts = name.split(".")
-    for depth in range(1, len(parts) + 1):
-        spec = _find(".".join(parts[:depth]), search)
-        if spec is None:
+    search: list[str] | None = None
+    *packages, _ = accumulate(name.split("."), "{}.{}".format)
+    for package in packages:
+        spec = _find(package, search)
+        search = None if spec is None else spec.submodule_search_locations
+        if search is None:
             return False
-        search = spec.submodule_search_locations
-        if search is None and depth < len(parts):
-            return False
+    spec = _find(name, search)
     if spec is None or spec.origin is None:
         return False
     return spec.origin == file or Path(spec.origin).resolve() == Path(file).resolve()

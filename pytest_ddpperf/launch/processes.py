@@ -110,16 +110,11 @@ def finished(
     return subprocess.CompletedProcess(command, process.returncode, printed, complaints)
 
 
-def _kernel_has_pidfd() -> bool:
-    """Returns whether kernel and Python have process descriptors; Linux has them since 5.3."""
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return True
-
-
-HAS_PIDFD = _kernel_has_pidfd()
+HAS_PIDFD = True  # kernel and Python have process descriptors; Linux has them since 5.3
+try:
+    os.close(os.pidfd_open(os.getpid()))
+except (AttributeError, OSError):
+    HAS_PIDFD = False
 
 
 def require_linux(root: Path = _ROOT) -> None:
@@ -238,10 +233,7 @@ def manages_shared_memory(pid: int) -> bool:
 
 def tracks_resources(pid: int) -> bool:
     """Whether a process is Python's resource tracker, which unlinks what its users have left when they have ended."""
-    try:
-        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+    return "multiprocessing.resource_tracker" in kernel_text(Path(f"/proc/{pid}/cmdline"))
 
 
 def kill(pid: int, *, group: bool) -> None:
@@ -253,10 +245,7 @@ def kill(pid: int, *, group: bool) -> None:
 
 def nccl_files(pid: int, root: Path = _ROOT) -> set[str]:
     """The files of shared memory by which a process talks to other ranks on NCCL; a peer that attaches removes them."""
-    try:
-        maps = (root / f"proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set()
+    maps = kernel_text(root / f"proc/{pid}/maps")
     return set(re.findall(r"/dev/shm/nccl-\w+$", maps, re.MULTILINE))  # noqa: S108  NCCL's own names
 
 
@@ -293,8 +282,5 @@ def _pids() -> list[int]:
 
 def _stat(pid: int) -> list[str]:
     """State, parent and so on, as in proc(5); empty if the process is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
+    stat = kernel_text(Path(f"/proc/{pid}/stat"))
     return stat.rpartition(")")[2].split()  # the name in parentheses may hold parentheses and spaces

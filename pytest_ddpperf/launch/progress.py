@@ -24,7 +24,6 @@ FUNCTION = "its function"  # the stage of a rank whose function tells no other
 START, LOAD, BUILD = "the start", "the load of its function", "the build of its step"
 WARM_UP, TIMED = "warm-up step", "timed step"
 _BUDGETS = {START: "start", LOAD: "start", BUILD: "build", WARM_UP: "warm_up", TIMED: "measure"}
-_NO_STEP = 0
 _BRIEF = 1.0  # seconds that are not worth telling
 
 
@@ -102,7 +101,7 @@ class _Own:
 
     memory: mmap.mmap | None = None
     offset = 0
-    stage, step = b"", _NO_STEP
+    stage, step = b"", 0  # step 0: of a stage without steps
 
 
 def begin(descriptor: int, slot: int) -> None:
@@ -112,7 +111,7 @@ def begin(descriptor: int, slot: int) -> None:
 
 def stage(name: str) -> None:
     """Say what this rank does from now on; nothing if this process is no rank."""
-    _Own.stage, _Own.step = name.encode(), _NO_STEP
+    _Own.stage, _Own.step = name.encode(), 0
     _write()
 
 

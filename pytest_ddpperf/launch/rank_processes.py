@@ -214,10 +214,8 @@ class RankProcesses:
 
     def progress(self) -> dict[int, Progress]:
         """Returns how far each rank has come that has not finished, as far as it has begun."""
-        first = min(self.ranks)
-        found = {
-            number: self._progress.read(number - first) for number, rank in self.ranks.items() if not rank.state.over
-        }
+        slots = {number: slot for slot, (number, rank) in enumerate(self.ranks.items()) if not rank.state.over}
+        found = {number: self._progress.read(slot) for number, slot in slots.items()}
         return {number: each for number, each in found.items() if each is not None}
 
     def calls(self, seconds: float) -> dict[int, RankCalls]:

@@ -102,10 +102,8 @@ def _parts(value: object) -> Iterator[_HeldObject]:
         yield _HeldObject("", value.__func__)
     elif isinstance(value, functools.partial):
         yield _HeldObject("", value.func)
-        yield from (_HeldObject(f"argument {i} of {describe(value)}", part) for i, part in enumerate(value.args))
-        yield from (
-            _HeldObject(f"argument {name!r} of {describe(value)}", part) for name, part in value.keywords.items()
-        )
+        arguments = [*enumerate(value.args), *value.keywords.items()]
+        yield from (_HeldObject(f"argument {name!r} of {describe(value)}", part) for name, part in arguments)
     elif isinstance(value, dict):
         yield from (_HeldObject(f"key {name!r}", part) for name, part in list(value.items())[:_ITEMS])
     elif isinstance(value, Call):

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.errors import in_a_line
 from pytest_ddpperf.launch import environment, processes
-from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Ended, Preload, Preloaded, Ready, ZygoteEvent
-from pytest_ddpperf.launch.preloading.imports import keep_with_ranks, threads
-from pytest_ddpperf.launch.preloading.imports import preload as preload_as_rank
+from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Ended, Ready, ZygoteEvent
+from pytest_ddpperf.launch.preloading import imports
 from pytest_ddpperf.launch.redirection import Redirection, redirect
 from pytest_ddpperf.launch.streams import readable
 
@@ -114,9 +113,7 @@ class Zygote:
         self.ranks[pid] = rank
         return None
 
-    def preload(self, request: Preload) -> Preloaded:
-        """Import a module as a rank would."""
-        return preload_as_rank(request)
+    preload = staticmethod(imports.preload)
 
     def signal(self, ranks: Collection[int], number: int) -> None:
         """Send a signal to those of these ranks that still run."""
@@ -257,7 +254,7 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
     processes.die_with_parent(signal.SIGCONT, controller)
     gc.collect()
     gc.freeze()
-    zygote.tell(Ready(threads(), touched))
+    zygote.tell(Ready(imports.threads(), touched))
     try:
         birth = zygote.serve()
     except Exception as error:  # noqa: BLE001  the controller reports it
@@ -284,7 +281,7 @@ def main(control: int, controller: int, *, of_thread: bool, redirection: str | N
         if redirection is not None:
             other = Redirection.loads(redirection)
             redirect(other)
-            keep_with_ranks(other)
+            imports.keep_with_ranks(other)
         with _ending_with(connected) if of_thread else contextlib.nullcontext():
             touched = ""
             lacks_pytest = importlib.util.find_spec("_pytest") is None  # as another environment may

@@ -84,7 +84,7 @@ def stored_environment(world_size: int, device: str, backend: str) -> Environmen
         return None
     built = runpy.run_path(str(Path(spec.submodule_search_locations[0]) / "version.py"))
     cuda = built.get("cuda") or built.get("hip")
-    machine = TorchMachine(torch=built["__version__"], cuda=cuda, gpus=Gpus(), nccl=False, backends=BACKENDS)
+    machine = TorchMachine(torch=built["__version__"], cuda=cuda, gpus=Gpus(), backends=BACKENDS)
     placement = place(device, backend, world_size, machine)
     threads = thread_count(thread_variables(os.environ))
     return environment(machine_facts(), machine, placement, world_size, threads=threads)

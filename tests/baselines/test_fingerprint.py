@@ -32,7 +32,7 @@ Make = Callable[..., Environment]
 
 
 def torch_machine(torch: str, cuda: str | None, *gpus: str) -> TorchMachine:
-    return TorchMachine(torch=torch, cuda=cuda, gpus=Gpus(names=gpus), nccl=True, backends=("gloo",))
+    return TorchMachine(torch=torch, cuda=cuda, gpus=Gpus(names=gpus), backends=("gloo",))
 
 
 def test_environment_on_cpu_leaves_the_gpus_out() -> None:

@@ -18,8 +18,8 @@ from pytest_ddpperf.launch.messages import Call, Job
 
 H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
 ADDRESSES = ("0000:17:00.0", "0000:c1:00.0")
-CPU_BUILD = TorchMachine(torch="2.13.0+cpu", cuda=None, gpus=Gpus(), nccl=False, backends=("gloo",))
-NO_GPU = replace(CPU_BUILD, torch="2.13.0+cu130", cuda="13.0", nccl=True, backends=("gloo", "nccl"))
+CPU_BUILD = TorchMachine(torch="2.13.0+cpu", cuda=None, gpus=Gpus(), backends=("gloo",))
+NO_GPU = replace(CPU_BUILD, torch="2.13.0+cu130", cuda="13.0", backends=("gloo", "nccl"))
 TWO_GPUS = replace(NO_GPU, gpus=Gpus(names=(H200, H200), pci=ADDRESSES))
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12020)."
 TOOK_CPU = "device=auto took the CPU, because torch 2.13.0+cu130 can use no GPU:"

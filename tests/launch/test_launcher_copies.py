@@ -146,7 +146,7 @@ def test_what_ranks_remark_on_a_gpu_is_told_once(launchers: Launchers, monkeypat
 def test_ranks_with_a_gpu_have_longer_to_end(launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> None:
     swept: list[float] = []
     gpus = Gpus(names=("H200",), pci=(None,))
-    machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=gpus, nccl=True, backends=("gloo", "nccl"))
+    machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=gpus, backends=("gloo", "nccl"))
 
     def conducted(here: RankProcesses, *_: object) -> Any:
         here.sweep()

@@ -61,9 +61,8 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
 def _first(error: BaseException) -> BaseException:
     """The error itself; if it is an exit that answers another error, as Hydra's main ends, the first of the chain."""
     seen = {id(error)}
-    before = (
-        error.__context__ if isinstance(error, SystemExit) and error.code and not error.__suppress_context__ else None
-    )
+    answers = isinstance(error, SystemExit) and error.code and not error.__suppress_context__
+    before = error.__context__ if answers else None
     while before is not None and id(before) not in seen:
         seen.add(id(before))
         error, before = before, before.__cause__ or (None if before.__suppress_context__ else before.__context__)

@@ -178,7 +178,12 @@ class Cluster:
     def lost(self) -> str:
         """Returns which agent is gone; empty while all are there."""
         with self._asking:
-            return next(filter(None, (_end_of(node.link) for node in self.nodes)), "")
+            try:
+                for node in self.nodes:
+                    node.link.received()  # nothing is awaited
+            except LinkEnded as error:
+                return str(error)
+        return ""
 
     def close(self, status: int, *, first: bool = False) -> None:
         """End all tasks with this exit status; with ``first`` they wait until this process has ended.
@@ -263,15 +268,6 @@ class Cluster:
                 )
             self._gpus[node.number] = found
         return self._gpus[node.number]
-
-
-def _end_of(link: Link) -> str:
-    """Returns why a link has ended on which nothing is awaited; empty while it has not."""
-    try:
-        link.received()
-    except LinkEnded as error:
-        return str(error)
-    return ""
 
 
 def offset(link: Link) -> tuple[int, int]:

@@ -10,14 +10,14 @@ import socket
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, SettingError
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.instruments.nvml import uuids
-from pytest_ddpperf.launch.context import VISIBLE
+from pytest_ddpperf.launch.context import versions
+from pytest_ddpperf.launch.environment import VISIBLE
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.link import Close, ForeignPeer, Link, LinkEnded, connect
 from pytest_ddpperf.launch.nodes.agent import GONE, Agent
@@ -50,15 +50,15 @@ def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
         digest.update(f"{os.path.relpath(path, root)}\n".encode() + path.read_bytes())
     facts = machine_facts()
     driver = Path("/proc/driver/nvidia/version")
+    start_of_kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return Hello(
         rank=task.rank,
         host=socket.gethostname(),
-        machine=_machine(),
+        machine=f"{start_of_kernel} {Path('/proc/self/ns/net').readlink()}",  # containers have networks of their own
         cores=frozenset(os.sched_getaffinity(0)),
         gpus=(*uuids(), *(f"{name}={os.environ[name]}" for name in VISIBLE if name in os.environ)),
         needed={
-            "torch": _version("torch"),
-            "pytest-ddpperf": _version("pytest-ddpperf"),
+            **{name: versions([name]).get(name, "not installed") for name in ("torch", "pytest-ddpperf")},
             "the root folder": str(root),
             "the digest of the test files": digest.hexdigest()[:12],
         },
@@ -70,19 +70,6 @@ def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
             "the GPU driver": driver.read_text().splitlines()[0] if driver.exists() else "none",
         },
     )
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def _machine() -> str:
-    """What tells a node from others: the start of its kernel, and its network, for containers have their own."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {Path('/proc/self/ns/net').readlink()}"
 
 
 def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
@@ -179,10 +166,9 @@ def _exchanged(task: Task, text: str | None) -> str:
     variables = {name: os.environ[name] for name in STORE_VARIABLES if name in os.environ}
     try:
         with Launcher() as launcher:
-            seconds = MEETING_SECONDS
-            args = (task, variables, text, seconds)
-            alone = {"world_size": 1, "device": "cpu", "backend": "gloo"}
-            return launcher.run(exchange, *args, timeout=seconds + 10, **alone).rank(0)  # type: ignore[arg-type]
+            args = (task, variables, text, MEETING_SECONDS)
+            alone = {"world_size": 1, "device": "cpu", "backend": "gloo", "timeout": MEETING_SECONDS + 10}
+            return launcher.run(exchange, *args, **alone).rank(0)  # type: ignore[arg-type]
     except RankFailed as error:
         raise LaunchError(
             f"torchrun's store at {variables.get('MASTER_ADDR')} port {variables.get('MASTER_PORT')} does not lead to "

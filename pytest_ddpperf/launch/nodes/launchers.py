@@ -48,11 +48,15 @@ class NodeLaunchers:
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> list[NodeRanks]:
         """The ranks of the other nodes in a launch, which have these variables."""
-        self._get_ready(counts, environ)
+        taking_part = self.cluster.nodes[: len(counts) - 1]
+        links = [self.link(node) for node in taking_part]
+        changes = self.cluster.changes(environ)
+        for asked in [link.ask(NodeLauncher.get_ready, changes) for link in links]:  # they import at the same time
+            asked.answer(_READY_SECONDS)
         first, found = counts[0], []
-        for node, count in zip(self.cluster.nodes, counts[1:], strict=False):
+        for node, link, count in zip(taking_part, links, counts[1:], strict=True):
             ranks = NodeRanks(
-                self.link(node),
+                link,
                 range(first, first + count),
                 NodeLauncher.launch,
                 node=node.number,
@@ -63,13 +67,6 @@ class NodeLaunchers:
             found.append(ranks)
             first += count
         return found
-
-    def _get_ready(self, counts: Sequence[int], environ: Mapping[str, str]) -> None:
-        """Wait until the launchers of all nodes that take part have imported torch, which they do at the same time."""
-        links = [self.link(node) for node, _ in zip(self.cluster.nodes, counts[1:], strict=False)]
-        changes = self.cluster.changes(environ)
-        for asked in [link.ask(NodeLauncher.get_ready, changes) for link in links]:
-            asked.answer(_READY_SECONDS)
 
     def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
         """Begin to import modules on the nodes that have started ranks before; the result waits until that is done."""

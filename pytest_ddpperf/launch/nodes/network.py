@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch.environment import INTERFACES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
-_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _ANY_PORT = 9  # nothing is sent there: the kernel only looks up the route
 
 
 def interface_of(address: str, environ: Mapping[str, str]) -> str:
     """The interface by which ranks of several nodes talk: the user's, else the one that has this address."""
     known = addresses()
-    for named in filter(None, map(environ.get, _VARIABLES)):
+    for named in filter(None, map(environ.get, INTERFACES)):
         if named in {name for name, _ in known}:  # NCCL's may be a list, or a part of a name
             return named
     for name, other in known:
@@ -53,7 +53,7 @@ def own_address(other: str, environ: Mapping[str, str]) -> str:
 
     ``other`` is the name or address of a node, this one perhaps; empty if none is known.
     """
-    for named in filter(None, map(environ.get, _VARIABLES)):
+    for named in filter(None, map(environ.get, INTERFACES)):
         for name, address in addresses():
             if name == named:
                 return address

@@ -62,10 +62,10 @@ class _Import:
 class ImportWatch:
     """Within, notes each import of a new module by this thread. ``around`` is called around those of installed ones."""
 
-    def __init__(self, around: Callable[[], Callable[[], None]] | None = None) -> None:
+    def __init__(self) -> None:
         self.outer: list[_Import] = []
         self.open: list[_Import] = []
-        self.around = around
+        self.around: Callable[[], Callable[[], None]] | None = None
         self._failed: set[str] = set()
         self._environ = dict(os.environ)
         self._thread = threading.get_ident()

@@ -130,7 +130,8 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
         while True:
             late = judged.late(wanted)
             zygotes = _copies([base] * (wanted.ranks if late else 0), closing_ranks)
-            requests = [_of_rank(request, rank) for rank in range(len(zygotes))]
+            numbers = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(len(zygotes)))
+            requests = [replace(request, environ={**request.environ, **own}, of_rank=True) for own in numbers]
             wrong = _imported(zygotes, requests, late, variables)
             if wrong is None:
                 break
@@ -155,11 +156,6 @@ def _end(copy: ZygoteProcess, error: object, *_: object) -> None:
     if error is not None:  # the copy may be in the middle of an import
         copy.kill()
     copy.close()
-
-
-def _of_rank(request: Preload, rank: int) -> Preload:
-    environ = {**request.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    return replace(request, environ=environ, of_rank=True)
 
 
 def _imported(

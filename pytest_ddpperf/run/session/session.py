@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.fingerprint import environment, simulated_environment
 from pytest_ddpperf.instruments.host import machine_facts
+from pytest_ddpperf.launch import launch_run
 from pytest_ddpperf.launch.context import TorchMachine, place
 from pytest_ddpperf.launch.environment import late_threads, thread_count
-from pytest_ddpperf.launch.launch_run import StandardError
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.reports.outputs import Outputs
@@ -69,7 +69,7 @@ class Session:
         self.outputs = Outputs(accepting=settings.accepting)
         self.sides = Sides(settings, root, line, revision=revision, probe=probe, first=self._read_code)
         self.leases = Leases(settings.gpu_lock_timeout, line.show)
-        StandardError.uncaptured = line.uncaptured
+        launch_run.uncaptured = line.uncaptured
         self.prepared: dict[bytes, Any] = {}  # results of preparing trainings, by preparation.identity
         self.networks: dict[str, NetworkFile] = {}  # that were measured for predictions, by environment
         self.attempts: dict[str, int] = {}  # by test that is run again: the number of the present run, from 1
@@ -186,7 +186,7 @@ class Session:
     def close(self) -> None:
         """Ends the fork servers and all processes below them."""
         self.line.clear()
-        StandardError.uncaptured = nullcontext
+        launch_run.uncaptured = nullcontext
         if self._hears and signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:

@@ -185,9 +185,7 @@ class FoundMachine:
 
     def __init__(self, gpus: Gpus, cuda: str | None = "13.0") -> None:
         self.asked: list[bool] = []
-        self.found = TorchMachine(
-            torch="2.13.0", cuda=cuda, gpus=gpus, nccl=cuda is not None, backends=("gloo", "nccl")
-        )
+        self.found = TorchMachine(torch="2.13.0", cuda=cuda, gpus=gpus, backends=("gloo", "nccl"))
 
     def machine(self, *, gpus: bool = True) -> TorchMachine:
         self.asked.append(gpus)
@@ -242,7 +240,7 @@ def test_a_build_for_rocm_is_told_apart_by_its_version(tmp_path: Path) -> None:
 def test_ranks_that_nccl_has_no_gpus_for_skip_their_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(Settings(), tmp_path, LiveLine(None, None))
     two = Gpus(names=("H100", "H100"), pci=("0000:01:00.0", "0000:02:00.0"))
-    machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=two, nccl=True, backends=("gloo", "nccl"))
+    machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=two, backends=("gloo", "nccl"))
     monkeypatch.setattr(session, "_torch", lambda *_: machine)
     with pytest.raises(pytest.skip.Exception, match="3 ranks have 2; use fewer ranks, or backend=gloo"):
         session.environment(Settings(device="cuda", backend="nccl"), 3)
