@@ -446,7 +446,9 @@ def test_it(ddpperf):
     other = test.format("'ring', None", ", env={'ALGORITHM': 'ring'}")
     run, (result,) = run_suite(inner, other, "--ddpperf-counts=only", "--ddpperf-require-baseline")
     run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["Cause      the baseline is not comparable: env ALGORITHM none -> ring, env OF_MARKER yes -> none"])
+    run.stdout.fnmatch_lines(
+        ["Cause      the baseline is not comparable: env ALGORITHM none -> ring, env OF_MARKER yes -> none"]
+    )
     assert (result["name"], result["verdict"]) == ("mine", "incompatible")
 
 
