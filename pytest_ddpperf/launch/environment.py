@@ -58,7 +58,7 @@ MARK = "PYTEST_DDPPERF_ZYGOTE"
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 RAS_ADDRESS = "NCCL_RAS_ADDR"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-THREADS = ("OMP_NUMTHREADS", "MKL_NUMTHREADS", "OPENBLAS_NUMTHREADS")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
@@ -68,7 +68,7 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
     other. Strings have the same hashes in all ranks unless the user sets another seed, so that no side of a comparison
     has the better ones. Ranks of one machine talk over loopback, so a launch neither needs nor opens the network.
     """
-    threads = environ.get("OMP_NUMTHREADS") or "1"
+    threads = environ.get("OMP_NUM_THREADS") or "1"
     return {
         **{name: environ.get(name) or threads for name in THREADS},
         "PYTHONHASHSEED": environ.get("PYTHONHASHSEED") or "0",
@@ -80,7 +80,7 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
 
 _READ_AT_IMPORT = re.compile(
     r"(?!\w+_CACHE_DIR$)(?:PYTORCH_(?!NVML_)|TORCH(?!ELASTIC_)|KINETO_|TRITON_|CUBLAS|CUDNN_|CUDA_LAUNCH_BLOCKING$"
-    r"|(?:OMP|MKL|OPENBLAS)_(?!NUMTHREADS$)|KMP_|GOMP_|DNNL_|ONEDNN_|ATEN_|LD_|MALLOC_|GLIBC_TUNABLES$)"
+    r"|(?:OMP|MKL|OPENBLAS)_(?!NUM_THREADS$)|KMP_|GOMP_|DNNL_|ONEDNN_|ATEN_|LD_|MALLOC_|GLIBC_TUNABLES$)"
 )
 """Variables that torch and its libraries read when they are loaded, such as PYTORCH_CUDA_ALLOC_CONF, and their like."""
 
@@ -140,8 +140,8 @@ def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
 
 
 def thread_count(environ: Mapping[str, str]) -> int:
-    """The number of threads of a rank: the first number of OMP_NUMTHREADS, which may list one per nesting level."""
-    found = re.match(r"\s*(\d+)", environ.get("OMP_NUMTHREADS", ""))
+    """The number of threads of a rank: the first number of OMP_NUM_THREADS, which may list one per nesting level."""
+    found = re.match(r"\s*(\d+)", environ.get("OMP_NUM_THREADS", ""))
     return max(1, int(found[1])) if found else 1
 
 
