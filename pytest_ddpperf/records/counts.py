@@ -71,7 +71,7 @@ COUNTS: Mapping[str, CountRow] = {
     "retained_bytes": CountRow(unit="B", floor=1024.0),
     "python_objects": CountRow(floor=8.0),
 }
-"""The counts by name, in the order of reports; a new one is a row and an instrument that counts it."""
+"""The counts by name, in the order of reports; a new one is a row here, and in instruments/counting what counts it."""
 
 
 def count_row(metric: str) -> CountRow:
