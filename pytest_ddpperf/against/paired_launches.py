@@ -140,9 +140,9 @@ class PairedLaunches:
             return result
         named, modules, findings = self._named(pair), self.modules, list(result.findings)
         if pair.lacking:
-            submodules = self.reference.lacks_submodules
-            facts = {"revision": named.named, "reason": pair.lacking, "submodules": submodules}
-            findings.append(Finding("cannot_run", facts))
+            lacks = self.reference.lacks_submodules
+            told = Finding("cannot_run", {"revision": named.named, "reason": pair.lacking, "submodules": lacks})
+            findings.append(told)
         if self._shared and not self._strict:  # else they are the same on both sides
             option = KNOBS["against_tests"].option
             findings.append(Finding("no_name_to_look_up", {"option": option, "names": tuple(self._shared)}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 from pytest_ddpperf.analysis.evidence import sends_after_backward
 from pytest_ddpperf.metrics.communication import communication_overhead, still_sent, synchronised_step
@@ -71,31 +70,26 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
         return None
     profiled, obstacle = measurement.profile is not None, _obstacle(counts, fits)
     if obstacle is not None:
-        reason, name, nbytes = obstacle
+        reason, name, size = obstacle
         most = next((fit.max_bytes for fit in fits if fit.collective == name), None)
         ranks = measurement.world_size
         return Finding(
             "not_on_network",
-            {
-                "reason": reason,
-                "collective": name,
-                "nbytes": nbytes,
-                "most": most,
-                "ranks": ranks,
-                "profiled": profiled,
-            },
+            {"reason": reason, "collective": name, "nbytes": size, "most": most, "ranks": ranks, "profiled": profiled},
         )
     predicted = _seconds(counts, fits)
     measured, how, exposed = _measured(measurement)
     sent = counts.details.get("collective_calls", {})
     error = max(fit.error for fit in fits if fit.collective in sent)
-    facts: dict[str, Any] = {"predicted": predicted, "error": error}
     if measured is None and exposed is None:
-        return Finding("only_on_network", {**facts, "profiled": profiled})
-    facts |= {"measured": measured, "how": how}
+        return Finding("only_on_network", {"predicted": predicted, "error": error, "profiled": profiled})
     if measured is not None and measured < TOO_FAST * predicted:
-        return Finding("faster_than_network", facts)
-    return Finding("on_network", {**facts, "exposed": exposed})
+        return Finding(
+            "faster_than_network", {"predicted": predicted, "error": error, "measured": measured, "how": how}
+        )
+    return Finding(
+        "on_network", {"predicted": predicted, "error": error, "measured": measured, "how": how, "exposed": exposed}
+    )
 
 
 def _measured(measurement: Measurement) -> tuple[float | None, str, float | None]:

@@ -22,7 +22,9 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
     told = bool(differs) and reference.paired  # a difference of another torch is no regression of this code
     verdict = decide_compared_count(metric, then, now, differs=bool(differs) and not told)
     if then is None or now is None or metric not in then.totals:
-        absent = "no_counts_in_reference" if then is None else "not_in_reference"
+        absent = Finding("not_in_reference", {"paired": reference.paired})
+        if then is None:
+            absent = Finding("no_counts_in_reference", {"paired": reference.paired})
         compared = then is not None or reference.record is not None
         return Comparison(
             series=series,
@@ -30,7 +32,7 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
             verdict=verdict,
             # An unsteady count asks for no baseline, and neither does a count that came with a later version.
             gated=series.gated and then is None and (now is None or metric not in now.unstable),
-            note=Finding(absent, {"paired": reference.paired}) if compared else None,
+            note=absent if compared else None,
         )
     change = change_of(metric, then, now)
     incomparable = bool(differs) and not told and change.gated

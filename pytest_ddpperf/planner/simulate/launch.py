@@ -161,6 +161,7 @@ def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts,
     Without values only what a setting asks of the first steps makes them differ from later ones.
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
+    from pytest_ddpperf.instruments.counting.sites import making_noted
     from pytest_ddpperf.planner.simulate.group import rank_of
     from pytest_ddpperf.planner.simulate.tensors import without_values
     from pytest_ddpperf.training.seen import countable
@@ -170,6 +171,7 @@ def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts,
     progress.stage("the simulated step")
     with ExitStack() as opened:
         opened.enter_context(rank_of(ctx.rank, ctx.world_size))
+        opened.enter_context(making_noted())
         opened.enter_context(nullcontext() if values else without_values())
         step = opened.enter_context(closing(build_step(ctx, job)))
 

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.budget.allocation import TimeRequest
     from pytest_ddpperf.settings import Settings
 
-FIRST_PASS = 0.5
-"""The first pass's part of the time for measuring: the rest is for tests that are open (undecided) then.
-
-With more, easily decided tests take time that the others lack (benchmarks/decision.py, rows of a budget).
-"""
+FIRST_PASS = 0.5  # the first pass's part of the time for measuring; tests that are open (undecided) then have the rest
 _LEAST_SECONDS = 1e-3  # a time is above 0
 
 
