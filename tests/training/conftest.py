@@ -15,7 +15,7 @@ from pytest_ddpperf.records.measurement import Mode
 MakeContext = Callable[..., RankContext]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def make_ctx() -> Iterator[MakeContext]:
     """Gives contexts; the group behind them is of one rank, whatever rank and world size they tell."""
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
