@@ -8,8 +8,7 @@ from dataclasses import replace
 from pytest_ddpperf.records.copies import alike
 from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.rhythm import Components, rhythm_of_all
-from pytest_ddpperf.records.setup import RECORDED_LINES, SETTINGS
-from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.records.sites import RECORDED_LINES, SETTINGS, CallSite
 
 _TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
 _OTHERS = 3  # kinds of ranks whose lines are kept, besides those of the rank with most

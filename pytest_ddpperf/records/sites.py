@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 STRATEGIES = "pytest_ddpperf/strategies/"  # the path of the plugin's own strategies
+SETTINGS = "settings"  # the name of such sites; their values are numbers of wrappers, of optimizers, of calls in a step
+RECORDED_LINES = "recorded_lines"  # the name of sites that record operators, in place of those that call models
+CHECKPOINT, BACKWARD = "activation checkpointing", "backward"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,3 +123,15 @@ def _rank(change: SiteChange, lost: Collection[tuple[str, bool, float]]) -> tupl
     kind = 0 if old is None else 4 if new is None else 2 if after > before else 3
     moved = new is not None and old is None and (new.part, new.backward, new.value) in lost
     return kind + moved, -abs(after - before)
+
+
+def part_of(kind: str, name: str, value: object) -> str:
+    """The name of a setting of a kind: ``DistributedDataParallel: static_graph=True``."""
+    return f"{kind}: {name}={value}"
+
+
+def setting_of(part: str) -> tuple[str, str, str]:
+    """Returns kind, setting and value of a name; the latter are empty if it is that of a kind."""
+    kind, _, setting = part.partition(": ")
+    name, _, value = setting.partition("=")
+    return kind, name, value

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pytest_ddpperf.records.counts import Counts, count_row
-from pytest_ddpperf.records.setup import RECORDED_LINES
-from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites, of_lines, same_lines
+from pytest_ddpperf.records.sites import RECORDED_LINES, CallSite, SiteChange, changed_sites, of_lines, same_lines
 from pytest_ddpperf.reports.count_rates import scale_of, value_of
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.units import exact_texts

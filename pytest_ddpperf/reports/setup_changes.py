@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row
-from pytest_ddpperf.records.setup import BACKWARD, CHECKPOINT, SETTINGS, part_of, setting_of
-from pytest_ddpperf.records.sites import CallSite, same_lines
+from pytest_ddpperf.records.sites import BACKWARD, CHECKPOINT, SETTINGS, CallSite, part_of, same_lines, setting_of
 from pytest_ddpperf.reports.count_places import place_text
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.units import format_count

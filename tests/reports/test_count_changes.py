@@ -10,8 +10,7 @@ import pytest
 
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.ranks import merged
-from pytest_ddpperf.records.setup import RECORDED_LINES
-from pytest_ddpperf.records.sites import CallSite, of_lines
+from pytest_ddpperf.records.sites import RECORDED_LINES, CallSite, of_lines
 from pytest_ddpperf.reports.count_changes import difference_text, ungated_counts
 
 MIB = 2.0**20

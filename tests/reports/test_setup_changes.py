@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.setup import SETTINGS
-from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.records.sites import SETTINGS, CallSite
 from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.setup_changes import setup_changes
 

@@ -17,7 +17,7 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.ranks import merged
-from pytest_ddpperf.records.setup import SETTINGS
+from pytest_ddpperf.records.sites import SETTINGS
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
 from pytest_ddpperf.training.preparing import prepare_launch

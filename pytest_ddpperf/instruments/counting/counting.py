@@ -35,7 +35,7 @@ from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTra
 from pytest_ddpperf.instruments.counting.watching import CallWatch, Graph, OtherSteps
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, discard_first_profile, eagerly, unsampled
 from pytest_ddpperf.records.counts import Counts, count_row
-from pytest_ddpperf.records.setup import RECORDED_LINES, SETTINGS
+from pytest_ddpperf.records.sites import RECORDED_LINES, SETTINGS
 from pytest_ddpperf.units import format_count
 
 _OF_STACK = ("operators", "compiled_operators", "collective_send_bytes", RECORDED_LINES)  # no survey looks for them

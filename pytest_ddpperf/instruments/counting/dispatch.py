@@ -43,7 +43,7 @@ from pytest_ddpperf.instruments.counting.operators import (
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
-from pytest_ddpperf.records.setup import RECORDED_LINES
+from pytest_ddpperf.records.sites import RECORDED_LINES
 
 CALLS = (  # counts that are not of operators: those of the functions in ``_COSTLY`` of python.py are among them
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),

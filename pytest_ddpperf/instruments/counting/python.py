@@ -29,7 +29,7 @@ from pytest_ddpperf.errors import TrainingEnded
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.counting.sites import Place, file_of_trace, place_of
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, forget_received, replaced, uncompiled
-from pytest_ddpperf.records.setup import BACKWARD, SETTINGS, part_of
+from pytest_ddpperf.records.sites import BACKWARD, SETTINGS, part_of
 
 IMAGE = 3  # dimensions of a single image, of which a list may hold a batch
 LEAST = 1.0  # objects of a type a step; less is none of the step's own

@@ -20,7 +20,7 @@ from torch.utils import checkpoint
 
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, made_at
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
-from pytest_ddpperf.records.setup import CHECKPOINT, SETTINGS, part_of
+from pytest_ddpperf.records.sites import CHECKPOINT, SETTINGS, part_of
 
 _NOWHERE = Place("", 0, "", backward=False)
 _OF_DDP = {

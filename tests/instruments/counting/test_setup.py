@@ -16,8 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.instruments.counting.sites import making_noted
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.setup import CHECKPOINT, SETTINGS
-from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.records.sites import CHECKPOINT, SETTINGS, CallSite
 from tests.counted import count_step
 
 CPU = Countable(device=torch.device("cpu"))
