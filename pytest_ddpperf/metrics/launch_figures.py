@@ -14,8 +14,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from pytest_ddpperf.records.health import GpuHealth
-from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.records.launch import Launch, LongSteps, RankLaunch
 from pytest_ddpperf.records.measurement import Better, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import BACKWARD, GRADIENT_SYNC, PHASES, PhaseTimes
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, even_sizes, expected, influences

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import TimeSpent
-from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.records.launch import LongSteps, TimeSpent
 from pytest_ddpperf.records.measurement import BenchmarkId, Interval, Measurement, Plan, Series
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import format_change, format_count

@@ -8,8 +8,7 @@ from typing import Any
 
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.finding import APART, Finding
-from pytest_ddpperf.records.launch import SlowImport
-from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.records.launch import LongSteps, SlowImport
 from pytest_ddpperf.records.phases import DATA_WAIT, OTHER
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.sites import CallSite

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.records.launch import LongSteps
 
 LONG = 2.0  # a step is long if it takes more than this many times the median step of its launch
 REGULAR = 0.75  # share of the distances between long steps that has to be equal for a period

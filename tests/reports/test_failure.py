@@ -9,7 +9,7 @@ import pytest
 from pytest_ddpperf.errors import RankFailed
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.records.launch import LongSteps
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import (
     BaselineRecord,

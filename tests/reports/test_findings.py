@@ -15,8 +15,7 @@ import pytest
 import pytest_ddpperf
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import SlowImport
-from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.records.launch import LongSteps, SlowImport
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict

@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import pytest
 
-from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.records.launch import LongSteps
 from pytest_ddpperf.stats.summaries import growth_per_step, least, long_steps, median_step, quantile, step_summary
 
 
