@@ -1,7 +1,7 @@
 """What the plugin does on a machine with a GPU: one command, in pieces of less than ten minutes each.
 
-    python benchmarks/gpu.py                       all pieces, about 40 minutes
-    python benchmarks/gpu.py failures clocks       these alone
+    python benchmarks/gpu.py                       all pieces, about 17 minutes
+    python benchmarks/gpu.py failures              this one alone
     python benchmarks/gpu.py --limit 60            none longer than a minute: what it has found by then is kept
     python benchmarks/gpu.py --list                the pieces and how long they take
     python benchmarks/gpu.py --dry                 all pieces on the CPU, tiny; nothing is kept without --out
@@ -31,11 +31,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks and perf_tests; ranks get this path as well
 
 from benchmarks.common.project import RESULTS, ROOT, BrokenFile, environ_of
-from benchmarks.gpu_pieces import clocks, failures, launches, suite, turns
+from benchmarks.gpu_pieces import failures, suite, turns
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
 from pytest_ddpperf.against.git import GitError, git
 
-PIECES: Sequence[Piece] = (suite.PIECE, launches.PIECE, failures.PIECE, clocks.PIECE, *turns.PIECES)
+PIECES: Sequence[Piece] = (suite.PIECE, failures.PIECE, turns.PIECE)
 BY_NAME = {piece.name: piece for piece in PIECES}
 SCHEMA = "pytest-ddpperf/gpu/1"
 END_SECONDS = 20.0  # for a piece that is ended to end its ranks

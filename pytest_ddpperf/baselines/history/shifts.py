@@ -57,7 +57,7 @@ def penalised(y: Array, alpha: float) -> PenalisedSeries:
     """Returns the values, with the penalty that makes ``alpha`` the largest probability of a shift in normal noise.
 
     The penalty is the threshold of a t test whose level is shared among all candidates (Bonferroni). There are dozens
-    of candidates for each point, but they overlap so much that they count as two, as benchmarks/trend.py measures.
+    of candidates for each point, but they overlap so much that they count as two, by simulated histories.
     """
     df = len(y) - 2
     t = t_reach(1 - alpha / (CANDIDATES * len(y)), df)

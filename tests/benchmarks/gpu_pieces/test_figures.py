@@ -6,25 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_pieces import clocks, failures, launches, suite, turns
+from benchmarks.gpu_pieces import failures, suite, turns
 from benchmarks.gpu_pieces.failures import reported
 from pytest_ddpperf.errors import RankFailed
-
-
-def test_steps_after_a_warm_up_are_held_against_the_last_half() -> None:
-    """100 steps of 20 ms, the first ten of 40 ms: 12 steps take 0.44 s, and half a second is over after 15 steps."""
-    steps = [0.04] * 10 + [0.02] * 90
-    assert clocks.after_warmup(steps, 5, 0.0) == 1.0  # 15 of these 20 are as fast
-    assert clocks.after_warmup([0.04] * 30 + [0.02] * 90, 12, 0.0) == 2.0
-    assert clocks.after_warmup([0.04] * 30 + [0.02] * 90, 12, 1.2) == 1.0
-    assert clocks.after_warmup(steps, 5, 60.0) is None
-
-
-def test_clocks_are_compared_block_by_block() -> None:
-    found = {"small": {"steps": [[0.1, *[0.02] * 99]], "blocks": [{"2": [[0.04, 0.04], [0.04, 0.05]]}]}}
-    text = "\n".join(clocks.lines(found))
-    assert "small, waits for the host: first step 100.0 ms, the last half 20.000 ms a step" in text
-    assert "blocks of 2 steps: events tell 0.9000 of the wall clock (0.8000 .. 1.0000); 1 of 2 apart by over 5%" in text
 
 
 def pair(difference: float, seconds: float, blocks: tuple[float, ...] = ()) -> dict[str, Any]:
@@ -41,15 +25,6 @@ def test_the_kind_of_pairs_that_takes_least_is_named() -> None:
     assert last == "the same certainty takes least where sides take turns in blocks"
     few = {"steps": 50, "pairs": {turns.ALTERNATING: alternating[:3], turns.IN_TURNS: in_turns[:3]}}
     assert turns.lines(few)[-1] == "too few pairs to decide"
-
-
-def test_the_parts_of_a_launch_are_told_with_the_first_apart() -> None:
-    parts = [{"fork": 0.5, "end": 0.1}, {"fork": 0.1, "end": 0.1}, {"fork": 0.3, "end": 0.1}]
-    whole = [{"whole": 3.0, "steps": 1.0, "worked": 1.5}]
-    told = launches.lines({"zygote": 3.2, "parts": parts, "launches": {"small": whole}})
-    assert told[0] == "torch is imported after 3.2 s, once"
-    assert told[2].split()[-3:] == ["0.500", "0.200", "0.300"]
-    assert told[-1].split() == ["small:", "all", "but", "10", "timed", "steps", "2.000"]  # there is no other launch
 
 
 def test_an_error_is_kept_in_words() -> None:

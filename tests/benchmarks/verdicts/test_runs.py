@@ -118,26 +118,8 @@ def test_a_cell_is_chosen_by_name() -> None:
         chosen("no")
 
 
-def test_the_programs_of_a_run_are_always_the_same_and_those_of_a_cell_differ() -> None:
-    cell = CELLS["pauses-quiet"]
-    drawn = [cell.drawn(number) for number in range(40)]
-    assert drawn == [cell.drawn(number) for number in range(40)]
-    assert len({after for _, after in drawn}) > 20
-    assert {(after.pause, after.every) for _, after in drawn} == {(p, e) for p in (5, 20, 100) for e in (5, 10, 20)}
-    assert all(before == replace(after, pause=0.0, every=10, spins=False, alone=False) for before, after in drawn)
-    with pytest.raises(TypeError, match="suite-same runs the example suite, which has no programs to draw"):
-        SUITES["suite-same"].drawn(0)
-
-
-def test_stored_baselines_are_saved_and_compared_on_other_machines() -> None:
-    eight = [cell for name, cell in CELLS.items() if name.startswith(("stored-latency", "stored-compute"))]
-    assert len(eight) == 8
-    assert all(cell.saved_busy is not cell.busy and cell.wanted == 12 for cell in eight)
-    assert sum(cell.git for cell in eight) == 4
-
-
 def test_what_differs_between_two_commits_is_what_is_slower(tmp_path: Path) -> None:
-    before, after = CELLS["validation-busy"].drawn(0)
+    before, after = CELLS["50%-20s-busy"].drawn(0)
     make_project(tmp_path / "slower", before.text, after.text)
     make_project(tmp_path / "same", before.text, before.text)
     for name, lines in (("slower", "1\t1\ttrainer.py"), ("same", "2\t0\ttrainer.py")):
@@ -181,6 +163,5 @@ def test_a_stored_baseline_is_compared_with_and_without_git(tmp_path: Path, *, g
     make_project(tmp_path / "project", program, program)
     cell = replace(CELLS["stored-latency-quiet-busy-git"], max_time=3.0, git=git_there, counted=False)
     found = compared(ROOT, tmp_path / "project", cell)
-    assert max(found["apart"]) < 0.01
     assert found["others_saved"] is not None
     assert (tmp_path / "project" / ".git").is_dir()
