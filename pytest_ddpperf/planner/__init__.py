@@ -1,4 +1,7 @@
-"""Costs of training before anyone trains: formulas with their sources, and predictions by simulated ranks."""
+"""Costs of training before anyone trains: formulas with their sources, and predictions by simulated ranks.
+
+A function raises a SettingError for an argument that cannot be.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,7 @@ from pytest_ddpperf.analysis.scaling import serial_fraction as serial_fraction
 from pytest_ddpperf.analysis.scaling import status as status
 from pytest_ddpperf.analysis.scaling import stops_paying as stops_paying
 from pytest_ddpperf.planner.buckets import GradientBucket as GradientBucket
-from pytest_ddpperf.planner.buckets import best_bucket_bytes as best_bucket_bytes
 from pytest_ddpperf.planner.buckets import bucket_layout as bucket_layout
-from pytest_ddpperf.planner.buckets import search_bucket_size as search_bucket_size
 from pytest_ddpperf.planner.costs import Network as Network
 from pytest_ddpperf.planner.costs import algorithm_bandwidth as algorithm_bandwidth
 from pytest_ddpperf.planner.costs import bus_bandwidth as bus_bandwidth
@@ -22,10 +23,7 @@ from pytest_ddpperf.planner.costs import estimate_communication_time as estimate
 from pytest_ddpperf.planner.costs import hierarchical_time as hierarchical_time
 from pytest_ddpperf.planner.links import CLUSTERS as CLUSTERS
 from pytest_ddpperf.planner.links import HARDWARE as HARDWARE
-from pytest_ddpperf.planner.memory import fsdp_parameter_bytes as fsdp_parameter_bytes
 from pytest_ddpperf.planner.memory import model_state_bytes as model_state_bytes
-from pytest_ddpperf.planner.overlap import overlapped as overlapped
 from pytest_ddpperf.planner.rooflines import ACCELERATORS as ACCELERATORS
 from pytest_ddpperf.planner.volumes import estimate_ddp_comm_cost as estimate_ddp_comm_cost
 from pytest_ddpperf.planner.volumes import estimate_fsdp_comm_cost as estimate_fsdp_comm_cost
-from pytest_ddpperf.planner.volumes import estimate_zero_comm_cost as estimate_zero_comm_cost

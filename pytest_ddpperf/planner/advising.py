@@ -77,14 +77,9 @@ def advised(
     asked: Asked,
     measure: Callable[[Workload, Candidate], float] | None = None,
 ) -> StrategyAdvice:
-    """All candidates, simulated and predicted.
+    """Returns all candidates, simulated and predicted; they have the settings of the call in common.
 
-    Args:
-        predictor: of the test.
-        call: whose settings all candidates have in common.
-        subject: a Workload, or a function of a batch size that gives one.
-        asked: what candidates are made of.
-        measure: gives the seconds of a step of a candidate on ranks of this machine; None to measure nothing.
+    ``measure`` gives the seconds of a step of a candidate on ranks of this machine; None measures nothing.
     """
     __tracebackhide__ = True
     if measure is not None and not predictor.runs_here(call):

@@ -44,23 +44,14 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Complexity:
-    """A row of the table of costs, for n ranks and a whole buffer of S bytes; lg is the logarithm to base 2.
-
-    Attributes:
-        collective: what is communicated.
-        algorithm: how.
-        messages: how many a rank sends one after another: what the latency is multiplied by.
-        sent: bytes that a rank sends: what is divided by the bandwidth.
-        suits: for which sizes it is meant.
-        terms: the same as numbers, of n.
-    """
+    """A row of the table of costs, for n ranks and a whole buffer of S bytes; lg is the logarithm to base 2."""
 
     collective: str
     algorithm: str
-    messages: str
-    sent: str
-    suits: str
-    terms: Callable[[int], Terms]
+    messages: str  # that a rank sends one after another: what the latency is multiplied by
+    sent: str  # bytes that a rank sends: what is divided by the bandwidth
+    suits: str  # the sizes that it is meant for
+    terms: Callable[[int], Terms]  # messages and bytes as numbers, of n
 
 
 def _lg(n: int) -> int:
@@ -215,9 +206,6 @@ def estimate_communication_time(
         ranks_per_node: for hierarchical; it divides ``world_size``.
         local_bandwidth_gbps: for hierarchical, of the links inside a node.
         local_latency_ms: likewise.
-
-    Raises:
-        SettingError: an argument cannot be.
     """
     speed = require_number("bandwidth_gbps", bandwidth_gbps, positive=True)
     network = Network(latency=require_number("latency_ms", latency_ms) / 1e3, bandwidth=speed * _GBIT)

@@ -23,17 +23,10 @@ _TRIANGLE = 3  # ranks from which on pairs can be compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hardware:
-    """A link: bytes per second in one direction, seconds of a message, and who says so."""
+class Hardware(Network):
+    """A link, and who says what it could reach."""
 
-    bandwidth: float
-    latency: float
     source: str
-
-    @property
-    def network(self) -> Network:
-        """The same for cost models."""
-        return Network(latency=self.latency, bandwidth=self.bandwidth)
 
 
 _NCCL = "latency of NCCL's model (src/graph/tuning.cc, hwLat, ring, Simple)"
@@ -146,12 +139,9 @@ def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float
 def wrong_interface(
     environ: Mapping[str, str], speeds: Mapping[str, float | None], backend: str
 ) -> WrongInterface | None:
-    """What is wrong with the interface that the variable of a backend names; None if nothing is, or it names none.
+    """What is wrong with the interface that the variable of gloo or nccl names; None if nothing is, or it names none.
 
-    Args:
-        environ: variables of the ranks.
-        speeds: bits per second of each interface that is up, None if it does not tell.
-        backend: gloo or nccl.
+    ``speeds`` has bits per second of each interface that is up, None if it does not tell.
     """
     variable = f"{backend.upper()}_SOCKET_IFNAME"
     named = environ.get(variable, "")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
+from pytest_ddpperf.analysis.inputs import require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.costs import nodes_of
 
@@ -57,9 +57,6 @@ def model_state_bytes(
         ddp_buckets: whether DDP has buckets beside the gradients, as without ``gradient_as_bucket_view``.
         unsharded_gradients: whether FSDP accumulates under ``no_sync``, which keeps whole gradients beside its parts.
         ranks_per_node: for HYBRID_SHARD.
-
-    Raises:
-        SettingError: an argument cannot be.
     """
     count, n = require_ranks("parameters", parameters, least=0), require_ranks("world_size", world_size)
     require_one_of("sharding", sharding, (*SHARDED, *_LIKE))
@@ -80,25 +77,3 @@ def model_state_bytes(
     each = (parameter, gradient, states)
     extra = gradient * (ddp_buckets + (unsharded_gradients and shared[1]))
     return count * (extra + sum(part / n if split else part for part, split in zip(each, shared, strict=True)))
-
-
-def fsdp_parameter_bytes(
-    units: Sequence[int], shards: int, full_bytes: float = 4.0, low_bytes: float | None = None
-) -> float:
-    """The most bytes that parameters take on a rank under FSDP: its part of all, and the largest unit as gathered.
-
-    With F shards and units of psi parameters that is K_full/F x sum(psi) + K_low x max(psi) (Zhao et al. 2023, sections
-    3.2.2 and 4). Where the next unit is gathered ahead, one more comes on top.
-
-    Args:
-        units: parameters of each unit.
-        shards: ranks that share a unit.
-        full_bytes: of a sharded parameter.
-        low_bytes: of a gathered one; the same by default.
-    """
-    if not units:
-        raise SettingError("units is empty; give the number of parameters of each unit")
-    count = [require_ranks("units", unit, least=0) for unit in units]
-    kept = require_number("full_bytes", full_bytes, positive=True)
-    gathered = kept if low_bytes is None else require_number("low_bytes", low_bytes, positive=True)
-    return kept * sum(count) / require_ranks("shards", shards) + gathered * max(count)

@@ -76,10 +76,7 @@ def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
     """The fit of one collective: one or two lines, whichever tells sizes better that it has not seen.
 
     Each size between the smallest and the largest is left out in turn. Errors count relative to the time, so that small
-    messages weigh as much as large ones.
-
-    Raises:
-        SettingError: there are fewer than four sizes.
+    messages weigh as much as large ones. SettingError if there are fewer than four sizes.
     """
     points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
     if len({size for size, _ in points}) < SIZES:

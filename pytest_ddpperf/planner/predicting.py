@@ -45,19 +45,12 @@ _VALUES_READ = (
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts the steps of one test.
+    """Predicts the steps of one test."""
 
-    Attributes:
-        session: whose launchers run simulated ranks; it lists predictions.
-        test: pytest node id.
-        sections: of the test's report, which get what ranks print.
-        known: keys of the predictions that the test has made.
-    """
-
-    session: Session
-    test: str
-    sections: list[tuple[str, str]]
-    known: set[object] = field(default_factory=set)
+    session: Session  # whose launchers run simulated ranks; it lists predictions
+    test: str  # pytest node id
+    sections: list[tuple[str, str]]  # of the test's report, which get what ranks print
+    known: set[object] = field(default_factory=set)  # keys of the predictions that the test has made
 
     def predict(self, call: VerbCall, way: Contender, name: str | None = None, ranks: int | None = None) -> Prediction:
         """The step of one way to train, by default on as many ranks as its call asks for, which the session lists."""
@@ -254,10 +247,9 @@ class Predictor:
         return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
 
     def peak_bytes(self, call: VerbCall, way: Contender, stands: str) -> float:
-        """The most bytes of tensors that rank 0 takes in a step; ``stands``: what the live line says meanwhile.
+        """Returns the most bytes of tensors that rank 0 takes in a step; ``stands``: what the live line says meanwhile.
 
-        Raises:
-            RankFailed: it ran out of memory here, because its tensors have values.
+        RankFailed if it ran out of memory here, because its tensors have values.
         """
         __tracebackhide__ = True
         training = replace(self.training(call, way, None), together=1)

@@ -36,11 +36,7 @@ def predicted(
     samples: float | None = None,
     lost: float = 0.0,
 ) -> Prediction:
-    """The step of a timeline on a network.
-
-    Raises:
-        SettingError: the network knows nothing of a transfer.
-    """
+    """Returns the step of a timeline on a network; SettingError if the network knows nothing of a transfer."""
     costs = [network.seconds(transfer) for transfer in timeline.transfers]
     launches = len(timeline.launches)
     computing = ROOFLINES if accelerator else Band(1 - MEASURED, 1.0, 1 + MEASURED)
@@ -65,10 +61,9 @@ def predicted(
 
 
 def typical(timelines: Sequence[Timeline]) -> Timeline:
-    """The mean of the timelines of several launches of the same step, with the scatter of these.
+    """Returns the mean of the timelines of several launches of a step, with their scatter.
 
-    Raises:
-        SettingError: they differ in what they send.
+    SettingError if they differ in what they send.
     """
     first = timelines[0]
     if any(_shape(one) != _shape(first) for one in timelines):

@@ -11,17 +11,11 @@ from pytest_ddpperf.records.timeline import Timeline
 
 
 def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1.0, taken: float = 0.0) -> Replayed:
-    """A step of a timeline, by the recurrence of a queue: a transfer starts when the one before it has ended.
+    """Returns a step of a timeline, by the recurrence of a queue: a transfer starts when the one before it has ended.
 
-    Args:
-        timeline: of one rank; the others are taken to be alike.
-        costs: seconds of each transfer.
-        computing: what the times of computing are multiplied by.
-        taken: the share of the computing that stands still while a transfer is under way: 1 if the core that
-            computes has to send, 0 where sending takes nothing of it.
-
-    Raises:
-        SettingError: a cost that cannot be, or not as many of them as transfers.
+    All ranks are taken to be alike. Transfers take the seconds of ``costs``, and times of computing are multiplied by
+    ``computing``. The share ``taken`` of the computing stands still while a transfer is under way: 1 if the core that
+    computes has to send, 0 if sending takes nothing of it.
     """
     if len(costs) != len(timeline.transfers):
         raise SettingError(f"costs has {len(costs)} times for {len(timeline.transfers)} transfers; give one for each")

@@ -10,34 +10,21 @@ from pytest_ddpperf.metrics.peaks import peak_flops
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accelerator:
-    """What a device could reach at most, and who says so.
+    """What a device could reach at most, and who says so."""
 
-    Attributes:
-        products: FLOP/s of matrix products in fp32, as torch computes them by default: without TF32.
-        tf32_products: FLOP/s of the same with TF32, dense.
-        low_products: FLOP/s in bf16 and fp16, dense.
-        bandwidth: bytes/s of its memory.
-        memory: bytes of it.
-        operator: seconds that an operator takes at least.
-        source: of its memory and bandwidth; ``metrics.peaks`` has those of products.
-    """
-
-    products: float
-    tf32_products: float
-    low_products: float
-    bandwidth: float
-    memory: float
-    source: str
-    operator: float = 3e-6
+    products: float  # FLOP/s of matrix products in fp32, as torch computes them by default: without TF32
+    tf32_products: float  # FLOP/s of the same with TF32, dense
+    low_products: float  # FLOP/s in bf16 and fp16, dense
+    bandwidth: float  # bytes/s of its memory
+    memory: float  # bytes
+    source: str  # of its memory and bandwidth; metrics/peaks.py has those of products
+    operator: float = 3e-6  # seconds that an operator takes at least
 
     def seconds(self, flops: float, moved: float, *, low: bool = False, tf32: bool = False) -> float:
-        """Seconds of an operator, by the roofline model (Williams, Waterman and Patterson 2009).
+        """Returns the seconds of an operator, by the roofline model (Williams, Waterman and Patterson 2009).
 
-        Args:
-            flops: of it.
-            moved: bytes that it reads and writes.
-            low: whether it computes in bf16 or fp16.
-            tf32: whether it may compute products of fp32 with TF32.
+        ``moved`` is the bytes that it reads and writes. ``low``: it computes in bf16 or fp16; ``tf32``: it may compute
+        products of fp32 with TF32.
         """
         products = self.low_products if low else self.tf32_products if tf32 else self.products
         return max(self.operator, flops / products, moved / self.bandwidth)

@@ -41,12 +41,10 @@ class MeasuredNetwork:
 
 
 def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
-    """Sizes that reach from ``least`` to ``most``, at least three to a decade and four in all.
+    """Returns sizes that reach from ``least`` to ``most``, at least three to a decade and four in all.
 
-    Of each size every rank has a whole number of elements, so that it can be sent as it is told.
-
-    Raises:
-        SettingError: the largest is not above the smallest, or there are no four such sizes.
+    Of each size every rank has a whole number of elements, so that it can be sent as it is told. SettingError if the
+    largest is not twice the smallest, or there are no four such sizes.
     """
     if most < 2 * least:
         raise SettingError(f"--max-size={most} is less than twice --min-size={least}; give a wider range")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from pytest_ddpperf.analysis.inputs import require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError
@@ -33,33 +32,14 @@ LINKS = Band(1.0, 1.25, 2.0)
 is where ``ddpperf network --check`` calls a network slow."""
 
 
-class NetworkModel(Protocol):
-    """What transfers cost on a network.
-
-    Attributes:
-        name: of it, in words.
-        band: what its times are multiplied by.
-        taken: the share of the computing that stands still while a transfer is under way.
-    """
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def band(self) -> Band: ...  # noqa: D102
-    @property
-    def taken(self) -> float: ...  # noqa: D102
-    def seconds(self, transfer: Transfer) -> float:
-        """Seconds of a transfer before the band; SettingError if nothing is known of it."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedNetwork:
     """Nodes of so many ranks, with links of one kind inside, and of another between them; by ``CLUSTERS``."""
 
     name: str
     ranks_per_node: int = 8
-    band: Band = LINKS
-    taken: float = 0.0
+    band: Band = LINKS  # what its times are multiplied by
+    taken: float = 0.0  # the share of the computing that stands still while a transfer is under way
 
     def __post_init__(self) -> None:
         require_one_of("network", self.name, CLUSTERS)
@@ -67,7 +47,7 @@ class NamedNetwork:
 
     def seconds(self, transfer: Transfer) -> float:
         """By the ring formulas; by their hierarchy where a group has several ranks on each of several nodes."""
-        local, between = (HARDWARE[link].network for link in CLUSTERS[self.name])
+        local, between = (HARDWARE[link] for link in CLUSTERS[self.name])
         inside = max(1, min(transfer.ranks, self.ranks_per_node // transfer.stride))
         nodes = -(-transfer.ranks // inside)
         if nodes == 1 or inside == 1:
@@ -138,3 +118,6 @@ class FittedNetwork:
                 f"it with ddpperf network --world-size={transfer.ranks} --max-size={size}"
             )
         return fit.seconds(max(transfer.nbytes, fit.min_bytes))
+
+
+NetworkModel = NamedNetwork | FittedNetwork

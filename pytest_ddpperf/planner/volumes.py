@@ -1,6 +1,6 @@
 """What a rank sends in one optimizer step, by the way that training is shared out.
 
-Sources: ZeRO (Rajbhandari et al. 2020, section 7), PyTorch FSDP (Zhao et al. 2023, section 3.2), and torch itself.
+Sources: PyTorch FSDP (Zhao et al. 2023, section 3.2), and torch itself.
 """
 
 from __future__ import annotations
@@ -47,15 +47,10 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommunicationCost:
-    """The communication of one optimizer step on a rank.
-
-    Attributes:
-        parts: what it is made of.
-        seconds: of all collectives one after another, by ring formulas, none of it hidden; None without a network.
-    """
+    """The communication of one optimizer step on a rank."""
 
     parts: tuple[Traffic, ...]
-    seconds: float | None
+    seconds: float | None  # of all parts one after another, by ring formulas, none hidden; None without a network
 
     @property
     def calls(self) -> int:
@@ -88,9 +83,6 @@ def estimate_ddp_comm_cost(
         no_sync: whether all micro-batches but the last one run under ``no_sync``; without it each one sends.
         gradient_element_bytes: of an element that is sent, where a hook compresses gradients: 2 for bf16.
         network: the links, for ``seconds``.
-
-    Raises:
-        SettingError: an argument cannot be.
     """
     n, steps = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
     trained = [tensor for tensor in _tensors(model, "parameters") if tensor.requires_grad]
@@ -138,9 +130,6 @@ def estimate_fsdp_comm_cost(
         reduce_element_bytes: of ``MixedPrecision.reduce_dtype``; that of ``param_dtype`` by default.
         network: the links between all ranks, of HYBRID_SHARD those between nodes, for ``seconds``.
         local: the links in a node, for HYBRID_SHARD; those of ``network`` by default.
-
-    Raises:
-        SettingError: an argument cannot be.
     """
     n, k = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
     require_one_of("sharding", sharding, SHARDINGS)
@@ -160,42 +149,6 @@ def estimate_fsdp_comm_cost(
     inside = _parts(ranks_per_node, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced))
     between = _parts(nodes, unit, all_reduce=(syncs, reduced / ranks_per_node))
     return _cost(inside, local or network, _cost(between, network))
-
-
-def estimate_zero_comm_cost(
-    model: Model,
-    world_size: int,
-    *,
-    stage: int,
-    accumulation_steps: int = 1,
-    element_bytes: int | None = None,
-    network: Network | None = None,
-) -> CommunicationCost:
-    """The communication of one step of ZeRO, of the paper's three stages.
-
-    Stages 1 and 2 reduce-scatter gradients and all-gather the new parameters once; stage 3 gathers parameters for
-    forward and for backward. With k micro-batches stage 1 still scatters once, for it keeps whole gradients; stages 2
-    and 3 scatter k times, and stage 3 gathers 2k times.
-
-    Args:
-        model: only its parameters are looked at.
-        world_size: ranks.
-        stage: 1, 2 or 3.
-        accumulation_steps: micro-batches of an optimizer step.
-        element_bytes: of what is sent, where it is not the parameters' own: 2 in mixed precision.
-        network: the links, for ``seconds``.
-
-    Raises:
-        SettingError: an argument cannot be.
-    """
-    n, k = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
-    if stage not in {1, 2, 3}:
-        raise SettingError(f"stage={stage!r} is not known; give 1, 2 or 3")
-    tensors = _tensors(model, "parameters")
-    reduced = _nbytes_of([one for one in tensors if one.requires_grad], element_bytes)
-    gathers, whole = (2 * k, _nbytes_of(tensors, element_bytes)) if stage == 3 else (1, reduced)  # noqa: PLR2004
-    scatters = 1 if stage == 1 else k
-    return _cost(_parts(n, 1, all_gather=(gathers, whole), reduce_scatter=(scatters, reduced)), network)
 
 
 def _parts(ranks: int, units: int, **sent: tuple[int, float]) -> list[Traffic]:

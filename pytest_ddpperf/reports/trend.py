@@ -79,7 +79,6 @@ def _heading(trend: Trend) -> str:
     own = "" if benchmark.name == training else f" ({training}{mode})"
     after = "" if benchmark.steps is None else f", after {format_count(benchmark.steps, 'step')}"
     turns = ", in turns" if benchmark.interleaved else ""
-    turns += ", of usual steps (before step_time was the mean of all)" if benchmark.typical else ""
     return f"{benchmark.test}: {benchmark.name}{own}{after}{turns}\n{benchmark.environment_key}"
 
 

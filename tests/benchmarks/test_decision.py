@@ -54,16 +54,6 @@ def test_pauses_that_add_too_little_are_left_out() -> None:
     assert min(slower) >= 0.1
 
 
-def test_every_row_has_a_name_of_its_own() -> None:
-    named = {(row.setting, row.slower) for row in rows()}
-    assert len(named) == len(rows())
-    assert {
-        ("60 s, pairs by 6%", "+3.0%"),
-        ("60 s, recorded", "pauses"),
-        ("budget of 26 x 20 s, mixed", UNCHANGED),
-    } <= named
-
-
 MADE: list[Made] = [
     (Outcome(Verdict.UNCHANGED, 10.0, 6, 0.05, 0.0, 0.02, Interval(low=-0.01, high=0.01, confidence=0.95)), 0.0),
     (Outcome(Verdict.REGRESSED, 20.0, 12, 0.05, 0.04, 0.06, Interval(low=0.02, high=0.05, confidence=0.95)), 0.0),

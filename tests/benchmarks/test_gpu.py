@@ -105,12 +105,6 @@ def test_without_a_gpu_the_command_says_why(monkeypatch: pytest.MonkeyPatch) -> 
         gpu.main(["failures"])
 
 
-def test_a_file_of_something_else_is_not_overwritten(ran: list[str], tmp_path: Path) -> None:
-    (tmp_path / "gpu.json").write_text("{}")
-    with pytest.raises(SystemExit, match=r"gpu\.json: not a file of results of pieces"):
-        gpu.main(["plain", f"--out={tmp_path}"])
-
-
 def command(code: str, monkeypatch: pytest.MonkeyPatch, limit: float = 60.0) -> Piece:
     """A piece whose process runs this code, with the file of its notes as the argument."""
     monkeypatch.setattr(gpu, "command_of", lambda _piece, _place, notes: [sys.executable, "-c", code, str(notes)])
@@ -134,13 +128,6 @@ def test_a_piece_is_ended_by_its_limit(
     result = gpu.result_of(command(code, monkeypatch, limit=own), Place(tmp_path), ONE_GPU, asked)
     assert result["failed"].startswith("not done after 0 s")
     assert result["found"] == {}
-
-
-def test_notes_are_whole_at_any_time(tmp_path: Path) -> None:
-    notes = Notes(tmp_path / "notes.json")
-    notes(number=1)
-    notes(more=[1, 2])
-    assert json.loads((tmp_path / "notes.json").read_text()) == {"number": 1, "more": [1, 2]} == notes.found
 
 
 @pytest.mark.slow

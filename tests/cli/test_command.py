@@ -129,13 +129,6 @@ def test_show_has_a_table_for_each_record(capsys: pytest.CaptureFixture[str]) ->
     assert titles == ["t.py::test_a[x]: ddp", "t.py::test_a[x]: naive", "t.py::test_b: ddp"]
 
 
-@pytest.mark.usefixtures("folder")
-def test_show_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "naive"]) == 0
-    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("t.py")]
-    assert titles == ["t.py::test_a[x]: naive"]
-
-
 def test_a_baseline_that_the_last_run_improved_on_is_stale(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "pytest.ini").write_text("[pytest]\nddpperf_history = runs.sqlite\n")
     assert main(["show", "test_b"]) == 0

@@ -86,26 +86,20 @@ def test_nothing_is_added_where_a_file_is_broken(
     assert not file.exists()
 
 
-def test_a_file_without_a_date_is_refused(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = json.loads(runs[0].read_text())
-    data["date"] = None
-    runs[0].write_text(json.dumps(data))
-    assert main(["history", "add", str(runs[0]), "--history", str(tmp_path / "new.sqlite")]) == 2
-    assert (
-        f"results file {runs[0]}: field date: is null, and a history needs it; write it again"
-        in capsys.readouterr().err
-    )
-
-
-def test_a_file_without_environments_is_refused(
-    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("date", None, "field date: is null, and a history needs it; write it again"),
+        ("environments", ..., "field environments: is missing"),
+    ],
+)
+def test_a_file_that_lacks_a_fact_is_refused(  # noqa: PLR0917 - fixtures
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: object, problem: str
 ) -> None:
-    data = json.loads(runs[0].read_text())
-    del data["environments"]
-    data["environment"]["cores"] = 64
-    runs[0].write_text(json.dumps(data))
+    data = {**json.loads(runs[0].read_text()), field: value}
+    runs[0].write_text(json.dumps({name: each for name, each in data.items() if each is not ...}))
     assert main(["history", "add", str(runs[0]), "--history", str(tmp_path / "new.sqlite")]) == 2
-    assert f"results file {runs[0]}: field environments: is missing" in capsys.readouterr().err
+    assert f"results file {runs[0]}: {problem}" in capsys.readouterr().err
 
 
 def test_a_run_without_benchmarks_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.run_file import read_run
 from pytest_ddpperf.reports.formats.kinds import KINDS
@@ -133,11 +132,6 @@ def test_the_status_says_whether_the_second_run_is_worse(tmp_path: Path, capsys:
     assert "argument --fail-on: expected verdicts" in capsys.readouterr().err
 
 
-def test_runs_of_one_code_differ_by_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(run), str(run)]) == 0
-    assert "+0.0 %" in capsys.readouterr().out
-
-
 def test_times_of_other_machines_are_not_compared(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,12 +167,6 @@ def test_a_comparison_is_a_table_in_markdown(run: Path, capsys: pytest.CaptureFi
     assert head == "| benchmark | metric | before | after | change |"
     assert rule == "| --- | --- | --: | --: | --: |"
     assert rows[0].startswith("| `test_a ddp` | step_time | 40.0 ms | 40.0 ms | +0.0 % \\[")
-
-
-def test_other_plans_do_not_hinder(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = written(tmp_path / "b.json", result("t.py::test_a", 0.05, plan=Plan(warmup=5, steps=10)))
-    assert main(["compare", str(run), str(other)]) == 0
-    assert "+25.0 %" in capsys.readouterr().out
 
 
 def test_two_runs_are_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

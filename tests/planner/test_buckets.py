@@ -4,7 +4,7 @@ import pytest
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.planner import GradientBucket, best_bucket_bytes, bucket_layout, overlapped, search_bucket_size
+from pytest_ddpperf.planner import GradientBucket, bucket_layout
 
 MIB = 2**20
 
@@ -60,41 +60,6 @@ def test_the_layout_is_the_one_that_ddp_has_rebuilt(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "bandwidth", "overhead", "expected", "digits"),
-    [
-        (1e9, 25e9, 100e-6, (20, 50, 4), (9, 9, 9)),
-        (8e9, 300e9, 100e-6, (16.33, 489.9, 3.266), (2, 1, 3)),
-        (100e6, 1e9, 500e-6, (14.14, 7.07, 14.14), (2, 2, 2)),
-    ],
-)
-def test_the_closed_form_has_the_published_numbers(
-    total: float, bandwidth: float, overhead: float, expected: tuple[float, ...], digits: tuple[int, ...]
-) -> None:
-    """Buckets, MB of each and ms, to the digits that are given (the form is Stanford CS336's, assignment 2, 2025)."""
-    best = best_bucket_bytes(total, bandwidth, overhead)
-    found = (best.buckets, best.nbytes / 1e6, best.overhead * 1e3)
-    assert tuple(map(round, found, digits)) == expected
-
-
-def test_a_bucket_is_no_smaller_than_the_largest_parameter_and_no_larger_than_all() -> None:
-    assert best_bucket_bytes(1e9, 25e9, 100e-6, largest_parameter=200e6).buckets == 5
-    assert best_bucket_bytes(1e6, 25e9, 1.0).buckets == 1
-
-
-def test_the_search_finds_the_cap_of_the_earliest_end() -> None:
-    """Four gradients of 1 MiB at 25, 50, 75 and 100; a call costs 10 and 10 for each MiB."""
-    sizes, ready = [MIB] * 4, [100.0, 75.0, 50.0, 25.0]
-    trials = search_bucket_size(sizes, ready, lambda nbytes: 10 + 10 * nbytes / MIB, 100, [1, 2, 4])
-    assert [(trial.cap_mb, trial.overlap.finish) for trial in trials] == [(1, 120), (2, 130), (4, 150)]
-    assert trials[0].overlap == overlapped([25, 50, 75, 100], [20] * 4, 100)
-
-
-def test_where_calls_cost_much_the_search_takes_fewer_buckets() -> None:
-    trials = search_bucket_size([MIB] * 4, [4.0, 3.0, 2.0, 1.0], lambda _: 100.0, 4, [1, 2, 4])
-    assert trials[0].cap_mb == 4
-
-
-@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"sizes": [1], "cap_mb": 0}, "cap_mb=0 is no such quantity; give a finite number of more than 0"),
@@ -104,8 +69,3 @@ def test_where_calls_cost_much_the_search_takes_fewer_buckets() -> None:
 def test_a_layout_that_cannot_be_is_refused(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         bucket_layout(**arguments)  # type: ignore[arg-type]
-
-
-def test_a_gradient_without_a_time_is_refused() -> None:
-    with pytest.raises(SettingError, match="ready has 1 times for 2 gradients; give one for each"):
-        search_bucket_size([1, 2], [1.0], float, 1.0, [1])

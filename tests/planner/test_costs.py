@@ -33,25 +33,6 @@ def test_the_worked_example_of_the_ring() -> None:
     assert estimate_communication_time(104_857_600, 4, 80.0, 0.1) == pytest.approx(0.01633, abs=5e-6)  # 10 GB/s
 
 
-def test_what_the_worked_example_is_made_of() -> None:
-    """The origin prints 0.08 s: that is S/B, without 2(n-1)/n and the latency. A tree of 2 ranks is one message."""
-
-    def message(nbytes: int) -> float:
-        return estimate_communication_time(nbytes, 2, 10.0, 0.0, "tree", collective="broadcast")
-
-    chunk = 104_857_600 // 4
-    assert chunk == 26_214_400
-    assert message(chunk) == pytest.approx(0.02097152, abs=1e-9)
-    assert 6 * (1e-4 + message(chunk)) == pytest.approx(estimate_communication_time(104_857_600, 4, 10.0, 0.1))
-    assert message(104_857_600) == pytest.approx(0.08388608, abs=1e-9)
-    assert message(100_000_000) == pytest.approx(0.08, abs=1e-9)
-
-
-def test_a_reduce_scatter_is_half_of_it() -> None:
-    seconds = estimate_communication_time(104_857_600, 4, 10.0, 0.1, collective="reduce_scatter")
-    assert seconds == pytest.approx(0.0632, abs=5e-5)
-
-
 @pytest.mark.parametrize(
     ("collective", "algorithm", "milliseconds"),
     [
@@ -75,41 +56,16 @@ def test_the_times_of_16_ranks(collective: str, algorithm: str, milliseconds: fl
     assert 1e3 * seconds == pytest.approx(milliseconds, abs=1e-9)
 
 
-# Delay in ms, rate in Gbit/s, ranks, and seconds of 256 MiB and 1 GiB, by the ring and as they were measured on a
-# network that tc shaped (BinhangYuan/tc_cluster_setting, results/Simulate_DP.md).
-SHAPED: list[tuple[float, float, int, tuple[float, ...], tuple[float, ...]]] = [
-    (1, 5, 4, (0.650, 2.583), (0.71, 3.15)),
-    (1, 5, 8, (0.766, 3.020), (0.87, 3.81)),
-    (5, 2, 4, (1.641, 6.472), (1.77, 7.23)),
-    (5, 2, 8, (1.949, 7.586), (2.50, 8.23)),
-    (10, 1, 4, (3.281, 12.945), (4.06, 16.87)),
-    (10, 1, 8, (3.898, 15.172), (5.14, 17.21)),
-    (50, 1, 4, (3.521, 13.185), (7.57, 29.83)),
-    (50, 1, 8, (4.458,), (8.27,)),
-]
-
-
-def by_the_ring(latency: float, gbit: float, n: int) -> list[float]:
-    return [estimate_communication_time(size, n, gbit, latency) for size in (2**28, 2**30)]
-
-
-@pytest.mark.parametrize(("latency", "gbit", "n", "expected"), [row[:4] for row in SHAPED])
+@pytest.mark.parametrize(
+    ("latency", "gbit", "n", "expected"),
+    [(1, 5, 4, (0.650, 2.583)), (5, 2, 8, (1.949, 7.586)), (50, 1, 4, (3.521, 13.185))],
+)
 def test_the_predictions_that_a_shaped_network_was_held_against(
     latency: float, gbit: float, n: int, expected: tuple[float, ...]
 ) -> None:
-    assert by_the_ring(latency, gbit, n)[: len(expected)] == pytest.approx(expected, abs=5e-4)
-
-
-@pytest.mark.parametrize(("delays", "least", "most"), [((1, 5, 10), 1.08, 1.32), ((50,), 1.855, 2.26)])
-def test_a_shaped_network_takes_longer_than_the_ring(delays: tuple[float, ...], least: float, most: float) -> None:
-    """1.08 to 1.32 times as long with up to 10 ms, and about twice as long with 50 ms."""
-    times = [
-        took / ring
-        for latency, gbit, n, _, measured in SHAPED
-        for took, ring in zip(measured, by_the_ring(latency, gbit, n), strict=False)
-        if latency in delays
-    ]
-    assert (min(times), max(times)) == pytest.approx((least, most), abs=5e-3)
+    """256 MiB and 1 GiB by the ring, in ms and Gbit/s (BinhangYuan/tc_cluster_setting, results/Simulate_DP.md)."""
+    found = [estimate_communication_time(size, n, gbit, latency) for size in (2**28, 2**30)]
+    assert found == pytest.approx(expected, abs=5e-4)
 
 
 def test_a_flat_ring_of_64_and_the_same_in_two_levels() -> None:
@@ -160,22 +116,6 @@ def test_one_rank_takes_no_time_and_nothing_takes_the_latency(row: Complexity) -
 
 
 @pytest.mark.parametrize("row", ROWS, ids=named)
-def test_more_bytes_and_more_latency_take_longer(row: Complexity) -> None:
-    def seconds(size: float, latency: float) -> float:
-        return collective_time(row.collective, size, 8, Network(latency=latency, bandwidth=100e9), row.algorithm)
-
-    assert seconds(0, 1e-6) < seconds(1, 1e-6) < seconds(1e6, 1e-6) < seconds(1e9, 1e-6)
-    assert seconds(1e6, 0) < seconds(1e6, 1e-9) < seconds(1e6, 1e-6) < seconds(1e6, 1e-3)
-
-
-@pytest.mark.parametrize("n", [10, 1000, 10**6])
-def test_a_ring_of_many_takes_each_byte_twice(n: int) -> None:
-    """2 S/B + 2(n-1) alpha, of which the nth part of 2 S/B is missing: 2 ms / n."""
-    limit = 2 * 100e6 / 100e9 + 2 * (n - 1) * 10e-6
-    assert limit - collective_time("all_reduce", 100e6, n, LINK) == pytest.approx(2e-3 / n, rel=1e-4)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=named)
 @pytest.mark.parametrize("n", [2, 8, 64])
 def test_the_text_of_the_table_is_its_numbers(row: Complexity, n: int) -> None:
     def value(text: str) -> float:
@@ -198,21 +138,6 @@ def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) 
     """1 GB over 4 ranks in a second."""
     assert algorithm_bandwidth(1e9, 1.0) == 1e9
     assert bus_bandwidth(collective, 1e9, 4, 1.0) == gigabytes * 1e9
-
-
-@pytest.mark.parametrize(
-    ("times", "expected", "digits"),
-    [
-        pytest.param((3.14, 4.43, 4.15), (318, 339, 402), 0.5, id="nccl"),
-        pytest.param((335.9, 968.3, 1037.7), (2.98, 1.55, 1.61), 0.005, id="gloo"),
-    ],
-)
-def test_bus_bandwidth_of_measured_all_reduces(
-    times: tuple[float, ...], expected: tuple[float, ...], digits: float
-) -> None:
-    """1000 MB by 2, 4 and 6 ranks, in ms and GB/s (brandon-snider/cs336-a2)."""
-    found = [bus_bandwidth("all_reduce", 1e9, n, time / 1e3) / 1e9 for n, time in zip((2, 4, 6), times, strict=True)]
-    assert found == pytest.approx(expected, abs=digits)
 
 
 @pytest.mark.parametrize(

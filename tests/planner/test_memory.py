@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.planner import fsdp_parameter_bytes, model_state_bytes
+from pytest_ddpperf.planner import model_state_bytes
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,6 @@ def test_gradients_that_are_kept_whole_come_on_top_of_sharded_ones() -> None:
     assert model_state_bytes(1000, 4, "none", precision="fp32", unsharded_gradients=True) == 16_000
 
 
-def test_fsdp_holds_its_part_and_the_largest_unit() -> None:
-    """3000 parameters over 4 ranks in fp32, and 2000 gathered in fp32 or bf16."""
-    assert fsdp_parameter_bytes([1000, 2000], 4) == 3_000 + 8_000
-    assert fsdp_parameter_bytes([1000, 2000], 4, low_bytes=2) == 3_000 + 4_000
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -80,8 +74,3 @@ def test_fsdp_holds_its_part_and_the_largest_unit() -> None:
 def test_an_argument_that_cannot_be_is_named(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         model_state_bytes(**{"parameters": 1, "world_size": 2, **changed})
-
-
-def test_fsdp_without_units_is_refused() -> None:
-    with pytest.raises(SettingError, match="units is empty; give the number of parameters of each unit"):
-        fsdp_parameter_bytes([], 4)

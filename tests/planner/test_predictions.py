@@ -157,9 +157,3 @@ def test_an_operator_takes_as_long_as_its_products_or_its_memory() -> None:
     assert device.seconds(1e9, 1e9) == 1e-2
     assert device.seconds(0, 0) == device.operator
     assert all("datasheet" in known.source for known in ACCELERATORS.values())
-
-
-def test_a_way_that_does_not_exist_is_told_with_those_that_do() -> None:
-    found = WhatIf(predictions={"now": prediction(), "twice": prediction(computed=2.0)})
-    with pytest.raises(SettingError, match=r"^gain\('twise'\): there is no such way; give one of now, twice$"):
-        found.gain("twise")

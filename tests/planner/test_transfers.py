@@ -14,7 +14,7 @@ from pytest_ddpperf.records.network import CollectiveFit, Segment
 from pytest_ddpperf.records.timeline import Transfer
 
 MB = 10**6
-LOCAL, BETWEEN = (HARDWARE[link].network for link in CLUSTERS["nvlink-infiniband400"])
+LOCAL, BETWEEN = (HARDWARE[link] for link in CLUSTERS["nvlink-infiniband400"])
 NAMED = NamedNetwork(name="nvlink-infiniband400")
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.planner import Network, estimate_ddp_comm_cost, estimate_fsdp_comm_cost, estimate_zero_comm_cost
+from pytest_ddpperf.planner import Network, estimate_ddp_comm_cost, estimate_fsdp_comm_cost
 
 M = 4 * 1000
 MODEL = nn.Linear(1000, 1, bias=False)
@@ -122,13 +122,6 @@ def test_mixed_precision_sends_its_own_types() -> None:
     assert estimate_fsdp_comm_cost(MODEL, 2, param_element_bytes=2).send_bytes == 3 * M / 2 / 2
 
 
-@pytest.mark.parametrize(("stage", "times", "with_four"), [(1, 2, 2), (2, 2, 5), (3, 3, 12)])
-def test_zero_sends_by_its_stage(stage: int, times: int, with_four: int) -> None:
-    assert estimate_zero_comm_cost(MODEL, 4, stage=stage).send_bytes == times * M * 3 / 4
-    accumulated = estimate_zero_comm_cost(MODEL, 4, stage=stage, accumulation_steps=4)
-    assert accumulated.send_bytes == with_four * M * 3 / 4
-
-
 def test_a_network_gives_the_time() -> None:
     """2 x 3 messages of 1 ms, and 2 x 3/4 of 4000 B at 1 MB/s."""
     cost = estimate_ddp_comm_cost(MODEL, 4, network=LINK)
@@ -149,7 +142,6 @@ def test_one_rank_sends_nothing(cost: Any) -> None:
         (lambda: estimate_ddp_comm_cost(MODEL, 0), "world_size=0 is no such number"),
         (lambda: estimate_fsdp_comm_cost(MODEL, 2, sharding="HALF"), "sharding='HALF' is not known; give one of FULL"),
         (lambda: estimate_fsdp_comm_cost(MODEL, 4, sharding="HYBRID_SHARD"), "ranks_per_node=None: HYBRID_SHARD"),
-        (lambda: estimate_zero_comm_cost(MODEL, 4, stage=4), "stage=4 is not known; give 1, 2 or 3"),
     ],
 )
 def test_an_argument_that_cannot_be_is_named(call: Any, words: str) -> None:

@@ -19,9 +19,9 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.codec import StoredEnvironment, StoredSeries
 from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, make_tables, open_history, version_of
+from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, make_tables, open_history
 from pytest_ddpperf.errors import HistoryError
-from pytest_ddpperf.metrics.table import FINAL_LOSS, rules_of
+from pytest_ddpperf.metrics.table import FINAL_LOSS
 from pytest_ddpperf.records.measurement import BenchmarkId, Better, Interval, Measurement, Mode, Scale
 from pytest_ddpperf.records.results import Result
 
@@ -35,11 +35,8 @@ MANY = 5  # number of runs that show the range of a metric
 _SAME_NAME = ("test", "name", "strategy", "mode", "recipe", "world_size", "metric", "unit", "better", "scale")
 # Types of a query's columns; all others are text. SQLite takes any value into any column.
 _NUMBERS = frozenset({"value", "low", "high", "confidence", "slack"})
-_WHOLE = frozenset({"world_size", "total_steps", "interleaved", "typical", "dirty", "gated"})
-_OPTIONAL = frozenset(
-    {"mode", "commit_hash", "commit_date", "branch", "low", "high", "confidence", "total_steps", "interleaved"}
-)
-_TYPICAL = "EXISTS (SELECT 1 FROM metric AS tail WHERE tail.result = result.id AND tail.metric = 'step_time_tail')"
+_WHOLE = frozenset({"world_size", "total_steps", "interleaved", "dirty", "gated"})
+_OPTIONAL = frozenset({"mode", "commit_hash", "commit_date", "branch", "low", "high", "confidence", "total_steps"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,9 +65,8 @@ class Benchmark:
     unit: str
     better: Better
     scale: Scale
-    steps: int | None = None  # steps before a final_loss, warm-up included; None for other metrics and in version 1
+    steps: int | None = None  # steps before a final_loss, warm-up included; None for other metrics
     interleaved: bool = False  # whether its steps were interleaved, which lengthens them a little; False for counts
-    typical: bool = False  # whether its times are of typical steps, as in older runs with a separate tail
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,12 +168,10 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
     try:
         with open_history(file) as connection:
             # A loss falls from step to step; no other metric depends on the number of steps.
-            planned = version_of(connection) > 1  # the tables have the columns for the plan of a result
             query = f"""
                 SELECT test, name, strategy, mode, recipe, world_size, key, metric, unit, better, scale,
-                       {"warmup + steps" if planned and metric == FINAL_LOSS else "NULL"} AS total_steps,
-                       {"beside AND scale <> 'exact'" if planned else "0"} AS interleaved,
-                       {_TYPICAL if rules_of(metric).timed else "0"} AS typical,
+                       {"warmup + steps" if metric == FINAL_LOSS else "NULL"} AS total_steps,
+                       beside AND scale <> 'exact' AS interleaved,
                        date, commit_hash, commit_date, branch, dirty, value, low, high, confidence, slack, gated
                 FROM {tables} ON result.id = metric.result JOIN run ON run.id = result.run
                      JOIN environment ON environment.id = result.environment
@@ -197,8 +191,7 @@ def outside(file: Path, test: str, measured: Measurement, metric: str, value: fl
     found = [
         entry.value
         for entry in entries(file, metric, test=test, name=measured.name, world_size=measured.world_size)
-        if (one := entry.benchmark) and not one.typical
-        if (one.strategy, one.recipe, one.environment_key, one.interleaved) == identity
+        if (one := entry.benchmark) and (one.strategy, one.recipe, one.environment_key, one.interleaved) == identity
     ]
     beyond = len(found) >= MANY and not min(found) <= value <= max(found)
     return (len(found), min(found), max(found)) if beyond else None
@@ -243,7 +236,6 @@ def _entry(row: dict[str, Any]) -> Entry:
         environment_key=row["key"],
         steps=row["total_steps"],
         interleaved=bool(row["interleaved"]),
-        typical=bool(row["typical"]),
     )
     bounded = row["low"] is not None and row["high"] is not None
     return Entry(

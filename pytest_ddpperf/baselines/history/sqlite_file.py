@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import HistoryError
 
@@ -14,10 +13,8 @@ if TYPE_CHECKING:
     import sqlite3
 
 APPLICATION = 0x64647066  # "ddpf": marks the files of pytest-ddpperf
-VERSION = 2  # version 1 had no columns for the plan of a result: warmup, steps and beside
+VERSION = 2
 LOCK_TIMEOUT = 30.0  # seconds; a process that writes holds the lock for milliseconds
-USE_SECONDS = 300.0  # lifetime of one connection; a trend of a large file takes seconds
-_STEPS = 100_000  # of SQLite's virtual machine between checks of the time
 
 # Rows of one metric are adjacent, so that a trend reads few pages of a large file.
 _SCHEMA = (
@@ -51,9 +48,9 @@ _SCHEMA = (
         recipe TEXT NOT NULL,    -- JSON: the settings that are not the defaults
         world_size INTEGER NOT NULL,
         verdict TEXT NOT NULL,
-        warmup INTEGER,          -- untimed steps of each launch; NULL in what version 1 recorded
-        steps INTEGER,           -- timed ones after them; likewise
-        beside INTEGER           -- whether its steps took turns with those of other launches; likewise
+        warmup INTEGER,          -- untimed steps of each launch
+        steps INTEGER,           -- timed ones after them
+        beside INTEGER           -- whether its steps took turns with those of other launches
     )
     """,
     "CREATE INDEX result_of_test ON result (test, name)",
@@ -77,7 +74,6 @@ _SCHEMA = (
     ) WITHOUT ROWID
     """,
 )
-_MIGRATION = tuple(f"ALTER TABLE result ADD COLUMN {column} INTEGER" for column in ("warmup", "steps", "beside"))
 _COMPUTED = """
     SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'
 """  # code that the file itself would run
@@ -89,11 +85,10 @@ class NoRunYet(HistoryError):
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
-    """Makes the tables of a new file, or adds the new columns to an older file's, in the caller's transaction."""
-    version = version_of(connection)
-    if version >= VERSION:
+    """Makes the tables of a new file, in the caller's transaction."""
+    if connection.execute("PRAGMA user_version").fetchone() != (0,):
         return
-    for statement in _MIGRATION if version else _SCHEMA:
+    for statement in _SCHEMA:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -108,7 +103,7 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
     network file systems, and a journal is enough for one short transaction per run.
 
     NoRunYet if the mode is ``read`` and the file is empty; HistoryError if the file is missing, locked, unwritable,
-    broken, foreign, newer, or takes longer than ``USE_SECONDS``, because its schema may compute for ever.
+    broken, foreign, newer, or its schema computes, which could take for ever.
     """
     import sqlite3
 
@@ -117,8 +112,6 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
     try:
         address = f"{file.absolute().as_uri()}?mode={'rw' if mode == 'read' else mode}"
         with closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
-            deadline = time.monotonic() + USE_SECONDS
-            connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
             _check_header(connection, file, may_be_empty=mode != "read")
             yield connection
     except sqlite3.OperationalError as error:
@@ -131,11 +124,6 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
 def broken(file: Path, problem: str) -> HistoryError:
     """Returns the error for a file whose content pytest-ddpperf cannot have written."""
     return HistoryError(f"history file {file}: {problem}; {_RECOVERY}")
-
-
-def version_of(connection: sqlite3.Connection) -> int:
-    """Returns the version of the tables; 0 if there are none."""
-    return cast("int", connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: bool) -> None:

@@ -40,11 +40,9 @@ class Environments:
     base: bool = False  # whether environments also find the packages of this one
 
     def python(self, pins: Pins) -> Interpreter:
-        """The interpreter of the environment with these packages, which is made where it is not there.
+        """Returns the interpreter of the environment with these packages, which is made if it is not there.
 
-        Raises:
-            PipRefused: pip cannot install them.
-            SettingError: no environment can be made, or ranks need a package that is not among them.
+        PipRefused if pip cannot install them; SettingError if there can be no environment, or ranks lack a package.
         """
         place = self.folder / self._key(pins)
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -20,10 +20,9 @@ from pytest_ddpperf.run.session.probe import Outcome, Probe
 def prepared(
     files: tuple[str, str], pip_arguments: str, arguments: Sequence[str], *, base: bool
 ) -> tuple[PackageRange, RunProbe]:
-    """The changes between two files and what runs a probe of two states; ``arguments`` are for pytest.
+    """Returns the changes between two files and what runs a probe of two states; ``arguments`` are for pytest.
 
-    Raises:
-        SettingError: a file cannot be read, or pip cannot install what it lists.
+    SettingError if a file cannot be read, or pip cannot install what it lists.
     """
     environments = Environments(folder=cache_folder(), pip=tuple(shlex.split(pip_arguments)), base=base)
     old, new = (read_pins(Path(given), given) for given in files)

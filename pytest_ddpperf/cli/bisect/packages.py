@@ -25,12 +25,9 @@ Pins = Mapping[str, str]
 
 
 def read_pins(file: Path, given: str) -> Pins:
-    """The pinned packages of a file that ``pip freeze`` could have written.
+    """Returns the pinned packages of a file that ``pip freeze`` wrote; SettingError if it is unreadable, or has others.
 
     Editable installs are left out: the project is this checkout, whatever the environment. So is this plugin.
-
-    Raises:
-        SettingError: the file cannot be read, or a line is no pin.
     """
     try:
         require_regular(file)

@@ -31,14 +31,9 @@ def rank_of(
 ) -> Iterator[None]:
     """Within, this process is a rank of a group of so many, and each collective ends at once, with what it was given.
 
-    Variables of the environment tell the same, as of ranks of torchrun on one node.
-
-    Args:
-        rank: its number.
-        world_size: ranks.
-        recorder: is told of each collective.
-        kernels: devices whose collectives take the place of the backend's for the rest of this process. No other
-            operator pays for that. Without, each operator passes a dispatch mode, which takes time.
+    Variables of the environment tell the same, as of ranks of torchrun on one node. ``recorder`` is told of each
+    collective. Collectives of the devices ``kernels`` take the place of the backend's for the rest of this process, for
+    which no other operator pays; without any, each operator passes a dispatch mode, which takes time.
     """
     number, ranks = str(rank), str(world_size)
     os.environ.update(RANK=number, WORLD_SIZE=ranks, LOCAL_RANK=number, LOCAL_WORLD_SIZE=ranks)

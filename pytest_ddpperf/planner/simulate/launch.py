@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError, in_a_line
 from pytest_ddpperf.instruments.host import free_memory
@@ -23,11 +24,14 @@ from pytest_ddpperf.training.jobs import MIN_WARMUP, PrepareJob, RankPrepared
 from pytest_ddpperf.training.memory_limit import limited
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.timeline import Timeline
     from pytest_ddpperf.training.jobs import LaunchJob
 
+T = TypeVar("T")
 MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # steps of a timeline, and their computing
 
 
@@ -50,27 +54,12 @@ class RankTimeline:
 def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
     """Counts what one step of the job does on a rank of a group of so many; this process is the only one.
 
-    Tensors have no values where nothing reads them; then a model takes no memory. What cannot do without values is
-    simulated on real tensors, and a remark says why.
+    A remark says why tensors have values, if they have.
     """
     begun = time.monotonic()
-    rank = min(rank, world_size - 1)  # the only one of a strategy of one rank
-    training = job.training
-    ctx = replace(
-        ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
-    )
-    reason = needs_values(training)
-    if not reason:
-        try:
-            counts, remarks = _counted(ctx, training, values=False)
-        except DdpperfError:
-            raise
-        except Exception as error:  # noqa: BLE001  whatever code does that reads values
-            reason = in_a_line(error)
+    counted = partial(_counted, _as_rank(ctx, rank, world_size), job.training)
+    (counts, remarks), reason = _with_few_values(job.training, counted)
     if reason:
-        seed_as_at_the_start()
-        with limited(ctx.device, free_memory()):
-            counts, remarks = _counted(ctx, training, values=True)
         remarks = (*remarks, Finding("simulated_with_values", {"reason": reason}))
     return RankPrepared(counts=counts, remarks=remarks, counting=time.monotonic() - begun)
 
@@ -78,26 +67,38 @@ def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: in
 def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerator: Modelled | None) -> RankTimeline:
     """What a step of the job computes between its collectives, on a rank of a group of so many; nobody else is there.
 
-    On this machine's device, or else on an accelerator that is not there. The latter takes tensors without values where
-    nothing reads them. Several ranks of a launch are as many ranks of the group, which compute at the same time.
+    On this machine's device, whose tensors have values, or else on an accelerator that is not there. Several ranks of a
+    launch are as many ranks of the group, which compute at the same time.
     """
-    rank = min(ctx.rank, world_size - 1)
     free, here = free_memory(), ctx.local_world_size
     room = None if free is None else free // here
-    ctx = replace(
+    timed = partial(_timed, _as_rank(ctx, ctx.rank, world_size), job, accelerator, room)
+    return timed(values=True) if accelerator is None else _with_few_values(job, timed)[0]
+
+
+def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
+    """Returns the context of a simulated rank; a strategy of one rank has only the first."""
+    rank = min(rank, world_size - 1)
+    return replace(
         ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
     )
-    if accelerator is None:
-        return _timed(ctx, job, None, room, values=True)
+
+
+def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, str]:
+    """Returns what a simulation gives on tensors without values, in which a model takes no memory.
+
+    If the job cannot do without values, it is simulated on real tensors, and the reason is the second value.
+    """
     reason = needs_values(job)
     if not reason:
         try:
-            return _timed(ctx, job, accelerator, room, values=False)
+            return simulated(values=False), ""
         except DdpperfError:
             raise
-        except Exception:  # noqa: BLE001  whatever code does that reads values
-            seed_as_at_the_start()
-    return _timed(ctx, job, accelerator, room, values=True)
+        except Exception as error:  # noqa: BLE001  whatever code does that reads values
+            reason = in_a_line(error)
+    seed_as_at_the_start()
+    return simulated(values=True), reason
 
 
 def _timed(
@@ -170,6 +171,7 @@ def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts,
     warmup = max(MIN_WARMUP, job.plan.warmup if values or job.settings.clip_steps is not None else 0)
     progress.stage("the simulated step")
     with ExitStack() as opened:
+        opened.enter_context(limited(ctx.device, free_memory() if values else None))
         opened.enter_context(rank_of(ctx.rank, ctx.world_size))
         opened.enter_context(making_noted())
         opened.enter_context(nullcontext() if values else without_values())

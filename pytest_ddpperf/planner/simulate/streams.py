@@ -25,17 +25,11 @@ _ON_THE_WAY = (  # modules between a collective and who calls it
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharded:
-    """A transfer of FSDP, by its number.
+    """A transfer of FSDP."""
 
-    Attributes:
-        transfer: its number.
-        gathers: whether it gathers parameters; else it reduces gradients.
-        forward: whether no backward is under way.
-    """
-
-    transfer: int
-    gathers: bool
-    forward: bool
+    transfer: int  # its number
+    gathers: bool  # whether it gathers parameters; else it reduces gradients
+    forward: bool  # whether no backward is under way
 
 
 def of_fsdp() -> bool:

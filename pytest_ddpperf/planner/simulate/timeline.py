@@ -126,16 +126,10 @@ def _memory(tensor: torch.Tensor) -> int:
 def timeline_of(
     recorder: TimelineRecorder, run: Callable[[], object], again: Callable[[int, float], bool], period: int
 ) -> Timeline:
-    """The typical step of several, or the typical period: the mean of the fastest three quarters.
+    """Returns the typical period of so many steps, of several: the mean of the fastest three quarters.
 
-    Args:
-        recorder: is told of collectives.
-        run: one step.
-        again: whether to go on after so many steps of so many seconds in all.
-        period: steps after which the work repeats.
-
-    Raises:
-        WorkloadError: steps differ in what they send.
+    ``run`` makes one step, and ``again`` says whether to go on after so many periods of so many seconds in all.
+    WorkloadError if steps differ in what they send.
     """
     made: list[tuple[_Recorded, Sequence[float]]] = []
 

@@ -260,13 +260,3 @@ def test_the_run_of_a_checkout_is_what_it_was_when_it_was_looked_at() -> None:
     assert run.date.endswith("+00:00")
     unknown = run_of(None)
     assert unknown == HistoryRun(date=unknown.date)
-
-
-def test_times_from_before_step_time_was_the_mean_of_all_steps_are_apart_and_bytes_are_not(tmp_path: Path) -> None:
-    """Runs that recorded a tail had the time of the usual steps as their step time: it is another quantity."""
-    file = tmp_path / "history.sqlite"
-    tail, memory = replace(STEP_TIME, metric="step_time_tail", unit="1"), replace(STEP_TIME, metric="peak_resident")
-    record(file, RUN, [result("t.py::test_a", STEP_TIME, tail, memory)])
-    record(file, RUN, [result("t.py::test_a", STEP_TIME, memory)])
-    assert [entry.benchmark.typical for entry in entries(file, "step_time")] == [True, False]
-    assert [entry.benchmark.typical for entry in entries(file, "peak_resident")] == [False, False]

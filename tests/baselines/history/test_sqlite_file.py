@@ -9,7 +9,6 @@ from typing import get_args
 import pytest
 
 from pytest_ddpperf.baselines.history.database import Column, ensure_recordable, entries, record, recorded
-from pytest_ddpperf.baselines.history.sqlite_file import open_history
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records.results import Result
 from tests.factories import make_history_run, make_new_result, make_series
@@ -91,14 +90,6 @@ def test_a_file_whose_schema_computes_is_refused(tmp_path: Path, sql: str) -> No
             use()
 
 
-def test_what_computes_for_ever_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.baselines.history.sqlite_file.USE_SECONDS", 0.0)
-    file = tmp_path / "history.sqlite"
-    record(file, RUN, [result()])
-    with pytest.raises(HistoryError, match="interrupted; see to"), open_history(file) as connection:
-        connection.execute(ENDLESS)
-
-
 def test_before_a_run_it_is_known_whether_it_can_be_recorded(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
     ensure_recordable(file)
@@ -154,22 +145,3 @@ def test_an_empty_file_holds_nothing_yet(tmp_path: Path) -> None:
             recorded(file, column)
     record(file, RUN, [result()])
     assert len(entries(file, "step_time")) == 1
-
-
-def test_a_history_of_version_1_is_read_and_continued(tmp_path: Path) -> None:
-    """It did not know how a result was measured."""
-    file = tmp_path / "history.sqlite"
-    loss = result(metric="final_loss")
-    record(file, RUN, [loss])
-    with sqlite3.connect(file) as connection:
-        for column in ("warmup", "steps", "beside"):
-            connection.execute(f"ALTER TABLE result DROP COLUMN {column}")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    before = file.read_bytes()
-    ensure_recordable(file)
-    assert [entry.benchmark.steps for entry in entries(file, "final_loss")] == [None]
-    assert file.read_bytes() == before
-    record(file, RUN, [loss])
-    assert record(file, RUN, [loss]) == 3
-    assert [entry.benchmark.steps for entry in entries(file, "final_loss")] == [None, 65, 65]

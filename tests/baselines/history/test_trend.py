@@ -154,14 +154,3 @@ def test_a_step_and_a_creep_among_unchanged_tests_and_nothing_else(spread: float
         assert step.earliest < 120 <= step.latest
         assert 0.04 < step.size < 0.08
         assert 0.07 < creep.size < 0.13
-
-
-@pytest.mark.parametrize("spread", [0.01, 0.02])
-def test_both_in_one_series(spread: float) -> None:
-    for seed in range(1000, 1003):
-        generator = random.Random(seed)  # noqa: S311 - noise, not secrets
-        truth = [(1 + 0.1 * min(max((i - 20) / 100, 0), 1)) * (1 + 0.06 * (i >= 160)) for i in range(200)]
-        (trend,) = trends(history([0.04 * value * generator.lognormvariate(0, spread) for value in truth]))
-        creep, step = trend.changes
-        assert (creep.kind, step.kind) == ("creep", "step")
-        assert step.earliest < 160 <= step.latest

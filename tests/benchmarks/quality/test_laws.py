@@ -45,11 +45,6 @@ def test_the_new_side_has_the_work_and_the_pauses() -> None:
     assert [ranks[0].cpu_time for ranks, _ in rounds] == pytest.approx([0.011, 0.01])
 
 
-def test_a_pause_in_the_warm_up_takes_its_time() -> None:
-    ((_, seconds),) = World(Silent(), Slower(pause=7.0, every=5)).launched([False], 4)
-    assert seconds == pytest.approx(0.27 + 0.07 + 0.04)
-
-
 def test_both_sides_may_pause_and_a_gpu_tells_no_cpu_time() -> None:
     pausing = Slower(pause=1.0, every=2)
     world = World(Silent(), pausing, pausing, cpu=False)
@@ -72,11 +67,6 @@ def test_what_made_second_sides_slower_is_taken_off_and_chance_is_not() -> None:
     assert pairs.cpu[:, 1] - pairs.cpu[:, 0] == pytest.approx(np.log(left))
 
 
-def test_pairs_of_which_one_has_no_cpu_time_have_none() -> None:
-    steps = np.full((2, 2, 2), 10_000, np.int32)
-    assert pairs_of(steps, np.array([[9000, 9000], [9000, -1]], np.int32), np.zeros(2, np.int8)).cpu is None
-
-
 def made_up(scatter: float, steps: int = 80) -> Pairs:
     draw = drawing()
     return Pairs(0.01, draw.normal(0, scatter * math.sqrt(40 / 2), (400, 2, steps)), None)
@@ -88,12 +78,6 @@ def test_recorded_pairs_scatter_by_what_is_asked_for(scatter: float) -> None:
     assert pairs.scatter == pytest.approx(0.03, rel=0.1)
     found = [np.std(quotients(Replayed(pairs, drawing(seed), scatter), 1000)) for seed in range(4)]
     assert found == pytest.approx([scatter] * 4, rel=0.15)
-
-
-def test_launches_longer_than_the_recorded_ones_are_made_of_several() -> None:
-    factors, cpu = Replayed(made_up(0.03, steps=16), drawing()).sides(2, 50)
-    assert factors.shape == (2, 50)
-    assert cpu.shape == (2,)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -10,18 +10,7 @@ import pytest
 
 from benchmarks.common.project import BrokenFile
 from benchmarks.verdicts.cells import CELLS, SUITES, Goal
-from benchmarks.verdicts.outcomes import (
-    Outcome,
-    append,
-    goal_lines,
-    others_of,
-    read,
-    report,
-    table,
-    tally,
-    told,
-    why_left_out,
-)
+from benchmarks.verdicts.outcomes import Outcome, append, goal_lines, others_of, read, table, tally, told, why_left_out
 
 RUN = {"number": 0, "tree": "3f2a1c0", "machine": "cpu-2c", "began": "2026-01-12T10:00:00+00:00", "seconds": 40.0}
 OUTCOME = Outcome(cell="10%-20s-quiet", verdict="regressed", **RUN)  # type: ignore[arg-type]
@@ -60,10 +49,6 @@ def test_launches_that_do_not_know_what_others_took_say_nothing_of_it() -> None:
     assert others_of(result(health=[unknown, None, {"cpu": None}])) is None
     known = {"cpu": {"others": 0.3, "steal": 0.02}}
     assert others_of(result(health=[unknown, unknown, known])) == pytest.approx(0.32)
-
-
-def test_of_a_run_without_times_the_findings_are_kept() -> None:
-    assert told(result(verdict="broken", step_times=[])) == {"verdict": "broken", "said": "rank 1 hangs"}
 
 
 @pytest.mark.parametrize(
@@ -130,10 +115,3 @@ def test_goals_say_what_is_missed_and_how_many_runs_are_to_come() -> None:
     assert goal_lines(outcomes) == [
         "goal, 50%-20s-quiet: red always: 2 of 3, 66.7 % [9 .. 99], missed, 27 runs to come"
     ]
-
-
-def test_trees_and_machines_have_tables_of_their_own() -> None:
-    other = replace(OUTCOME, tree="0000000")
-    assert report([OUTCOME, other]).count("tree ") == 2
-    assert "tree 0000000 on cpu-2c" in report([OUTCOME, other], "0000000")
-    assert report([]) == "there are no runs yet"

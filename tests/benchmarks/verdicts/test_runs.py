@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +14,7 @@ from benchmarks.verdicts import runs
 from benchmarks.verdicts.cells import CELLS, PLANTED, SUITES, Cell
 from benchmarks.verdicts.outcomes import Outcome, append, read
 from benchmarks.verdicts.programs import AFTER, BEFORE, make_project
-from benchmarks.verdicts.runs import SUITE, Bench, Ticks, chosen, compared, made, plant, run_next, touch, tree_of
+from benchmarks.verdicts.runs import SUITE, Bench, Ticks, compared, made, plant, run_next, touch, tree_of
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.errors import SettingError
 
@@ -73,13 +70,6 @@ def test_quiet_runs_wait_while_others_use_the_machine(bench: Bench, used: list[f
     assert said == f"not quiet: others use 50% of the cores; waiting: {QUIET.name}"
 
 
-def test_no_run_is_begun_when_the_time_is_up(bench: Bench, used: list[float]) -> None:
-    """The clock is read before each run."""
-    assert len(names(bench, [BUSY], until=2.5)) == 3
-    used[:] = [1.0]
-    assert names(bench, [QUIET, SUITES["suite-same"]], until=50.0) == []
-
-
 def test_the_package_is_named_by_its_tree_and_has_no_changes(tmp_path: Path) -> None:
     make_project(tmp_path, "x = 1\n", "x = 2\n")
     write(tmp_path, {"pytest_ddpperf/rules.py": ""})
@@ -107,15 +97,6 @@ def test_a_run_of_the_suite_is_kept_whatever_it_comes_to(tmp_path: Path, monkeyp
     assert (first.verdict, first.took, first.left_out, first.said) == ("none", None, "", "pytest ended with status 4")
     assert (second.number, second.seconds) == (0, 1.0)
     assert second.left_out == "not quiet: others used 20% of the cores while it was compared"
-
-
-def test_a_cell_is_chosen_by_name() -> None:
-    assert chosen("pauses-busy") == [CELLS["pauses-busy"]]
-    assert chosen("suite-same") == [SUITES["suite-same"]]
-    assert chosen(None) == [*CELLS.values()]
-    assert chosen(None, suites=True) == [*CELLS.values(), *SUITES.values()]
-    with pytest.raises(SettingError, match=r"--cell 'no': there are same-20s-quiet, .*, suite-1min$"):
-        chosen("no")
 
 
 def test_what_differs_between_two_commits_is_what_is_slower(tmp_path: Path) -> None:
@@ -147,13 +128,6 @@ def test_what_is_neither_idle_nor_its_own_is_others() -> None:
     assert Ticks(0, 0, 0.0).others(Ticks(1000, 300, 500.0)) == pytest.approx(0.2)
     assert Ticks(0, 0, 0.0).others(Ticks(100, 0, 150.0)) == 0.0
     assert Ticks.now(Path("/proc/none")).others(Ticks(0, 0, 0.0)) == 0.0
-
-
-def test_what_a_child_and_its_child_computed_is_its_own() -> None:
-    before = Ticks.now()
-    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**7))'], check=True)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert Ticks.now().own - before.own >= 0.05 * os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.slow

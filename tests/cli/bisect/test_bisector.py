@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,21 +154,6 @@ def test_what_cannot_be_measured_is_passed_over_at_once(line: Any, made: Any, ki
     assert probed.answer == "skipped"
     assert probed.text.endswith("rank 0 raised")
     assert len(runs.asked) == 1
-
-
-def test_so_is_what_fails_without_a_word(line: Any, made: Any) -> None:
-    silent = Outcome((), {"t.py::test_a": ""}, Path("/root"))
-    found = bisector(line, made.outcome(made.timed(0.2)), Runs(line, c8=[silent])).probe(line.hashes["c8"])
-    assert (found.answer, found.text) == ("skipped", "")
-
-
-def test_all_that_is_run_is_the_test_of_the_target(line: Any, made: Any) -> None:
-    told = made.outcome(made.timed(0.2))
-    runs = Runs(line, c8=[told])
-    bisection = bisector(line, told, runs)
-    bisection.probe(line.hashes["c8"])
-    bisection.confirm(line.hashes["c8"])
-    assert [(probe.test, against) for probe, against in runs.asked] == [("t.py::test_a", "c0"), ("t.py::test_a", "c7")]
 
 
 def test_the_culprit_is_held_against_the_commit_before_it(line: Any, made: Any) -> None:

@@ -79,13 +79,6 @@ def test_two_errors_have_the_freedom_of_the_one_that_is_known_less() -> None:
     )
 
 
-def test_errors_have_their_ends() -> None:
-    assert ShiftEstimate(0.0, 0.1, 7).error == 1.0
-    assert ShiftEstimate(2.0, 0.0, math.inf).error == 0.0
-    assert ShiftEstimate(0.0, 0.0, math.inf).error == 1.0
-    assert ShiftEstimate(50.0, 0.1, 7).error < 1e-9
-
-
 @pytest.mark.parametrize(
     ("scale", "unit", "baseline", "expected"),
     [

@@ -118,12 +118,6 @@ def test_no_line_is_wider_than_the_terminal(
     assert " commit 8 ... \n  skipped: rank 1 raised ImportError: half done\n" in out
 
 
-def test_of_counts_no_time_is_told(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    probes(calls(made, 6))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 0
-    assert "\n16 commits to search\n\nprobe 1 of about 4: " in capsys.readouterr().out
-
-
 def test_how_long_probes_may_take_is_told_before_the_first(
     made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,15 +176,6 @@ def test_ends_that_do_not_differ_are_told_with_their_interval(
     ]
 
 
-def test_ends_that_cannot_be_told_apart_are_measured_again(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = probes(lambda *_: made.outcome(made.timed(0.05, error=0.1)))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 1
-    assert "\nHEAD cannot be told apart from v0: there is nothing to search for\n" in capsys.readouterr().out
-    assert len(asked) == 4
-
-
 def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they_are_then(
     made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,16 +198,6 @@ def test_ends_that_stay_known_too_little_are_not_searched(
     assert "\nthe ends are not known well enough to search: that they differ may be wrong by 6.5 %, and all" in out
     assert "probe 1" not in out
     assert len(asked) == 4  # of the ends
-
-
-def test_ends_that_only_looked_different_are_not_searched(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = iter([made.outcome(made.timed(0.1, error=0.02))])
-    asked = probes(lambda *_: next(told, made.outcome(made.timed(0.0, error=0.005))))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 1
-    assert "HEAD is not worse than v0: there is nothing to search for\n  t.py::test_a" in capsys.readouterr().out
-    assert len(asked) == 2
 
 
 def test_an_end_that_cannot_run_is_told(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ Git = Callable[..., str]
 Parents = Mapping[str, tuple[str, ...]]
 Make = Callable[[Parents], Any]
 LINE = [f"c{number}" for number in range(1, 17)]
-EVERYDAY = ("c1", "c2", "c8", "c15", "c16")  # culprits at the ends and in the middle
 # c0 - c1 - c2 - c3 -------- m6 - c7        a topic branch of a4 and a5, begun at c2,
 #  \        \ a4 - a5 ---- /              and b0, begun before the good end c0, merged by n8
 #   before - b0 ------------------ n8
@@ -169,37 +167,6 @@ def test_the_first_bad_commit_of_a_line_is_found_wherever_it_is(line: Any, lengt
         assert len(end.answers) <= expected_probes(between)
 
 
-def test_of_sixteen_it_takes_four(line: Any) -> None:
-    between = line.between("c0", "c16")
-    assert {len(searched(line, between, culprit).answers) for culprit in LINE} == {4}
-    assert line.name(between.next) == "c8"
-
-
-@pytest.mark.parametrize(
-    "culprit", [commit if commit in EVERYDAY else pytest.param(commit, marks=pytest.mark.slow) for commit in LINE]
-)
-def test_commits_that_say_nothing_are_passed_over(line: Any, culprit: str) -> None:
-    """The answer is the culprit and what was skipped right before it, or from it on where it was skipped itself."""
-    number = int(culprit[1:])
-    near = [commit for commit in LINE[:-1] if abs(int(commit[1:]) - number) <= 2]
-    for skipped in [*pairwise(near), ("c4", "c8")]:
-        first, last = number, number
-        while f"c{first - 1}" in skipped:
-            first -= 1
-        while f"c{last}" in skipped:
-            last += 1
-        end = searched(line, line.between("c0", "c16"), culprit, skipped)
-        assert line.names(end.suspects) == tuple(f"c{i}" for i in range(first, last + 1)), skipped
-        assert len(end.answers) <= 4 + 3
-
-
-def test_where_all_are_skipped_all_are_left(line: Any) -> None:
-    end = searched(line, line.between("c0", "c16"), "c9", set(LINE))
-    assert line.names(end.suspects) == tuple(LINE)
-    assert set(line.names(end.answers)) == set(LINE[:-1])
-    assert end.next is None
-
-
 @pytest.mark.parametrize("culprit", list(MERGED)[2:])
 def test_a_culprit_on_a_merged_branch_is_found_there(history: Make, culprit: str) -> None:
     made = history(MERGED)
@@ -215,12 +182,6 @@ def test_with_first_parent_no_merged_commit_is_looked_at(history: Make, culprit:
     assert made.names(end.suspects) == (culprit,)
     assert not {"a4", "a5", "b0"} & set(made.names(end.answers))
     assert len(end.answers) <= 3
-
-
-def test_one_commit_needs_no_look(line: Any) -> None:
-    between = line.between("c0", "c1")
-    assert between.next is None
-    assert expected_probes(between) == 0
 
 
 @st.composite

@@ -77,15 +77,6 @@ def test_every_culprit_is_found_in_as_many_probes_as_halving_takes(number: int) 
         assert probes <= least == (number - 1).bit_length()
 
 
-def test_what_cannot_be_measured_leaves_its_neighbours_in_doubt() -> None:
-    found = PackageRange({}, {}, tuple((f"p{i}",) for i in range(8)), ("old", "new"))
-    assert found.next == "4"
-    found = found.answered("4", "skipped")
-    assert found.next == "3"
-    found = found.answered("3", "good").answered("5", "bad")
-    assert (found.suspects, found.next) == (("4", "5"), None)
-
-
 def test_packages_that_need_each_other_s_versions_change_together() -> None:
     old = {"torch": ("2.11.0", ["triton==3.6.0", "sympy>=1.13"]), "triton": ("3.6.0", []), "sympy": ("1.13", [])}
     new = {"torch": ("2.13.0", ["triton==3.7.1", "sympy>=1.13"]), "triton": ("3.7.1", []), "sympy": ("1.14", [])}

@@ -392,25 +392,3 @@ def test_the_examples_are_understood(here: Path, example: str, capsys: pytest.Ca
     framework, call = scripts.get(example, ("", "workload, "))
     assert f"ddpperf.check({call}" in (here / "perf" / "test_training.py").read_text()
     assert (f"trains with {framework}:" in capsys.readouterr().out) is bool(framework)
-
-
-@pytest.mark.slow
-def test_another_model_in_the_test_file_is_told_and_is_red_with_the_option_of_the_job(
-    pytester: pytest.Pytester, here: Path
-) -> None:
-    (here / "pytest.ini").write_text("[pytest]\n")
-    (here / ".gitignore").write_text("__pycache__\n.pytest_cache\n")
-    assert main(["init"]) == 0
-    for command in ("init", "add .", "commit -m first"):
-        git(here, *command.split())
-    test = here / "perf" / "test_training.py"
-    test.write_text(test.read_text().replace("256", "512"))
-    beside = ("perf", *QUICK[1:], "--ddpperf-against=HEAD")  # -q shows no warning
-    run = pytester.runpytest_subprocess(*beside)
-    run.assert_outcomes(passed=1)
-    told = "*test_training.py: the reference has another one, and both sides run this checkout's*"
-    run.stdout.fnmatch_lines([told])
-    run = pytester.runpytest_subprocess(*beside, "--ddpperf-against-tests")
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["flops  *FAIL"])
-    run.stdout.no_fnmatch_line(told)
