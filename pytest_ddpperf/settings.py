@@ -188,7 +188,7 @@ class Settings:
         "auto|off",
     )
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
-        None, path, "folder shared by all nodes, in which processes of srun or mpirun find each other", "DIR"
+        None, path, "shared folder in which the processes of srun or mpirun on all nodes meet", "DIR"
     )
     gpu_lock_timeout: float | None = _of_session(
         _LOCK_TIMEOUT,
@@ -212,7 +212,7 @@ class Settings:
     stage_timeouts: Mapping[str, float] | None = _knob(
         None,
         optional(stage_seconds, "none"),
-        "deadlines of the stages of a launch: start, build, compile, warm_up and measure",
+        "stage deadlines of a launch: start, build, compile, warm_up, measure",
         "STAGE=TIME[,...]",
     )
     steps: int | None = _knob(
@@ -238,21 +238,21 @@ class Settings:
     budget: float | None = _of_session(
         None,
         optional(duration, "none"),
-        "time for the whole session: benchmarks get equal shares, and undecided tests run twice. max-time is then "
+        "time for the session, in equal shares for benchmarks. Undecided tests run twice; max-time is then "
         "unlimited by default",
         "TIME",
         example="--ddpperf-budget=10min",
     )
     quick: bool = _switch(
-        "take a first look: measure each benchmark with 2 launches for about 5 s, and store nothing",
+        "measure each benchmark with 2 launches, for about 5 s, and store nothing",
         per_test=False,
         example="--ddpperf-quick",
     )
     interleave: bool | None = _knob(
         None,
         optional(switch, "auto"),
-        "let launches that are compared take turns after blocks of steps; auto: on the CPU only; true: also on GPUs, "
-        "if all launches fit into memory",
+        "let compared launches take turns after blocks of steps; auto: only on the CPU; true: also on GPUs, if all fit "
+        "into memory",
         "auto|true|false",
     )
     communication: bool | None = _knob(
@@ -340,7 +340,7 @@ class Settings:
     tolerance: float | None = _knob(
         None,
         optional(fraction, "auto"),
-        "how much worse a metric may get; auto: 1.5%% for times measured side by side, 3%% compared with stored values",
+        "how much worse a metric may get; auto: 1.5%% for times side by side, 3%% compared with stored values",
         "FRACTION",
         example="--ddpperf-tolerance=3%%",
     )
@@ -353,12 +353,12 @@ class Settings:
     fail_on: frozenset[Verdict] = _knob(
         _WORST,
         _failing,
-        "verdicts that fail a test: a list in place of the default, +VERDICT to add one to the default, or none",
+        "verdicts that fail a test: a new list, +VERDICT to add one to the default, or none",
         "VERDICT[,...]",
         example="--ddpperf-fail-on=+inconclusive",
     )
     require_baseline: bool = _switch(
-        "fail tests without a comparable baseline, and end the run if a baseline's commit cannot be measured",
+        "fail tests without a comparable baseline; stop if a baseline's commit cannot be measured",
         example="--ddpperf-require-baseline",
     )
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
@@ -378,7 +378,7 @@ class Settings:
         repeats=True,
     )
     baseline_dir: Path = _of_session(  # noqa: RUF009 - a field, declared
-        Path("baselines"), path, "folder of the baselines, relative to the root of the project", "DIR"
+        Path("baselines"), path, "folder of the baselines, from the root of the project", "DIR"
     )
     baseline_set: str | None = _of_session(
         None, set_name, "set of baselines to compare with (default: the set of --ddpperf-save)", "NAME"
@@ -441,7 +441,7 @@ class Settings:
     report: tuple[tuple[str, Path], ...] | None = _of_session(
         None,
         optional(reports, "none"),
-        "write a report: json, html, markdown, plots, ...; may be given several times (in the ini file one a line)",
+        "write a report: json, html, markdown, plots, ...; several may be given (ini file: one a line)",
         "KIND:FILE",
         repeats=True,
         example="--ddpperf-report=html:report.html",

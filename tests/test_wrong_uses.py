@@ -275,7 +275,7 @@ CALLS = {
     "ddpperf.check(build, precision='bf16')": r"precision='bf16': is for a Workload; this step has to set it itself",
     "ddpperf.check(build, name=3)": r"name=3: expected a text, such as name='3'",
     "ddpperf.check(build, samples_per_step=0)": r"samples_per_step=0: expected a number above 0",
-    "ddpperf._names.add(('custom', 2)); ddpperf.check(build)": r".*has two benchmarks named 'custom'; tell them apart",
+    "ddpperf._names.add(('custom', 2)); ddpperf.check(build)": r".*two benchmarks named 'custom'; name them diff",
     "ddpperf.check(build, device='cuda')": r"device 'cuda' needs a GPU, .*device 'cpu' run anywhere",
     "ddpperf.check(workload, clip_steps=3)": r"clip_steps=3: nothing is clipped; give clip_grad_norm too",
     "ddpperf.check(workload, loader='workers=2')": r"loader='workers=2': this Workload has one batch",

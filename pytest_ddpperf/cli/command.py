@@ -201,7 +201,7 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rank", type=argument(whole_number), default=0, metavar="N", help="the rank (default: %(default)s)"
     )
-    advise_command.add_cluster(parser, "none: no step is predicted")
+    advise_command.add_cluster(parser, "none, which predicts no times")
 
 
 def _simulate(options: argparse.Namespace) -> int:

@@ -252,7 +252,7 @@ class SessionBudget:
         enough = max(self._seconds, self._seconds - self.left) + math.fsum(late) / FIRST_PASS
         return (
             f"--ddpperf-budget={self._seconds:g}s had no time for the launches of a first look in "
-            f"{format_count(len(late), 'call')}; {math.ceil(enough)}s would do"
+            f"{format_count(len(late), 'call')}; {math.ceil(enough)}s would be enough"
         )
 
     def text(self) -> str:
