@@ -278,7 +278,7 @@ CALLS = {
     "ddpperf._names.add(('custom', 2)); ddpperf.check(build)": r".*two benchmarks named 'custom'; name them diff",
     "ddpperf.check(build, device='cuda')": r"device 'cuda' needs a GPU, .*device 'cpu' run anywhere",
     "ddpperf.check(workload, clip_steps=3)": r"clip_steps=3: nothing is clipped; give clip_grad_norm too",
-    "ddpperf.check(workload, loader='workers=2')": r"loader='workers=2': this Workload has one batch",
+    "ddpperf.check(workload, loader='workers=2')": r"loader='workers=2': this Workload has a single batch",
     "ddpperf.check(build, mesh='dp=2,tp=2', world_size=2)": r"mesh=dp=2,tp=2 has 4 ranks, and the group 2; give world_",
     "ddpperf.check(workload, mesh={'dp': 1})": r"mesh=dp=1: is for a step of your own, build\(ctx\), which finds it as",
     "ddpperf.check(build, mesh={})": r"ddpperf.check\(mesh={}\): expected the sizes of dimensions by name, such as dp=",

@@ -176,7 +176,7 @@ def test_the_roll_call_tells_who_stands_and_who_moves() -> None:
     )
     assert guilty == 1
     line, _ = roll_call.heading({0: BUILD}, [], 1, 10.0, moved={0: False})
-    assert line.startswith("rank 0 of 1 still running after 10 s, standing at /x/t.py:30 in build; if it only takes")
+    assert line.startswith("rank 0 of 1 still running after 10 s, standing at /x/t.py:30 in build; if the launch is")
 
 
 def test_a_script_that_waits_for_processes_of_its_own_learns_that_their_steps_are_not_seen() -> None:
