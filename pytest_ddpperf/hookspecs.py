@@ -54,8 +54,8 @@ def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
         results: all benchmarks, in the order in which they were measured.
 
     Returns:
-        The title and the text of the part, or None. The hook may write files, too: pytest calls it even if it prints
-        nothing.
+        The title and the text of the part, or None. The hook may also write files: pytest calls it even if the terminal
+        shows no summary.
     """
 
 
