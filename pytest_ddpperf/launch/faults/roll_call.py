@@ -17,8 +17,8 @@ _LEAST_MAJORITY = 3  # ranks, for two only contradict each other
 _CURES = {  # by a file of torch that all ranks stand in
     "/torch/utils/file_baton.py": "all wait for the build of an extension: one that was killed leaves a file named "
     "lock in its folder in ~/.cache/torch_extensions; delete that file if no other process builds",
-    "/torch/multiprocessing/spawn.py": "the plugin sees no steps of processes that it starts itself (mp.spawn): run it "
-    "under torchrun",
+    "/torch/multiprocessing/spawn.py": "the plugin sees no steps of processes that a script starts itself (mp.spawn): "
+    "run the script under torchrun",
 }
 
 

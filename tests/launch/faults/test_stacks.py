@@ -185,7 +185,7 @@ def test_a_script_that_waits_for_processes_of_its_own_learns_that_their_steps_ar
     assert guilty == 0
     assert line == (
         "rank 0 of 1 still running after 10 s in spawn (/x/t.py:30 in build); the plugin sees no steps of "
-        "processes that it starts itself (mp.spawn): run it under torchrun"
+        "processes that a script starts itself (mp.spawn): run the script under torchrun"
     )
 
 
