@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.errors import RankFailed, extended
+from pytest_ddpperf.errors import RankFailed, extended, hidden
 from pytest_ddpperf.records.measurement import LIMIT
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.run.call.variant import Variant
+
+__tracebackhide__ = hidden
 
 TRIES = 2  # of a benchmark that ran out of memory: another process may have taken the memory
 
@@ -26,12 +28,11 @@ class MemoryFit:
         self._alone, self._sections = len(variants) == 1, sections
         self._tries: Counter[tuple[str, int]] = Counter()
 
-    def goes_on(self, error: RankFailed) -> bool:
+    def tries_again(self, error: RankFailed) -> bool:
         """Returns whether the variants left are measured again after an error; RankFailed if nothing fits.
 
         A benchmark that runs out of memory is tried again; it is dropped the second time.
         """
-        __tracebackhide__ = True
         key = error.benchmark
         if not error.out_of_memory or error.shared or key is None or self._alone:
             return False
