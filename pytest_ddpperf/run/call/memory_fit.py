@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.errors import RankFailed, extended, hidden
+from pytest_ddpperf.errors import RankFailed, extended
 from pytest_ddpperf.records.measurement import LIMIT
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.run.call.variant import Variant
-
-__tracebackhide__ = hidden
 
 TRIES = 2  # of a benchmark that ran out of memory: another process may have taken the memory
 
@@ -33,6 +31,7 @@ class MemoryFit:
 
         A benchmark that runs out of memory is tried again; it is dropped the second time.
         """
+        __tracebackhide__ = True
         key = error.benchmark
         if not error.out_of_memory or error.shared or key is None or self._alone:
             return False

@@ -189,7 +189,7 @@ def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest
     elif config.getoption("benchmark_skip", default=False):
         import pytest
 
-        reason = "--benchmark-skip skips benchmarks, those of the fixture ddpperf, too"
+        reason = "--benchmark-skip skips benchmarks, also those of the fixture ddpperf"
         for item in measuring:
             item.add_marker(pytest.mark.skip(reason=reason))
         return []

@@ -9,9 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pytest_ddpperf.errors import RanksTimedOut, extended, hidden
-
-__tracebackhide__ = hidden
+from pytest_ddpperf.errors import RanksTimedOut, extended
 
 T = TypeVar("T")
 _REPORT_SECONDS = 5.0  # for the report of a launch after its deadline
@@ -41,6 +39,7 @@ class TestTimeout:
 
         @functools.wraps(run)
         def ends_before(*args: Any, timeout: float, **more: Any) -> T:
+            __tracebackhide__ = True
             begun = time.monotonic()
             left = self._ends - begun
             most = max(left - _REPORT_SECONDS, left / 2, _LEAST_SECONDS)
