@@ -70,11 +70,8 @@ def pytest_cmdline_main() -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say that another plugin's option leaves benchmarks untimed."""
-    return (
-        ["ddpperf: --benchmark-disable: benchmarks are counted and not timed"]
-        if configuration.counts_alone(config)
-        else []
-    )
+    counted = "ddpperf: --benchmark-disable: benchmarks are counted and not timed"
+    return [counted] if configuration.counts_alone(config) else []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -159,9 +156,8 @@ def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, 
     from pytest_ddpperf.launch.processes import require_linux
 
     require_linux()  # before modules are imported that another system lacks
-    return configuration.item_settings(request.config.stash[SETTINGS], request.node), request.node.stash.setdefault(
-        SECTIONS, []
-    )
+    settings = configuration.item_settings(request.config.stash[SETTINGS], request.node)
+    return settings, request.node.stash.setdefault(SECTIONS, [])
 
 
 @pytest.fixture

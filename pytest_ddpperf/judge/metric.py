@@ -272,9 +272,8 @@ def _note(
 def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContext) -> bool:
     """Returns whether all steps together are too slow, though most launches are not."""
     resolution, margin = context.resolution_of(evidence.series), context.margin * evidence.tolerance
-    usual = detection.worsening(change, evidence.series.better) <= detection.limit(
-        change, max(margin, resolution or 0.0)
-    )
+    most = detection.limit(change, max(margin, resolution or 0.0))
+    usual = detection.worsening(change, evidence.series.better) <= most
     return usual and detection.hides_long_steps(evidence.whole, resolution, margin)
 
 
