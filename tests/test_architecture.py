@@ -33,7 +33,6 @@ LONGER = {
     "judge/decision.py": 351,  # the only place that makes a verdict
     "instruments/torch_internals.py": 335,  # one function for each thing that torch has no public way to
     "launch/launcher.py": 365,  # the docstring of run
-    "metrics/table.py": 325,  # one row a metric
     "parsers.py": 336,  # one parser a kind of value
     "plugin.py": 350,  # pytest's hooks, and nothing else
     "records/measurement.py": 355,  # the docstrings of what tests hold
@@ -106,7 +105,7 @@ PLANTED = (
     ("metrics/table.py", "import pytest", "Only what fails or skips a test knows pytest"),
     ("records/verdict.py", "import msgspec", "Ranks need torch"),
     ("strategies/naive.py", "from pytest_ddpperf.strategies import flat", "A strategy is one file"),
-    ("metrics/health.py", "from pytest_ddpperf.metrics import memory", "Metrics of one kind"),
+    ("metrics/phases.py", "from pytest_ddpperf.metrics import memory", "Metrics of one kind"),
     ("instruments/health.py", "from pytest_ddpperf.instruments.profile import events", "Instruments are used"),
     ("reports/progress.py", "from pytest_ddpperf.reports import failure", "A report is one renderer"),
     ("reports/formats/latex.py", "from pytest_ddpperf.reports.formats import flat", "A kind of file"),

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_ddpperf.judge.calibration import Calibrated
-from pytest_ddpperf.metrics.health import LOAD
+from pytest_ddpperf.metrics.findings import LOAD
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Standing, Trainings
 from pytest_ddpperf.reports.lines import names_of

@@ -34,17 +34,11 @@ _Meetings: TypeAlias = "Mapping[_Key, Sequence[Span]]"  # on one rank, in the or
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClockAlignment:
-    """What to take from the times of each rank's trace so that all are those of the first rank.
+    """What to take from the times of each rank's trace so that all are those of the first rank."""
 
-    Attributes:
-        shifts: seconds by rank, in the order of the traces.
-        uncertainties: the most that each can be wrong, in seconds.
-        collectives: how many collectives that goes by.
-    """
-
-    shifts: tuple[float, ...]
-    uncertainties: tuple[float, ...]
-    collectives: int
+    shifts: tuple[float, ...]  # seconds by rank, in the order of the traces
+    uncertainties: tuple[float, ...]  # the most that each can be wrong, in seconds
+    collectives: int  # how many that goes by
 
 
 def align(traces: Sequence[RankTrace]) -> ClockAlignment:
