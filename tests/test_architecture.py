@@ -31,7 +31,6 @@ MAX_FILE = 320
 LONGER = {
     "fixture.py": 680,  # the public docstrings of all verbs
     "judge/decision.py": 351,  # the only place that makes a verdict
-    "instruments/torch_internals.py": 335,  # one function for each thing that torch has no public way to
     "launch/launcher.py": 365,  # the docstring of run
     "parsers.py": 336,  # one parser a kind of value
     "plugin.py": 350,  # pytest's hooks, and nothing else
@@ -104,7 +103,7 @@ PLANTED = (
     ("judge/decision.py", "import torch", "The controller has no process group"),
     ("metrics/table.py", "import pytest", "Only what fails or skips a test knows pytest"),
     ("records/verdict.py", "import msgspec", "Ranks need torch"),
-    ("strategies/naive.py", "from pytest_ddpperf.strategies import flat", "A strategy is one file"),
+    ("strategies/fsdp1.py", "from pytest_ddpperf.strategies import fsdp2", "Torch's strategies"),
     ("metrics/phases.py", "from pytest_ddpperf.metrics import memory", "Metrics of one kind"),
     ("instruments/health.py", "from pytest_ddpperf.instruments.profile import events", "Instruments are used"),
     ("reports/progress.py", "from pytest_ddpperf.reports import failure", "A report is one renderer"),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,9 +16,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.torch_internals import replaced
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import Precision, RankView
+from pytest_ddpperf.strategies.parallel import Precision, RankView
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the bits of the fraction: 23, 10, 10, 7

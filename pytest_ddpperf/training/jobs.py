@@ -227,16 +227,11 @@ def growth_steps(steps: int) -> int:
     return max(MIN_GROWTH_STEPS, min(steps, MAX_GROWTH_STEPS))
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """The number of pairs of blocks, and of timed steps in each block; an untimed period precedes every block."""
+def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
+    """Returns how many pairs of blocks follow ``steps`` timed steps, and how many steps of each block are timed.
 
-    pairs: int
-    steps: int
-
-
-def blocks_for(steps: int, period: int = 1) -> Blocks:
-    """The blocks for a launch with ``steps`` timed steps: about half as many, at least four pairs of one period."""
+    They are about half as many, at least four pairs of one period; an untimed period precedes every block.
+    """
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))
-    return Blocks(pairs, max(1, periods // pairs - 1) * period)
+    return pairs, max(1, periods // pairs - 1) * period

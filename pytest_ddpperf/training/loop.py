@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import clock_for, collector_paused, computing_threads, settle, tracers
+from pytest_ddpperf.instruments.clock import clock_for, collector_paused, settle, tracers
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.memory import (
     begin_peaks,
@@ -64,6 +64,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     Memory is watched from before the model is built to the end of the timed steps; on CUDA from the end of the warm-up.
     No instrument runs during timed steps.
     """
+    import torch
+
     from pytest_ddpperf.training.step import build_step
 
     memory, started = watch_memory(ctx.device), time.monotonic()
@@ -73,7 +75,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         built = time.monotonic()  # a script has made its first step
         turns = None
         if job.turns is not None:
-            turns = TurnClient(job.turns, asking=ctx.rank == 0, threads=computing_threads() > 1)
+            turns = TurnClient(job.turns, asking=ctx.rank == 0, threads=torch.get_num_threads() > 1)
             opened.enter_context(closing(turns))
             step = met_by_hosts(ctx, step)
         begun = time.monotonic()
@@ -234,8 +236,7 @@ def works_in_background() -> bool:
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | None) -> dict[str, Any]:
     """Runs the diagnosing passes one after the other, each with steps of its own; returns fields of ``RankLaunch``."""
-    from pytest_ddpperf.instruments.phases.diagnosis import diagnose
-    from pytest_ddpperf.instruments.rates import read_rates
+    from pytest_ddpperf.instruments.phases.diagnosis import diagnose, read_rates
     from pytest_ddpperf.training.separable import SynchronisationKept
 
     steps = job.diagnosed_steps

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.training.jobs import LaunchJob
-    from pytest_ddpperf.training.separable import Separable
-    from pytest_ddpperf.training.step import Step
+    from pytest_ddpperf.training.step import Separable, Step
 
 _RUN_AHEAD = 5  # steps of a warm-up that nothing waits for, as in timed ones: the allocator needs more memory for them
 _MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at 2 ** 16
@@ -251,20 +250,19 @@ def alternating_blocks(
     scaler and the number of steps; the learning rate, data and random numbers go on.
     """
     still_sent = trainer.still_sent(run)
-    blocks = blocks_for(steps, period)
+    pairs, of_block = blocks_for(steps, period)
     times: dict[bool, list[float]] = {True: [], False: []}
     overflowed = len(trainer.skipped_steps)
     restore = trainer.snapshot()
     with collector_paused():
-        for synchronised in sides(blocks.pairs, seed):
+        for synchronised in sides(pairs, seed):
             with nullcontext() if synchronised else trainer.unsynchronised():
-                times[synchronised] += _block(run, blocks.steps, period, device)
+                times[synchronised] += _block(run, of_block, period, device)
             restore()
     if len(trainer.skipped_steps) > overflowed:
         return None
-    return BlockTimes(
-        synchronised=tuple(times[True]), unsynchronised=tuple(times[False]), still_sent=still_sent, pairs=blocks.pairs
-    )
+    whole, alone = tuple(times[True]), tuple(times[False])
+    return BlockTimes(synchronised=whole, unsynchronised=alone, still_sent=still_sent, pairs=pairs)
 
 
 def _block(run: Callable[[], Any], steps: int, period: int, device: torch.device) -> tuple[float, ...]:

@@ -25,8 +25,9 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training import preparing
 from pytest_ddpperf.training.correctness.verifier import verify_launch
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, VerifyJob
-from pytest_ddpperf.training.preparing import count_launch, prepare_launch
+from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.workload import Workload
+from tests.counted import count_launch
 
 
 class Net(nn.Module):

@@ -19,7 +19,8 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
-from pytest_ddpperf.instruments.counting import counting, device_work, watching
+from pytest_ddpperf.instruments.counting import counting, device_work
+from pytest_ddpperf.instruments.counting import steps as watching
 from pytest_ddpperf.instruments.counting.copies import CopyWatch
 from pytest_ddpperf.instruments.counting.counting import Countable, count_warm_step
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter

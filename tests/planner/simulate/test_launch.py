@@ -18,10 +18,10 @@ from pytest_ddpperf.records.measurement import SIMULATED, Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import STRATEGIES, resolve
-from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, LaunchJob, PrepareJob, RankFunction, RankPrepared
+from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, LaunchJob, PrepareJob, RankPrepared
 from pytest_ddpperf.training.workload import Workload
+from tests.counted import count_launch
 
-COUNT_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "count_launch")
 OPTIONS = (
     "ddp[gradient_as_bucket_view=true]",
     "ddp[comm_hook=powersgd]",
@@ -144,7 +144,7 @@ def test_simulated_and_real_counts_are_equal(
     ranks = 1 if strategy == "single" else ranks
     found = [simulated(job(strategy), ranks, rank) for rank in range(ranks)]
     expected = merged(
-        launcher.run(COUNT_LAUNCH, job(strategy), world_size=ranks, backend="gloo", device="cpu", timeout=120).values
+        launcher.run(count_launch, job(strategy), world_size=ranks, backend="gloo", device="cpu", timeout=120).values
     )
     counted = merged([each.counts for each in found if each.counts])
     assert without_bytes_of_copies(counted) == without_bytes_of_copies(of_gloo(expected))
