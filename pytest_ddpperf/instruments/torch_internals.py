@@ -254,13 +254,6 @@ def forget_received() -> None:
             (cache.free_dead_references if torch.__version__ >= "2.11" else cache.clear)()
 
 
-def shards_on_cpu() -> bool:
-    """Whether fully_shard trains on the CPU; before 2.7 its streams lack methods, and autograd refuses its copies."""
-    import torch
-
-    return hasattr(torch.cpu.Stream, "record_event")
-
-
 def process_groups() -> list[Any]:
     """All groups of processes that there are, the default one among them."""
     from torch.distributed import distributed_c10d

@@ -92,7 +92,7 @@ def fsdp1(
 
 def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
     """Refuses units with frozen and trainable parameters: a flat parameter is trained or frozen as a whole."""
-    for _, parameters in parameters_of_units(module, units):
+    for parameters in parameters_of_units(module, units).values():
         trained = {parameter.requires_grad: name for name, parameter in reversed(parameters)}
         if len(trained) > 1:
             raise SettingError(

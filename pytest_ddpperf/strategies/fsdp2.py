@@ -16,7 +16,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.errors import RankSkipped
-from pytest_ddpperf.instruments.torch_internals import shards_on_cpu
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import replicate, whole
 from pytest_ddpperf.strategies.sharding import (
@@ -49,7 +48,8 @@ def fsdp2(
     """
     if cpu_offload:
         require_gpu("fsdp2", ctx)
-    if ctx.device.type == "cpu" and not shards_on_cpu():
+    # Before 2.7 its streams on the CPU lack methods, and autograd refuses its copies.
+    if ctx.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
         raise RankSkipped(
             f"strategy fsdp2 on the CPU needs torch 2.7 or newer, and this is {torch.__version__}: use fsdp1, a newer "
             "torch, or device=cuda"

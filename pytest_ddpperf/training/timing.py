@@ -49,7 +49,7 @@ def keeping_loss(run: Callable[[], Any], number: int, kept: list[Any]) -> Callab
     return keeping
 
 
-def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int], object] | None = None) -> int:
+def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int], object]) -> int:
     """Runs untimed steps, and returns their number, which is the same on all ranks.
 
     Where times do not matter, it goes on until a step updates the parameters. ``after_each`` is called with the
@@ -70,8 +70,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
             )
         ran += 1
         run()
-        if after_each is not None:
-            after_each(ran)
+        after_each(ran)
         if ran == 1:  # which compiles, and loads kernels
             begun = time.monotonic()
     while seconds and on_any_rank(ctx, step, time.monotonic() - begun < seconds):
