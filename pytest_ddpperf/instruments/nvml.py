@@ -90,9 +90,11 @@ def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapp
         _joined(None if milliwatts is None else f"{milliwatts / 1000:.0f}w" for milliwatts in watts),
         _joined("mig" if in_mig_mode(nvml, handle) else None for handle in handles),
     ]
+    # Of the multiprocessors, that applications get by the driver's setting (``nvidia-smi -ac``).
+    clocks = (ask(nvml, "nvmlDeviceGetApplicationsClock", handle, nvml.NVML_CLOCK_SM) for handle in handles)
     ecc = [ask(nvml, "nvmlDeviceGetEccMode", handle) for handle in handles]  # now, and after the next reset
     recorded = {
-        "gpu_clocks": _joined(_clock(nvml, handle) for handle in handles),
+        "gpu_clocks": _joined(None if clock is None else f"{clock}mhz" for clock in clocks),
         "gpu_driver": ask(nvml, "nvmlSystemGetDriverVersion"),
         "gpu_persistence": _joined(_SWITCH.get(ask(nvml, "nvmlDeviceGetPersistenceMode", each)) for each in handles),
         "gpu_ecc": _joined(None if modes is None else _SWITCH.get(modes[0]) for modes in ecc),
@@ -104,12 +106,6 @@ def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapp
         setup=" ".join(filter(None, parts)) or None,
         recorded={**known, **{name: str(value) for name, value in recorded.items() if value}},
     )
-
-
-def _clock(nvml: Any, handle: Any) -> str | None:
-    """The clock of the multiprocessors that applications get by the driver's setting (``nvidia-smi -ac``)."""
-    clock = ask(nvml, "nvmlDeviceGetApplicationsClock", handle, nvml.NVML_CLOCK_SM)
-    return None if clock is None else f"{clock}mhz"
 
 
 def _link(nvml: Any, one: Any, other: Any) -> str | None:

@@ -31,7 +31,7 @@ from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.launch.preloading.imports import end_watch
 from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
-from pytest_ddpperf.training.jobs import growth_steps
+from pytest_ddpperf.training.jobs import LaunchJob, growth_steps
 from pytest_ddpperf.training.memory_limit import limited
 from pytest_ddpperf.training.timing import (
     alternating_blocks,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.jobs import LaunchJob
     from pytest_ddpperf.training.step import Step
 
 _MAX_DIAGNOSES = 3  # repeated only while fp16 steps overflow

@@ -11,6 +11,7 @@ import re
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +29,6 @@ from pytest_ddpperf.training.loop import begin_together, require_within, time_st
 from pytest_ddpperf.training.timing import checked_run, warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_ddpperf.records.communication import RankProfile
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.launch import RankLaunch

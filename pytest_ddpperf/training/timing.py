@@ -15,13 +15,12 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock, clock_for, collector_paused
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.records.communication import BlockTimes
-from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, blocks_for
+from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, LaunchJob, blocks_for
 
 if TYPE_CHECKING:
     import torch
 
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.jobs import LaunchJob
     from pytest_ddpperf.training.step import Separable, Step
 
 _RUN_AHEAD = 5  # steps of a warm-up that nothing waits for, as in timed ones: the allocator needs more memory for them

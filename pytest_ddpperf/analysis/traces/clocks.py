@@ -19,9 +19,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, TypeAlias
 
-from pytest_ddpperf.analysis.traces.reading import RankTrace, in_steps, is_communication
+from pytest_ddpperf.analysis.traces.reading import RankTrace, in_steps
 from pytest_ddpperf.errors import TraceError
-from pytest_ddpperf.instruments.profile.events import Span, kind_of
+from pytest_ddpperf.instruments.profile.events import Span, class_of, kind_of
 
 _MEETING = frozenset(
     {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
@@ -83,7 +83,8 @@ def _ahead(
 def _meetings(trace: RankTrace, ranks: int) -> _Meetings:
     """When a rank was in the collectives of so many ranks, by what is the same on all of them."""
     found: dict[_Key, list[Span]] = defaultdict(list)
-    for event in sorted(filter(is_communication, trace.events), key=lambda event: event.start):
+    sent = (event for event in trace.events if class_of(event) == "communication")
+    for event in sorted(sent, key=lambda event: event.start):
         kind, step = event.kind or kind_of(event.name), in_steps(trace, event)
         everyone = event.ranks == ranks if trace.subgroups else event.ranks in {None, ranks}
         if kind in _MEETING and step is not None and everyone:

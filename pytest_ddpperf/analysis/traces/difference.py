@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, TypeAlias
 
-from pytest_ddpperf.analysis.traces.reading import RankTrace, TraceEvent, in_steps, is_communication
-from pytest_ddpperf.instruments.profile.events import EVENT, kind_of
+from pytest_ddpperf.analysis.traces.reading import RankTrace, TraceEvent, in_steps
+from pytest_ddpperf.instruments.profile.events import EVENT, class_of, kind_of
 
 What: TypeAlias = Literal["operator", "kernel", "copy", "collective"]
 Name: TypeAlias = "tuple[What, str]"
@@ -109,7 +109,7 @@ def _uses(trace: RankTrace) -> Iterator[tuple[Name, float]]:
     """Each operator, kernel, copy and collective that begins in a step, and its seconds."""
     operators: dict[tuple[str, str], list[TraceEvent]] = defaultdict(list)
     for event in trace.events:
-        communicates = is_communication(event)
+        communicates = class_of(event) == "communication"
         what = "collective" if communicates else _ACTIVITIES.get(event.activity)
         if what is None or event.name.startswith(_MARKS) or in_steps(trace, event) is None:
             continue

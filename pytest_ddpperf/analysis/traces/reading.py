@@ -15,7 +15,6 @@ from pytest_ddpperf.instruments.profile.events import (
     ProfilerEvent,
     Span,
     bytes_of,
-    class_of,
     is_nccl_kernel,
     marks_of,
     note_of,
@@ -185,8 +184,3 @@ def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
 def in_steps(trace: RankTrace, event: ProfilerEvent) -> int | None:
     """The number of the step in which an event begins; None if it is in none."""
     return next((i for i, (start, end) in enumerate(trace.marks) if start <= event.start < end), None)
-
-
-def is_communication(event: ProfilerEvent) -> bool:
-    """Returns whether an event is a collective that is under way."""
-    return class_of(event) == "communication"
