@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
-from pytest_ddpperf.records.communication import KINDS, collective_kind
+from pytest_ddpperf.records.phases import KINDS, collective_kind
 
 _GROUP = frozenset({"process_group", "group_name"})
 _ASYNC = frozenset({"async_op", "asyncOp"})

@@ -44,7 +44,7 @@ def per_step(steps: Sequence[Details]) -> Details:
 
 
 def _common(found: Sequence[Whole]) -> list[str]:
-    """The metrics that each has; a profile may have seen nothing of the device."""
+    """Returns the metrics that all of ``found`` have; the profiler may have missed the device's metrics in some."""
     return [metric for metric in found[0] if all(metric in details for details in found)] if found else []
 
 
@@ -184,7 +184,7 @@ class CallWatch(TorchFunctionMode):
 
 
 def _mark(func: Any, given: tuple[Any, ...]) -> int:
-    """A number that calls which are alike share; 1 if what was given cannot be asked, such as lazy parameters."""
+    """Returns a number that similar calls share; 1 if the arguments cannot be inspected, such as lazy parameters."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
         try:
             return hash((func, *_looks(given)))

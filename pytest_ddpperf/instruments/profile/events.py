@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pytest_ddpperf.records.communication import Collective, ProfiledStep, collective_kind
+from pytest_ddpperf.records.phases import Collective, ProfiledStep, collective_kind
 
 Span = tuple[float, float]  # from, to
 
