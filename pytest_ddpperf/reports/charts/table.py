@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.charts import of_benchmark, of_run
-from pytest_ddpperf.reports.charts.chart import Chart, filled
+from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.lines import full_name
 
@@ -42,5 +42,10 @@ CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
 
 
 def charts_of(run: Run) -> tuple[Chart, ...]:
-    """All charts of a run that have data, in the order of ``CHARTS``."""
-    return tuple(replace(chart, kind=kind) for kind, make in CHARTS.items() for chart in filled(make(run)))
+    """All charts of a run that have data, in the order of ``CHARTS``; their series have points."""
+    return tuple(
+        replace(chart, kind=kind, series=series)
+        for kind, make in CHARTS.items()
+        for chart in make(run)
+        if (series := tuple(each for each in chart.series if each.points))
+    )
