@@ -487,7 +487,7 @@ class Ddpperf:
         counted = [(each, each.counts) for each in measured if each.counts is not None]
         if not counted or len(counted) < len(measured):
             raise SettingError(
-                "ddpperf.expect: nothing was counted; call check, compare or measure first, with counted on"
+                "ddpperf.expect: nothing was counted; call check, compare or measure first, with counts=on"
             )
         lines: list[str] = []
         for each, counts in counted:
@@ -599,7 +599,7 @@ class Ddpperf:
         """Returns a verb's call with its settings; ``others`` are the verb's keyword arguments besides settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
-            pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate takes check and measure")
+            pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate runs only check and measure")
         given = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
         settings = session.forced(given, counts=counts)
         require_consistent(settings)
@@ -658,7 +658,7 @@ class Ddpperf:
         for benchmark in variants:  # results and baselines of this test could not distinguish them
             if benchmark.key in self._names:
                 twice = f"{self._test} has two benchmarks named {benchmark.name!r}"
-                raise SettingError(f"{twice}; tell them apart with name=...")
+                raise SettingError(f"{twice}; name them differently with name=...")
             self._names.add(benchmark.key)
         paired = self._session.sides.paired(self._sections)
         times = TimeSheet(call.begun)

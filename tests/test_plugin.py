@@ -485,7 +485,7 @@ def test_it(ddpperf, needed):
     run, found = verdicts(inner, *options)
     run.assert_outcomes(passed=2, failed=1)
     results = json.loads((inner.path / "results.json").read_text())["results"]
-    remark = "attempt 2 of its test: what earlier ones measured is left out"
+    remark = "attempt 2 of its test: measurements of earlier attempts are omitted"
     assert [remark in result["findings"] for result in results] == [False, True, True]
     assert len(found) == len(results) == 3
     assert len(entries(inner.path / "history.sqlite", "collective_calls")) == 3

@@ -133,7 +133,7 @@ def lost(found: Convergence) -> list[str]:
     launches, steps = format_count(len(first.curves), "launch"), first.curves[0].steps[-1]
     of_all = f"in {launches} of {format_count(steps, 'step')}"
     of_lost = [one for one in found.strategies if one.lost]
-    lines = [f"{one.name}: {'; '.join(one.lost)}; by {first.name} all values are finite to the end" for one in of_lost]
+    lines = [f"{one.name}: {'; '.join(one.lost)}; with {first.name} all values stay finite" for one in of_lost]
     for kept in (row for row in found.kept if math.isfinite(row.worse.value)):
         before, after = (significant(found.final(name, kept.quantity).value) for name in (first.name, kept.name))
         ends = f"{kept.name} ends with {kept.quantity} {after}, {first.name} with {before}"

@@ -184,9 +184,9 @@ def paired(
 
 
 def with_launches(change: Change, launches: int) -> Change:
-    """Returns the change as it would be known if the new side had ``launches`` launches with the same scatter.
+    """Returns the change as certain as it would be if the new side had ``launches`` launches with the same scatter.
 
-    The launches' degrees of freedom grow with their number, those of the expected scatter do not. The estimate and its
+    More launches add degrees of freedom to the measured scatter, but not to the expected scatter. The estimate and its
     interval stay the same.
     """
     if change.standard_error is None:

@@ -216,12 +216,12 @@ def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
 
 
 def short_launch(fixed: float) -> float:
-    """Returns the seconds that an interleaved launch times; ``fixed``: the seconds of everything else in it."""
+    """Returns for how many seconds an interleaved launch times steps; ``fixed``: the seconds of all else in it."""
     return max(WORTH * fixed, SHORT_LAUNCH_SECONDS)
 
 
 def launch_seconds(fixed: float) -> float:
-    """Returns the seconds that any other launch times."""
+    """Returns for how many seconds a launch that is not interleaved times steps."""
     return max(LAUNCH_SECONDS, WORTH * fixed)
 
 

@@ -187,7 +187,7 @@ class RankGroup:
         require_free(settings.env or ())
         launchers = self._session.sides.launchers.with_variables(settings.env or ())
         if settings.simulate is not None:
-            pytest.skip("ddpperf_group is not simulated: ddpperf simulate takes check and measure")
+            pytest.skip("ddpperf_group is not simulated: ddpperf simulate runs only check and measure")
         if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":
             gpus = launchers[0].having(()).machine().gpus
             launchers[0].having(tuple(shown_to_worker(os.environ, len(gpus.names), self.world_size).items()))

@@ -59,7 +59,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
     _require_counts_alone(settings, said)
     if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
         raise SettingError(
-            f"{KNOBS['against_setup'].option} makes an environment of its own and {KNOBS['against_python'].option} "
+            f"{KNOBS['against_setup'].option} makes a separate environment and {KNOBS['against_python'].option} "
             "names one: give one of them, and build or install the revision in the named one"
         )
     if settings.calibrate is not None:
@@ -74,7 +74,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
     if settings.quick:
         asked = {name: name in said for name in NOT_QUICK} | {"save": settings.save is not None}
         _require_alone(
-            f"{KNOBS['quick'].option} takes a first look, which has limits of its own and is not stored", asked
+            f"{KNOBS['quick'].option} takes a first look, which has separate limits and is not stored", asked
         )
 
 

@@ -20,5 +20,5 @@ def selected(config: pytest.Config, measuring: Iterable[pytest.Item]) -> list[py
             item.own_markers[:] = [mark for mark in item.own_markers if mark.kwargs.get("reason") != _NO_BENCHMARK]
         return [*measuring]
     for item in measuring:
-        item.add_marker(pytest.mark.skip(reason=f"{SKIP} skips benchmarks, those of the fixture ddpperf, too"))
+        item.add_marker(pytest.mark.skip(reason=f"{SKIP} skips benchmarks, also those of the fixture ddpperf"))
     return []
