@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.baselines.files import write_bytes
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, in_units, remark_of, view_of
-from pytest_ddpperf.reports.charts.table import charts_of
+from pytest_ddpperf.reports.charts.of_run import charts_of
 from pytest_ddpperf.reports.files import ensure_folder, writing_into
 from pytest_ddpperf.reports.lines import file_stem, wrapped
 

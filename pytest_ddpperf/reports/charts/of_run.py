@@ -1,9 +1,10 @@
-"""Charts of several benchmarks: each function gives those of a run."""
+"""The charts of a run, those of single benchmarks among them: a new one is a function and a row of ``CHARTS``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -16,7 +17,7 @@ from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports.charts import of_benchmark
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, point
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.lines import curve_of, names_of
+from pytest_ddpperf.reports.lines import curve_of, full_name, names_of
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.strategies.strategy import parse
@@ -232,3 +233,42 @@ def _known(points: Sequence[Placed], metric: str) -> list[Comparison]:
 
 def _points(name: str, found: Iterator[ChartPoint | None]) -> ChartSeries:
     return ChartSeries(name, tuple(each for each in found if each is not None))
+
+
+def _of_each(make: Callable[[Result], Iterator[Chart]]) -> Callable[[Run], Iterator[Chart]]:
+    """The charts of each benchmark, with its name and its place."""
+
+    def charts(run: Run) -> Iterator[Chart]:
+        for i, result in enumerate(run.results):
+            name = full_name(result)
+            yield from (
+                replace(chart, benchmarks=(i,), subject=f"{name} {chart.subject}".rstrip()) for chart in make(result)
+            )
+
+    return charts
+
+
+CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
+    "speedup": speedup,
+    "efficiency": efficiency,
+    "rank_throughput": rank_throughput,
+    "throughput": throughput,
+    "steps": _of_each(of_benchmark.steps),
+    "launches": _of_each(of_benchmark.launches),
+    "memory": _of_each(of_benchmark.memory),
+    "memory_phases": _of_each(of_benchmark.memory_phases),
+    "bucket_sizes": bucket_sizes,
+    "convergence": convergence,
+    "epoch_time": epoch_time,
+}
+"""What makes the charts of each kind; none if the run has no data for it."""
+
+
+def charts_of(run: Run) -> tuple[Chart, ...]:
+    """All charts of a run that have data, in the order of ``CHARTS``; their series have points."""
+    return tuple(
+        replace(chart, kind=kind, series=series)
+        for kind, make in CHARTS.items()
+        for chart in make(run)
+        if (series := tuple(each for each in chart.series if each.points))
+    )

@@ -11,7 +11,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.breakdown import phase_table
 from pytest_ddpperf.reports.calls import call_tables
 from pytest_ddpperf.reports.charts.chart import Chart
-from pytest_ddpperf.reports.charts.table import charts_of
+from pytest_ddpperf.reports.charts.of_run import charts_of
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.page.benchmark import sections_of_benchmark
 from pytest_ddpperf.reports.formats.page.page import Block, Page, PageRow, html_of, sections_of

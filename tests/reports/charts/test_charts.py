@@ -25,7 +25,7 @@ from pytest_ddpperf.reports.charts.chart import (
     thinned,
     view_of,
 )
-from pytest_ddpperf.reports.charts.table import CHARTS, charts_of
+from pytest_ddpperf.reports.charts.of_run import CHARTS, charts_of
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.page.trends import trend_chart
 from tests.factories import make_results_document, read_again
