@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,6 @@ from pytest_ddpperf.parsers import (
     fraction,
     identifier,
     instead,
-    members,
     mesh,
     modules,
     none_word,
@@ -35,6 +34,7 @@ from pytest_ddpperf.parsers import (
     steps_or_warmup,
     switch,
     switch_or_path,
+    variables,
     whole_number,
     words,
     world_sizes,
@@ -125,11 +125,18 @@ def _of_records(module: str, name: str) -> Callable[[object], Any]:
 
 
 def _failing(value: object) -> frozenset[Verdict]:
+    """Parses verdicts: ``"regressed,broken"``, a list of such words, or ``none``; ``+new`` adds to the default."""
     added = isinstance(value, str) and value.strip().startswith("+")
-    given = members(Verdict, "verdicts")(str(value).strip()[1:] if added else value)
-    if given and not added and given.isdisjoint(_WORST):
-        raise ValueError(f"regressed or broken among them, or +{written(given)} to add to these two")
-    return given | _WORST if added else given
+    parts = value.strip().removeprefix("+").split(",") if isinstance(value, str) else value
+    given = [str(getattr(part, "value", part)).strip() for part in parts] if isinstance(parts, Iterable) else [""]
+    try:
+        failing = frozenset[Verdict]() if given == ["none"] else frozenset(map(Verdict, given))
+    except ValueError:
+        known = ", ".join(verdict.value for verdict in Verdict)
+        raise ValueError(f"verdicts out of {known}, separated by commas, or none") from None
+    if failing and not added and failing.isdisjoint(_WORST):
+        raise ValueError(f"regressed or broken among them, or +{written(failing)} to add to these two")
+    return failing | _WORST if added else failing
 
 
 @dataclass(init=False, eq=False, repr=False, match_args=False)  # every pytest run pays for what is generated here
@@ -171,7 +178,7 @@ class Settings:
     )
     env: tuple[tuple[str, str], ...] | None = _knob(
         None,
-        optional(_of_records("variables", "variables"), "none"),
+        optional(variables, "none"),
         "environment variables of the ranks, which baselines and reports show",
         given="call",
     )

@@ -152,7 +152,7 @@ SPOILERS: dict[str, tuple[Callable[[str], str], str]] = {
     "half": (lambda text: text[: len(text) // 2], "is cut off at line *"),
     "type": (lambda text: text.replace('"commit": null', '"commit": 1'), "*commit: *expected *"),
     "edited": (lambda text: text.replace('"commit": null', '"commit": "1"'), "field checksum: does not match *"),
-    "newer": (lambda text: text.replace("pytest-ddpperf/baseline/3", "pytest-ddpperf/baseline/4"), "*newer*"),
+    "newer": (lambda text: text.replace("pytest-ddpperf/baseline/4", "pytest-ddpperf/baseline/5"), "*newer*"),
 }
 
 

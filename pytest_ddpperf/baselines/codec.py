@@ -25,15 +25,14 @@ from pytest_ddpperf.baselines.document import (
 from pytest_ddpperf.baselines.jsonfile import FileKind, checked, problem_text, render, rounded
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
-from pytest_ddpperf.records.copies import Alike
-from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.counts import Alike, Counts
 from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite, of_lines
 
 BASELINE = FileKind(
     subject="baseline",
-    version=3,  # step times are the means of all steps
+    version=4,  # without statistics of the steps of each launch
     cure="restore it from version control, or delete it and measure again with --ddpperf-save",
 )
 
@@ -46,7 +45,7 @@ class BaselineFile:
     records: tuple[BaselineRecord, ...]
 
 
-_OF_VERSION_2 = (Any, None)  # a field that is not read any more
+_OLDER = (Any, None)  # a field of older files, of which at most its presence counts
 _Environment = object_of(
     Environment,
     sparse=("gpu_setup",),
@@ -71,7 +70,7 @@ _Series = object_of(
     without=("within", "own", "rules"),  # computed from the launches of a run, or from the table of metrics
     rename={"min_tolerance": "slack"},
     interval=object_of(Interval, confidence=Confidence) | None,
-    control=_OF_VERSION_2,
+    control=_OLDER,
 )
 _Record = object_of(
     BaselineRecord,
@@ -83,10 +82,9 @@ _Record = object_of(
     counted=object_of(Provenance, sparse=("code",), date=Date) | None,
     series=tuple[_Series, ...],  # type: ignore[valid-type]  # made at run time
     counts=_Counts | None,
-    # A line for each statistic: a mapping for each launch would repeat the names.
-    steps=Mapping[str, tuple[float, ...]],
+    steps=_OLDER,
     lost=(Share | None, None),
-    runs=_OF_VERSION_2,
+    runs=_OLDER,
 )
 _File = object_of(
     BaselineFile,
@@ -122,14 +120,9 @@ def _short(series: Series) -> Series:
 def _stored(record: BaselineRecord) -> BaselineRecord:
     """Returns a record with what a file keeps of it.
 
-    Files have the statistics of all launches by name, no lines of operators, and FLOPs by line, not by module.
+    Files have no lines of operators, and FLOPs by line, not by module.
     """
-    names: Mapping[str, float] = (*record.steps[:1], {})[0]
-    changes: dict[str, Any] = {
-        "steps": {name: [rounded(launch[name]) for launch in record.steps] for name in names},
-        "series": tuple(map(_short, record.series)),
-        "lost": rounded(record.lost) or None,
-    }
+    changes: dict[str, Any] = {"series": tuple(map(_short, record.series)), "lost": rounded(record.lost) or None}
     if record.counts is not None:
         sites = {name: sites for name, sites in record.counts.sites.items() if name != "operators"}
         sites |= {name: of_lines(sites[name]) for name in ("flops",) if name in sites}
@@ -140,10 +133,8 @@ def _stored(record: BaselineRecord) -> BaselineRecord:
 
 def _read(stored: Any, schema: str) -> BaselineRecord:
     """Returns the record of an object in a file; before version 3 a step time is the mean of typical steps only."""
-    rows = zip(*stored.steps.values(), strict=True)
-    steps = tuple(dict(zip(stored.steps, row, strict=True)) for row in rows)
-    typical = stored.typical or (schema != BASELINE.schema and bool(steps))
-    stored = msgspec.structs.replace(stored, steps=steps, lost=stored.lost or 0.0, typical=typical)
+    typical = stored.typical or (schema.endswith(("/1", "/2")) and bool(stored.steps))
+    stored = msgspec.structs.replace(stored, lost=stored.lost or 0.0, typical=typical)
     record = msgspec.convert(stored, BaselineRecord, from_attributes=True)
     kept = [series for series in record.series if series.metric != "step_time_tail"]
     return replace(record, series=tuple(replace(series, rules=rules_of(series.metric)) for series in kept))

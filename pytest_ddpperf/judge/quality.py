@@ -19,19 +19,12 @@ MOVED = 8.0  # times the effect of moving all weights by a unit in the last plac
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QualityRules:
-    """The rules by which trainings are compared.
+    """The rules by which trainings are compared."""
 
-    Attributes:
-        metric: the quantity that is compared besides the loss; ``loss`` without an evaluation.
-        better: its direction of an improvement.
-        tolerance: the share of the first strategy's value by which another one may be worse.
-        confidence: of the intervals of all worsenings together.
-    """
-
-    metric: str
-    better: Better
-    tolerance: float
-    confidence: float = CONFIDENCE
+    metric: str  # the quantity that is compared besides the loss; ``loss`` without an evaluation
+    better: Better  # its direction of an improvement
+    tolerance: float  # the share of the first strategy's value by which another one may be worse
+    confidence: float = CONFIDENCE  # of the intervals of all worsenings together
 
 
 def trained(name: str, curves: Sequence[Curve], *, lost: Sequence[str] = ()) -> Trainings:

@@ -14,7 +14,7 @@ from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, mea
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Mode, Series
-from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, paired_blocks
+from pytest_ddpperf.stats.launches import OWN_APART, OWN_IN_TURNS, paired_blocks
 
 EFFICIENCY = "scaling_efficiency"
 SPEEDUP = "speedup"

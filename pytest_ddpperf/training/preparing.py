@@ -31,9 +31,9 @@ from pytest_ddpperf.training.timing import checked_run, warm_up
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_ddpperf.records.communication import RankProfile
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.launch import RankLaunch
+    from pytest_ddpperf.records.phases import RankProfile
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.training.step import Step
 

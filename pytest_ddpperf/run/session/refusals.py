@@ -132,8 +132,6 @@ def require_outputs(settings: Settings, root: Path) -> None:
         if storing:
             Store(folder, settings.save or DEFAULT_SET).ensure_writable()
     if settings.report is not None:
-        from pytest_ddpperf.run.session.files import require_reports
-
         require_reports(settings.report, root)
     if isinstance(settings.profile, Path):
         from pytest_ddpperf.reports.files import ensure_folder
@@ -143,3 +141,18 @@ def require_outputs(settings: Settings, root: Path) -> None:
         from pytest_ddpperf.baselines.history.database import ensure_recordable
 
         ensure_recordable(root / settings.history)
+
+
+def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
+    """Refuses unknown kinds of reports, and files that cannot be written."""
+    from pytest_ddpperf.baselines.files import located
+    from pytest_ddpperf.reports.files import ensure_text, ensure_writable
+    from pytest_ddpperf.reports.formats.kinds import kind_named
+    from pytest_ddpperf.reports.plots import require_plots
+
+    own = {"json": ensure_writable, "plots": require_plots}
+    for kind, file in report:
+        option = f"{KNOBS['report'].option}={kind}:{file}"
+        if kind not in own:
+            kind_named(kind, option, own)
+        own.get(kind, ensure_text)(located(root, file), option)
