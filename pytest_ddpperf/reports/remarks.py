@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from pytest_ddpperf.records.finding import APART, Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.reports import phrases
+from pytest_ddpperf.reports.causes import parts_text
 from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_of_note
 from pytest_ddpperf.reports.lines import names_of, whom
 from pytest_ddpperf.units import format_change, format_count, format_percent, signed_percent, span
@@ -25,6 +27,7 @@ _TOLD, _TOLD_OF_RED = 3, 2  # metrics of one benchmark; the failure of a red one
 _EACH = 3  # benchmarks whose figures are all told, of one kind of remark
 _UNSAID = APART | {"broken", "does_not_fit", "target_met", "suspected", "effective_batch_size", "told_late", "unpaired"}
 """Findings that change nothing for a reader of the summary; failures and the JSON file have them."""
+_FIGURE = re.compile(r"\d[\d.,]*")
 _STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
 
 
@@ -156,6 +159,13 @@ def reasons(result: Result) -> list[str]:
     )
 
 
+def red_lines(result: Result) -> list[str]:
+    """Returns why a benchmark is red; if no count says it, the parts of a step that changed come first."""
+    lines, parts = reasons(result), parts_text(result)
+    counted = any(each.series.scale == "exact" for each in phrases.decisive(result, {Verdict.REGRESSED}))
+    return [*([f"cause: {parts}"] if parts and not counted else []), *lines]
+
+
 def all_findings(results: Sequence[Result]) -> list[str]:
     """All findings on benchmarks, each once, behind the names of those that it concerns."""
     named = zip(names_of(results), results, strict=True)
@@ -170,6 +180,7 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
     alike: dict[str, dict[str, list[str]]] = {}
     for name, remark in remarks:
         code, text = (remark, remark) if isinstance(remark, str) else (remark.code, finding_text(remark))
+        code = _FIGURE.sub("", text) if code == "read_again" else code  # files have no codes
         alike.setdefault(code, {}).setdefault(text, []).append(name)
     lines = []
     for texts in alike.values():

@@ -62,7 +62,7 @@ class _Read(entries.ResultsFile, frozen=True):
     convergences: tuple[dict[str, Any], ...]  # type: ignore[assignment]  # null is a number that is not finite
 
 
-@uncollected
+@uncollected()
 def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None) -> str:
     """The document of what a run has made, each in the order made: a line for each field, and item of its lists.
 
@@ -195,7 +195,7 @@ def read_run(file: Path) -> entries.Run:
         raise RESULTS.error(file, problem_text(error)) from None
 
 
-@uncollected
+@uncollected()
 def run_of(text: str) -> entries.Run:
     """The run of a document's text, with all that a report on it says, and what a verdict on it needs.
 

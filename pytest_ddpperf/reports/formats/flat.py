@@ -69,17 +69,8 @@ def _metric(comparison: Comparison) -> dict[str, float]:
     return {"value": comparison.series.value, **{name: end for name, end in ends.items() if math.isfinite(end)}}
 
 
-def smaller_is_better(run: Run) -> str:
-    """``customSmallerIsBetter`` of github-action-benchmark: gated times, bytes and counts."""
-    return _list(run, "lower")
-
-
-def bigger_is_better(run: Run) -> str:
-    """``customBiggerIsBetter`` of github-action-benchmark: gated rates, and speedups and efficiencies."""
-    return _list(run, "higher")
-
-
-def _list(run: Run, better: Better) -> str:
+def benchmark_action(run: Run, better: Better) -> str:
+    """``customSmallerIsBetter`` or ``customBiggerIsBetter`` of github-action-benchmark: gated metrics of that kind."""
     values = [
         _value(result, comparison)
         for result in run.results
