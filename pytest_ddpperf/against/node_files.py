@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +12,13 @@ from pytest_ddpperf.against.worktree import CHECKOUT_SECONDS, SHORT, Guarded, re
 from pytest_ddpperf.errors import LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_ddpperf.launch.redirection import Redirection
 
-_POLL_SECONDS = 0.1
 
-
-def check_out(redirection: Redirection) -> Guarded | None:
-    """Check the target's commit out where this node lacks it; None if the target is there.
+def check_out(redirection: Redirection) -> Callable[[], None] | None:
+    """Check the target's commit out if this node lacks it, and give what removes it; None if the target is there.
 
     The files come from the repository of this node. The repository gets no new entry: it may be the controller's own,
     on a file system that nodes share.
@@ -61,13 +60,10 @@ def _revision(redirection: Redirection) -> tuple[str, str]:
     return commit, files
 
 
-def _made(target: Path, root: Path, commit: str, files: str) -> Guarded | None:
-    remove_left_over(root)
+def _made(target: Path, root: Path, commit: str, files: str) -> Callable[[], None]:
+    remove_left_over()
     try:
         target.parent.mkdir(mode=0o700)
-    except FileExistsError:
-        _await(target)
-        return None
     except OSError as error:
         raise LaunchError(
             f"--ddpperf-against: there is no folder for its files: {error.strerror}: {target.parent}; let TMPDIR name "
@@ -86,7 +82,7 @@ def _made(target: Path, root: Path, commit: str, files: str) -> Guarded | None:
             reason = f"git cannot check out {commit[:SHORT]} for --ddpperf-against: {error}; {lacking(root, error)}"
             raise LaunchError(reason) from None
         raise
-    return made
+    return made.close
 
 
 def _require_own(folder: Path) -> None:
@@ -97,13 +93,3 @@ def _require_own(folder: Path) -> None:
             f"--ddpperf-against: {folder} is there and is no folder of this user alone: remove it, or let TMPDIR name "
             "a folder that nobody else can write in"
         )
-
-
-def _await(target: Path) -> None:
-    """Wait for files that another node makes, which shares the folder with this one and not with the controller's."""
-    deadline = time.monotonic() + CHECKOUT_SECONDS
-    while not target.is_dir():
-        if time.monotonic() > deadline or not target.parent.is_dir():
-            raise LaunchError(f"--ddpperf-against: {target} did not come from another node; remove {target.parent}")
-        time.sleep(_POLL_SECONDS)
-    _require_own(target.parent)
