@@ -20,7 +20,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.instruments.torch_internals import SEED, tcp_store
-from pytest_ddpperf.launch import binding, environment, payload, processes, progress
+from pytest_ddpperf.launch import binding, environment, interleaving, payload, processes, progress
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.faults import flight_recorder, stacks
 from pytest_ddpperf.launch.faults.exceptions import failed_report
@@ -48,7 +48,8 @@ class Descriptors(NamedTuple):
     stacks: int
     job: int
     progress: int
-    listening: int | None = None  # rank 0's, where there is a process group
+    listening: int | None = None  # rank 0's
+    turns: int | None = None  # rank 0's, if the launch is interleaved
 
 
 def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
@@ -61,6 +62,7 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
         channel, process = Channel(socket.socket(fileno=files.report)), _getpid()
         job: Job = pickle.loads(_content(files.job))
         progress.begin(files.progress, rank - job.first_rank)
+        interleaving.asking = None if files.turns is None else socket.socket(fileno=files.turns)
         answering = flight_recorder.answer_requests(channel, job.group) if job.group is not None else None
         report = _report(job, rank, files.listening)
         if _getpid() != process:  # a fork that the function made and let return

@@ -148,10 +148,7 @@ class Cluster:
         key = node.number, next(self._numbers)
         with self._asking:
             node.link.ask(Agent.open, key[1], preload, redirection).answer(_OPEN_SECONDS)
-        with self._news:
-            if not self._news.wait_for(lambda: key in self._opened, _OPEN_SECONDS):
-                raise LinkEnded(f"{node.link.name} did not answer within {_OPEN_SECONDS:.0f} s")
-            link = self._opened.pop(key)
+        link = self._opened.pop(key)
         link.name = node.link.name
         return link
 
@@ -232,10 +229,8 @@ class Cluster:
                     self._meet(link, task)
                     self._news.notify_all()
             case {"launcher": [int(node), int(number)]}:
+                self._opened[node, number] = link  # before its agent answers that it is open
                 welcome(link)
-                with self._news:
-                    self._opened[node, number] = link
-                    self._news.notify_all()
             case {"store": int(port)} if port in self._stores:
                 lead_to_store(link, port)
             case {"looks": _}:  # whether its card leads here
