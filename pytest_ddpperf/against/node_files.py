@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_out(redirection: Redirection) -> Callable[[], None] | None:
-    """Check the target's commit out if this node lacks it, and give what removes it; None if the target is there.
+    """Check the target's commit out if this node lacks it; return a function that removes it, None if it is there.
 
     The files come from the repository of this node. The repository gets no new entry: it may be the controller's own,
     on a file system that nodes share.

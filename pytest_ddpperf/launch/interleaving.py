@@ -34,7 +34,7 @@ class TurnQueue:
     Launches of many and of few turns thus end together. Launches that are equally far follow in the order of their
     slots; of more than one pair, slots 0 and 1, 2 and 3 and so on, both launches begin equally often. The first turn
     waits until every launch has asked for it, so none is still being built. A launch that has ended is not waited for.
-    The thread of each launch in the controller hears what its rank 0 asks for.
+    In the controller the thread of each launch takes the requests of its rank 0.
     """
 
     def __init__(self, slots: int) -> None:
@@ -61,7 +61,7 @@ class TurnQueue:
             if self._active == slot:
                 self._active = None
             self._waiting[slot] = _REQUEST.unpack(message)[0], connection
-            self._left.discard(slot)  # what its ranks were to be forked from had ended, and they began anew
+            self._left.discard(slot)  # its fork server had ended before it forked ranks, and the launch began anew
             self.held_up.discard(slot)
             self._go_on()
         return True
@@ -118,7 +118,7 @@ class TurnSlot:
     slot: int
 
     def hear(self, connection: socket.socket) -> bool:
-        """Take what the launch's rank 0 asks for; False if the connection has ended."""
+        """Take a request of the launch's rank 0; False if the connection has ended."""
         return self.queue.hear(self.slot, connection)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
-from pytest_ddpperf.launch.context import Gpus, TorchMachine, check_names, find_machine, place, probe
+from pytest_ddpperf.launch.context import Gpus, TorchMachine, find_machine, place, probe
 from pytest_ddpperf.launch.launch_run import LaunchResult, end_seconds, run_ranks
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading.zygotes import preloaded
@@ -195,10 +195,9 @@ class Launcher:
                 the message says where they stood.
             RankSkipped: a rank called ``pytest.skip``.
             PayloadError: the function or a result cannot be sent, or a result cannot be read in time.
-            SettingError: a device, backend, world size or timeout is invalid.
+            SettingError: the timeout is no number of seconds, or NCCL was asked for on the CPU.
             LaunchError: this machine cannot start such ranks.
         """
-        check_names(device, backend, world_size)
         gpus = Gpus()
         if not 0 < timeout <= MAX_TIMEOUT:
             raise SettingError(f"timeout {timeout!r} is no deadline: give seconds above 0 and up to {MAX_TIMEOUT:.0f}")

@@ -48,7 +48,7 @@ def laid_out_alike() -> Iterator[None]:
 class CopiedProcess:
     """A child of another process, with the methods of ``subprocess.Popen`` that a zygote needs.
 
-    Its end shows in that of its connection; its exit status stays unknown.
+    Its connection ends with it; its exit status stays unknown.
     """
 
     returncode: int | None = None

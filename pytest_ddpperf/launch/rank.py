@@ -60,7 +60,8 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
             os.dup2(descriptor, number)
         files = _detach(descriptors, zygote)
         channel, process = Channel(socket.socket(fileno=files.report)), _getpid()
-        job: Job = pickle.loads(_content(files.job))
+        job: Job = pickle.loads(Path(f"/proc/self/fd/{files.job}").read_bytes())  # other ranks read the same file
+        os.close(files.job)
         progress.begin(files.progress, rank - job.first_rank)
         interleaving.asking = None if files.turns is None else socket.socket(fileno=files.turns)
         answering = flight_recorder.answer_requests(channel, job.group) if job.group is not None else None
@@ -119,16 +120,6 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
     faulthandler.register(stacks.SIGNAL, file=files.stacks, all_threads=True)
     faulthandler.register(stacks.MAIN_SIGNAL, file=files.stacks, all_threads=False)
     return files
-
-
-def _content(descriptor: int) -> bytes:
-    """Read a file through its own offsets, because other ranks read through the same descriptor."""
-    size = os.fstat(descriptor).st_size
-    content = bytearray()
-    while len(content) < size:
-        content += os.pread(descriptor, size - len(content), len(content))
-    os.close(descriptor)
-    return bytes(content)
 
 
 def _report(job: Job, rank: int, listening: int | None) -> RankReport:

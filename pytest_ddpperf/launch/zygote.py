@@ -228,6 +228,7 @@ def preload(names: Sequence[str]) -> None:
 def _become_zygote(control: socket.socket, controller: int, touched: str) -> Birth | None:
     processes.adopt_orphans()
     zygote = Zygote(control, processes.watch_signals(), controller, touched=touched)
+    processes.die_with_parent(signal.SIGCONT, controller)  # it may have ended before its signal was heard
     gc.collect()
     gc.freeze()
     zygote.tell(Ready(imports.threads(), touched))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.redirection import Redirection
 
     CheckOut = Callable[[Redirection], Callable[[], None] | None]
-    """Has the target of a redirection on this node; what it gives removes what was made."""
+    """Checks the target of a redirection out if this node lacks it, and returns a function that removes it, or None."""
 
 _TEND_SECONDS = 0.1
 _END_SECONDS = 20.0  # in which launches end that the controller no longer waits for

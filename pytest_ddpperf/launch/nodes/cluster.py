@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.link import KEY_BYTES, Close, ForeignPeer, Link, LinkEnded, accept, end, welcome
-from pytest_ddpperf.launch.nodes.agent import Agent, NodeLauncher
+from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card, Hello, Role
 from pytest_ddpperf.launch.nodes.network import interface_of
 from pytest_ddpperf.launch.nodes.tunnel import lead_to_store
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.redirection import Redirection
 
 _OPEN_SECONDS = 30.0
-_PROBE_SECONDS = 180.0
 _PING_SECONDS, _PINGS = 5.0, 4
 _MOST_STRANGERS = 64  # connections at a time that have not proved yet to know the key
 
@@ -61,7 +60,6 @@ class Cluster:
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
         self._stores: set[int] = set()
         self._known: frozenset[str] = frozenset()  # addresses; any until all have come
-        self._gpus: dict[int, int] = {}
         self.nodes: tuple[Node, ...] = ()
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
@@ -252,17 +250,6 @@ class Cluster:
         )
         if known is not link:
             link.close()
-
-    def gpus_of(self, node: Node, link: Link) -> int:
-        """The GPUs that ranks of a node can use, asked over the link to a launcher there; its agent looks once."""
-        if node.number not in self._gpus:
-            found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
-            if not found:
-                raise LaunchError(
-                    f"{link.name} has no GPU that torch can use, and the controller has; use device 'cpu'"
-                )
-            self._gpus[node.number] = found
-        return self._gpus[node.number]
 
 
 def offset(link: Link) -> tuple[int, int]:

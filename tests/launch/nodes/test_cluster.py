@@ -165,16 +165,6 @@ def test_a_rank_of_any_node_that_raises_is_told_first_and_the_next_launch_passes
     assert run(two[1], total).values == (3.0, 3.0)
 
 
-def test_a_rank_of_another_node_that_is_killed_is_told(two: tuple[Cluster, Launcher]) -> None:
-    def dies(ctx: RankContext) -> None:
-        if ctx.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        total(ctx)
-
-    with pytest.raises(RankFailed, match=r"^rank 1 of 2 was killed by SIGKILL"):
-        run(two[1], dies)
-
-
 def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two: tuple[Cluster, Launcher]) -> None:
     def waits_for_nothing(ctx: RankContext) -> None:
         while ctx.rank == 1:
