@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.against.git import GitError, commit_of, fetching, files_of, git, lacking, no_repository, top_folder
+from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, lacking, no_repository, top_folder
 from pytest_ddpperf.against.worktree import CHECKOUT_SECONDS, SHORT, Guarded, remove_left_over
 from pytest_ddpperf.errors import LaunchError
 
@@ -27,40 +27,35 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
         LaunchError: the files cannot be had; the message says why, and what helps.
     """
     target = Path(redirection.target)
-    revision = None if target.is_dir() else _revision(redirection)
-    if revision is None and redirection.revision:
+    commit = None if target.is_dir() else _commit(redirection)
+    if commit is None and redirection.revision is not None:
         _require_own(target.parent)
     if redirection.python is not None and not Path(redirection.python).exists():
         raise LaunchError(f"{redirection.python} is not there: make that environment on each node")
-    return None if revision is None else _made(target, Path(redirection.root), *revision)
+    return None if commit is None else _made(target, Path(redirection.root), commit)
 
 
-def _revision(redirection: Redirection) -> tuple[str, str]:
-    """The commit and git's hash of its files, which are the controller's as well as this node's."""
+def _commit(redirection: Redirection) -> str:
+    """Return the commit to check out; LaunchError if this node's repository lacks it."""
     root = Path(redirection.root)
     if redirection.environment is not None:
         raise LaunchError(
             f"--ddpperf-against-setup made {redirection.environment} on the controller's node: let TMPDIR name a "
             "folder that all nodes share"
         )
-    if not redirection.revision:
+    commit = redirection.revision
+    if commit is None:
         raise LaunchError(f"--ddpperf-against: {redirection.target} is not there: put that checkout on each node")
-    commit, files = redirection.revision
     try:
         top_folder(root)
     except GitError as error:
         raise LaunchError(f"--ddpperf-against: {no_repository(root, error)}") from None
     if commit_of(root, commit) is None:
         raise LaunchError(f"--ddpperf-against: there is no commit {commit[:SHORT]} in {root}; {fetching(root)}")
-    if files_of(root, commit) != files:
-        raise LaunchError(
-            f"--ddpperf-against: commit {commit[:SHORT]} has other files in {root} than on the controller's node: see "
-            "git replace --list"
-        )
-    return commit, files
+    return commit
 
 
-def _made(target: Path, root: Path, commit: str, files: str) -> Callable[[], None]:
+def _made(target: Path, root: Path, commit: str) -> Callable[[], None]:
     remove_left_over()
     try:
         target.parent.mkdir(mode=0o700)
@@ -73,7 +68,7 @@ def _made(target: Path, root: Path, commit: str, files: str) -> Callable[[], Non
     try:
         part = target.parent / "part"
         part.mkdir()
-        arguments = (f"--work-tree={part}", "read-tree", "--reset", "-u", files)
+        arguments = (f"--work-tree={part}", "read-tree", "--reset", "-u", commit)
         git(root, *arguments, seconds=CHECKOUT_SECONDS, index=target.parent / "index")
         part.rename(target)  # other nodes that see it find it whole
     except BaseException as error:

@@ -22,7 +22,7 @@ from pytest_ddpperf.launch.nodes.tunnel import lead_to_store
 from pytest_ddpperf.records.health import CpuHealth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_ddpperf.launch.redirection import Redirection
 
@@ -58,7 +58,6 @@ class Cluster:
         self._news = threading.Condition()
         self._asking = threading.Lock()  # of who waits for an agent's answer: another may not read it
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
-        self._stores: set[int] = set()
         self._known: frozenset[str] = frozenset()  # addresses; any until all have come
         self.nodes: tuple[Node, ...] = ()
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
@@ -131,15 +130,6 @@ class Cluster:
         """The variables in which an environment differs from that at the start; None for one that is gone."""
         gone: dict[str, str | None] = dict.fromkeys(self._environ.keys() - environ.keys())
         return gone | {name: value for name, value in environ.items() if self._environ.get(name) != value}
-
-    @contextlib.contextmanager
-    def store(self, port: int) -> Iterator[None]:
-        """Within, ranks of other nodes reach this port of the controller's loopback."""
-        self._stores.add(port)
-        try:
-            yield
-        finally:
-            self._stores.discard(port)
 
     def opened(self, node: Node, preload: Sequence[str], redirection: Redirection | None) -> Link:
         """A link to a new launcher of a node, with the arguments of ``Agent.open``."""
@@ -229,7 +219,7 @@ class Cluster:
             case {"launcher": [int(node), int(number)]}:
                 self._opened[node, number] = link  # before its agent answers that it is open
                 welcome(link)
-            case {"store": int(port)} if port in self._stores:
+            case {"store": int(port)}:
                 lead_to_store(link, port)
             case {"looks": _}:  # whether its card leads here
                 welcome(link)

@@ -56,13 +56,7 @@ class NodeLaunchers:
         first, found = counts[0], []
         for node, link, count in zip(taking_part, links, counts[1:], strict=True):
             ranks = NodeRanks(
-                link,
-                range(first, first + count),
-                NodeLauncher.launch,
-                node=node.number,
-                echo=echo,
-                ahead=node.ahead,
-                store=self.cluster.store,
+                link, range(first, first + count), NodeLauncher.launch, node=node.number, echo=echo, ahead=node.ahead
             )
             found.append(ranks)
             first += count
