@@ -36,7 +36,7 @@ class Redirection:
     copies: tuple[str, ...] = ()  # files and folders in site-packages that are copies of the project's
     without: tuple[str, ...] = ()  # entries of this process's search path that ranks do not get
     last: tuple[str, ...] = ()  # what ranks search last: the packages of another interpreter
-    revision: tuple[str, ...] = ()  # the commit that other nodes can check out as the target, and git's hash of it
+    revision: str | None = None  # the commit that other nodes can check out as the target
     untracked: tuple[str, ...] = ()  # what lies in root and git does not track, relative to it
 
     def path(self, entry: str) -> str:
