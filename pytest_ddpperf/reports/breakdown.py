@@ -14,10 +14,10 @@ from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.phases import PHASES, SectionSummary
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.lines import names_of, whom, wrapped
+from pytest_ddpperf.reports.lines import names_of, whom
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.reports.remarks import told_once
-from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, render, table_of
+from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, table_of
 from pytest_ddpperf.units import format_count, format_number, format_percent, significant
 
 _Named: TypeAlias = "tuple[str, Result]"
@@ -241,36 +241,33 @@ def time_text(spent: TimeSpent) -> str:
     return ": ".join(filter(None, (f"{sum(parts.values()):.{decimals}f} s", told)))
 
 
-def time_part(results: Sequence[Result], width: int | None) -> str:
-    """The line of a single call, or the table of all calls, the slowest first; empty if none is known."""
-    calls = _calls(results)
-    if len(calls) <= 1:
-        return "\n".join(wrapped([time_text(spent) for _, spent in calls], width))
-    calls.sort(key=lambda call: -call[1].total)
-    rows = [(name, _rounded(spent, 0)) for name, spent in calls]
-    whole = sum(spent.total for _, spent in calls)
-    number = sum(result.spent is not None for result in results)
-    within = "" if number == len(calls) else f" in {len(calls)} calls"  # compare and scaling measure several
-    columns: dict[str, Column[tuple[str, dict[str, float]]]] = {
-        "benchmark": lambda row: row[0],
-        "all": lambda row: f"{sum(row[1].values()):.0f}",
-        **{part: partial(_seconds, part) for part in rows[0][1]},
-    }
-    title = f"seconds of {format_count(number, 'benchmark')}{within}, {whole:.0f} in all"
-    return render(table_of(rows, columns, every=False, title=title, right=0), width)
+def time_table(results: Sequence[Result]) -> Table:
+    """One row for each call that measured benchmarks, the slowest first.
 
-
-def _seconds(part: str, row: tuple[str, dict[str, float]]) -> str:
-    return f"{row[1][part]:.0f}" if row[1][part] else ""
-
-
-def _calls(results: Sequence[Result]) -> list[tuple[str, TimeSpent]]:
-    """Each call by the name of its benchmark, or of its test where it measured several."""
+    A call has the name of its benchmark, or of its test if it measured several.
+    """
     calls: dict[tuple[str, TimeSpent], list[str]] = {}
     for name, result in zip(names_of(results), results, strict=True):
         if result.spent is not None:
             calls.setdefault((result.test, result.spent), []).append(name)
-    return [(names[0] if len(names) == 1 else test.partition("::")[2], spent) for (test, spent), names in calls.items()]
+    rows = [
+        (names[0] if len(names) == 1 else test.partition("::")[2], spent.total, _rounded(spent, 0))
+        for (test, spent), names in sorted(calls.items(), key=lambda call: -call[0][1].total)
+    ]
+    number = sum(map(len, calls.values()))
+    within = "" if number == len(calls) else f" in {len(calls)} calls"  # compare and scaling measure several
+    columns: dict[str, Column[tuple[str, float, dict[str, float]]]] = {
+        "benchmark": lambda row: row[0],
+        "all": lambda row: f"{sum(row[2].values()):.0f}",
+        **{part: partial(_seconds, part) for part in (rows[0][2] if rows else ())},
+    }
+    whole = sum(total for _, total, _ in rows)
+    title = f"seconds of {format_count(number, 'benchmark')}{within}, {whole:.0f} in all"
+    return table_of(rows, columns, every=False, title=title, right=0)
+
+
+def _seconds(part: str, row: tuple[str, float, dict[str, float]]) -> str:
+    return f"{row[2][part]:.0f}" if row[2][part] else ""
 
 
 def _rounded(spent: TimeSpent, decimals: int) -> dict[str, float]:

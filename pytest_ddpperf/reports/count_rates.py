@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pytest_ddpperf.records.counts import Counts, count_row
-from pytest_ddpperf.records.rhythm import Levels, levels_of, rhythm_text
+from pytest_ddpperf.records.rhythm import Levels, levels_of
 from pytest_ddpperf.units import exact_texts, format_difference, format_number
 
 LOADERS = {
@@ -47,9 +47,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
     before, after = (value_of(metric, part, counts) for counts in (then, now))
     rates = _rates(metric, part, then, now, alone=alone)
     if rates is None:
-        return f"{change_text(metric, before, after, steps_of_part(metric, part, then, now))}" + (
-            _rhythms(metric, part if count_row(metric).made_up else "", then, now) if alone else ""
-        )
+        return change_text(metric, before, after, steps_of_part(metric, part, then, now))
     old, new = rates
     noun, unit = _NOUNS.get(metric, ""), count_row(metric).unit
     usual, rare, other, more = exact_texts(
@@ -117,13 +115,6 @@ def difference_of(unit: str, difference: float) -> str:
         return format_difference(difference, unit)
     size = exact_texts(unit, [abs(difference)])[0] if unit == "FLOP" else f"{format_number(abs(difference))} {unit}"
     return f"{'-' if difference < 0 else '+'}{size.removesuffix(' 1')}"
-
-
-def _rhythms(metric: str, part: str, then: Counts, now: Counts) -> str:
-    """Says of a part of a count in how many steps there is more of it, on either side, if that differs."""
-    old, new = (dict.fromkeys(map(rhythm_text, counts.varying.get(metric, {}).get(part, ()))) for counts in (then, now))
-    sides = {"": [text for text in new if text not in old], "before ": [text for text in old if text not in new]}
-    return "".join(f", {before}{' and '.join(told)}" for before, told in sides.items() if told)
 
 
 def value_of(metric: str, part: str, counts: Counts) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from string import Formatter
 from typing import Any
 
@@ -27,6 +28,9 @@ from pytest_ddpperf.units import (
 )
 
 _PACKAGES = 8  # that are named of those that differ
+_PREDICTED = (
+    "the network that is stored would take {predicted:s} for the collectives of a step (median error {error:%})"
+)
 MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
     | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
@@ -41,21 +45,24 @@ class _Sentence(Formatter):
         if spec in _FORMS:
             return _FORMS[spec](value)
         noun = len(spec) > 1 and spec.replace(" ", "").isalpha()
-        return format_count(value, spec) if noun else format(value, spec)
+        return format_count(round(value), spec) if noun else format(value, spec)
 
 
 _SENTENCE = _Sentence()
 _FORMS: Mapping[str, Callable[[Any], str]] = {
     "%": format_percent,
     "+%": format_change,
-    "B": lambda size: format_value(size, "B"),
+    **{unit: partial(format_value, unit=unit) for unit in ("B", "s", "FLOP")},
+    "G": lambda rate: f"{rate / 1e9:.3g} G",
     "and": lambda items: words_of(list(map(str, items))),
     "list": ", ".join,
 }
 
 
-def finding_text(finding: Finding) -> str:
-    """A finding as a sentence; one with a code that is not in the table by its code and its facts."""
+def finding_text(finding: Finding | None) -> str:
+    """A finding as a sentence, empty for None; one with a code that is not in the table by its code and its facts."""
+    if finding is None:
+        return ""
     words = WORDS.get(finding.code)
     if words is not None:
         return sentence(words, finding.facts)
@@ -65,11 +72,6 @@ def finding_text(finding: Finding) -> str:
 def sentence(words: str | Callable[..., str], facts: Mapping[str, Any]) -> str:
     """Facts in the words that a table has for them: a template, or a function of the facts by their names."""
     return _SENTENCE.format(words, **facts) if isinstance(words, str) else words(**facts)
-
-
-def words_of_note(note: Finding | None) -> str:
-    """A note as a sentence; empty if there is none."""
-    return "" if note is None else finding_text(note)
 
 
 def broken_reason(result: Result) -> str:
@@ -218,13 +220,6 @@ def _told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, flo
     return f"{why}: {', '.join(texts) or f'all {number} are the same'}"
 
 
-def _predicted(seconds: float, error: float) -> str:
-    return (
-        f"the network that is stored would take {format_value(seconds, 's')} for the collectives of a step "
-        f"(median error {format_percent(error)})"
-    )
-
-
 def _not_on_network(
     reason: str, collective: str, nbytes: float, most: int | None, ranks: int, *, profiled: bool
 ) -> str:
@@ -244,7 +239,7 @@ def _not_on_network(
 
 def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:
     """What the stored network would have the collectives of a step take, beside what they took or what is exposed."""
-    told = _predicted(predicted, error)
+    told = sentence(_PREDICTED, {"predicted": predicted, "error": error})
     if measured is not None:
         return f"{told}; {how} {format_value(measured, 's')}"
     if not exposed:
@@ -305,17 +300,11 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "on_network": _on_network,
     "not_on_network": _not_on_network,
     "only_on_network": lambda predicted, error, profiled: (
-        f"{_predicted(predicted, error)}; "
-        + (
-            "the profile does not tell what they took: ranks differ in them, or fewer than all take part in some"
-            if profiled
-            else "what they took was not measured: --ddpperf-profile measures it"
-        )
+        f"{sentence(_PREDICTED, {'predicted': predicted, 'error': error})}; what they took was not measured: "
+        + ("ranks differ in them, or fewer than all take part in some" if profiled else "--ddpperf-profile measures it")
     ),
-    "faster_than_network": lambda predicted, error, measured, how: (
-        f"{_on_network(predicted, error, measured, how)}: much less than the network takes. Is something not sent, "
-        "or not waited for? Where the network has changed, measure it again with ddpperf network"
-    ),
+    "faster_than_network": f"{_PREDICTED}; {{how}} {{measured:s}}: much less than the network takes. Is something not "
+    "sent, or not waited for? If the network has changed, measure it again with ddpperf network",
     "small_shared_memory": "shared memory (/dev/shm) holds {size:B}, which NCCL and data workers may fill: start the "
     "container with --shm-size=1g or more",
     "background_work": lambda paired, benchmarks: (
@@ -359,19 +348,11 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "wrapped",
     # Memory.
     "memory_growth": _memory_growth,
-    "uneven_memory": lambda metric, least, least_rank, most, most_rank: (
-        "{metric} is {} on rank {least_rank} and {} on rank {most_rank}".format(
-            *format_values((least, most), "B"), metric=metric, least_rank=least_rank, most_rank=most_rank
-        )
-    ),
+    "uneven_memory": "{metric} is {least:B} on rank {least_rank} and {most:B} on rank {most_rank}",
     "full_gpu_memory": "GPU memory was full: the caching allocator gave back what it held {retries:time} and failed "
     "{failures:time}, which costs step time; make the batch smaller",
-    "no_memory_headroom": lambda launches, needed, free: (
-        f"exposed communication was not measured in {format_count(launches, 'launch')}: copies of what a machine's "
-        "ranks train, to put it back, take {} of its memory, and {} are free for them".format(
-            *format_values((needed, free), "B")
-        )
-    ),
+    "no_memory_headroom": "exposed communication was not measured in {launches:launch}: copies of what a machine's "
+    "ranks train, to put it back, take {needed:B} of its memory, and {free:B} are free for them",
     "synchronisation_kept": "exposed communication was not measured: {reason}: it must leave out what averages "
     "gradients, and a step must be a whole optimizer step",
     # What else the machine did.

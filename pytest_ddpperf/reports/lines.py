@@ -25,7 +25,7 @@ CUT = "..."
 _LONGEST = 600  # characters of a remark: none of our own is longer, and what a rank raises is told in full elsewhere
 _NUMBER = re.compile(r"(?<=\d) (?=[%A-Za-z])")  # the space between a number and what it counts
 LABEL = 11  # columns of the label of a paragraph
-_NAMED = 3  # benchmarks with the same remark
+_NAMED = 3  # benchmarks or metrics with the same remark
 
 
 def printable(text: str) -> str:
@@ -112,9 +112,13 @@ def whom(names: Sequence[str], of: int) -> str:
         return "both benchmarks" if of == 2 else f"all {of} benchmarks"  # noqa: PLR2004
     if len(names) > _NAMED and 2 * len(names) >= of:
         return f"{len(names)} of {of} benchmarks"
-    if len(names) <= _NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"
+    return some_of(names)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The names in a row, of many the first ones: ``flops, operators, buffers and 2 more``."""
+    more = len(names) - _NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
 
 
 def curve_of(name: str) -> str:

@@ -29,11 +29,6 @@ class Stored:
     failed: set[str] = field(default_factory=set)  # tests of which nothing is stored
     without_commit: str = ""  # why what is saved names no commit, and the cure
 
-    @property
-    def left_out(self) -> set[str]:
-        """The tests of which a result that would count as accepted is not stored."""
-        return {*self.failed, *(result.test for result in self.unfit)}
-
 
 @dataclass(kw_only=True, slots=True)
 class Outputs:
@@ -59,6 +54,13 @@ class Outputs:
     def _of_tests(self) -> tuple[list[Any], ...]:
         """All that is listed with its ``test``."""
         return self.results, self.searches, self.convergences, self.calibrated, self.predictions, self.advice
+
+    @property
+    def accepted(self) -> set[str]:
+        """The tests whose results became the baseline."""
+        stored = self.stored
+        not_stored = {*stored.failed, *(result.test for result in stored.unfit)}
+        return {result.test for result in self.results} - not_stored if self.accepting else set()
 
     @property
     def silent(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from pytest_ddpperf.records.counts import count_row, quantity_texts
@@ -10,7 +11,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Interval
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import finding_text, words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.stats.intervals import WIDEST
 from pytest_ddpperf.units import (
     format_change,
@@ -20,10 +21,10 @@ from pytest_ddpperf.units import (
     format_value,
     format_values,
     signed_percent,
+    span,
 )
 
 SHORT_COMMIT = 7  # characters
-_METRICS = 3  # with the same remark, that are named
 _LISTED = 10  # lines, of more than one reads
 NOISY = "noisy"  # in place of an interval that says nothing; more launches or a quieter machine help
 _ANYTHING = 10  # a bound beyond this says no more than that anything is possible
@@ -88,12 +89,6 @@ def every_finding(result: Result, *, without: Collection[str] = ()) -> tuple[Fin
 def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...]:
     """``every_finding`` in words."""
     return tuple(map(finding_text, every_finding(result, without=without)))
-
-
-def named_metrics(metrics: Sequence[str]) -> str:
-    """The names of metrics, of many the first ones: ``flops, operators, buffers and 2 more``."""
-    more = len(metrics) - _METRICS
-    return ", ".join(metrics) if more <= 0 else f"{', '.join(metrics[:_METRICS])} and {more} more"
 
 
 def first_of(lines: Sequence[str], most: int = _LISTED, of: str = "") -> list[str]:
@@ -175,30 +170,44 @@ def size_text(size: float, comparison: Comparison) -> str:
 
 def bound_text(comparison: Comparison) -> str:
     """The worsening that is ruled out: ``+4.9 %``; empty if no scatter is known."""
-    if comparison.bound is None:
-        return ""
-    capped = comparison.series.scale == "ratio" and comparison.bound > _ANYTHING
-    return ">+1000 %" if capped else signed(comparison.bound, comparison)
+    return "" if comparison.bound is None else _bound(comparison, comparison.bound)
+
+
+def _bound(comparison: Comparison, bound: float) -> str:
+    capped = comparison.series.scale == "ratio" and bound > _ANYTHING
+    return ">+1000 %" if capped else signed(bound, comparison)
+
+
+def _worst(comparison: Comparison) -> float:
+    """The largest worsening that the interval of the change has, and no less than the bound."""
+    ends, bound = comparison.change_interval, comparison.bound or 0.0
+    return bound if ends is None else max(bound, ends.high if comparison.series.better == "lower" else -ends.low)
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """What may hide in metrics that are undecided: ``could be +35.2 % slower``, their verdict without a bound."""
-    bounded = sorted((c for c in undecided if c.bound is not None), key=lambda c: c.bound or 0.0)
-    if len(bounded) < len(undecided):
-        return undecided[0].verdict.value
-    worse = {_WORSE.get((c.series.unit, c.series.better), "worse") for c in bounded}
-    how = worse.pop() if len(worse) == 1 else "worse"
-    alike = len({(c.series.scale, c.series.unit) for c in bounded}) == 1
-    bounds = " to ".join(dict.fromkeys(map(bound_text, (bounded[0], bounded[-1]))))
-    return f"could be {bounds} {how}" if alike else f"could be {how}"
+    """What may hide in a metric of benchmarks: ``could be +35.2 % slower``; its verdict without a bound."""
+    first, ends = undecided[0], [_worst(c) for c in undecided if c.bound is not None]
+    if len(ends) < len(undecided):
+        return first.verdict.value
+    how = _WORSE.get((first.series.unit, first.series.better), "worse")
+    return f"could be {span(partial(_bound, first), ends)} {how}"
 
 
-def open_text(comparison: Comparison, *, values: bool = False) -> str:
-    """Returns why a metric is not judged, or what may hide in it; ``values`` shows those of all but the step time."""
-    metric, note = comparison.series.metric, words_of_note(comparison.note)
-    shown = short_text(comparison) if values and metric != "step_time" else metric
-    known = could_be([comparison]) if comparison.verdict is Verdict.INCONCLUSIVE else comparison.verdict.value
-    return f"{shown} {known}: {note}".removesuffix(": ")
+def open_text(*comparisons: Comparison, values: bool = False) -> str:
+    """Returns why a metric is not judged, or how large a slowdown it may hide; of several, what would decide them all.
+
+    ``values`` shows those of a single metric, except the step time.
+    """
+    first, metric = comparisons[0], comparisons[0].series.metric
+    note = max((each.note for each in comparisons if each.note), key=_launches, default=None)
+    shown = short_text(first) if values and metric != "step_time" and len(comparisons) == 1 else metric
+    known = could_be(comparisons) if first.verdict is Verdict.INCONCLUSIVE else first.verdict.value
+    return f"{shown} {known}: {finding_text(note)}".removesuffix(": ")
+
+
+def _launches(note: Finding) -> int:
+    """Returns how many launches would decide a metric; 0 if its note does not say so."""
+    return int(note.facts.get("launches", 0))
 
 
 def seen_in(comparison: Comparison) -> str:
@@ -218,7 +227,7 @@ def seen_in(comparison: Comparison) -> str:
 
 def change_line(comparison: Comparison) -> str:
     """Returns what became of a judged metric, in one line with its note."""
-    note = words_of_note(comparison.note)
+    note = finding_text(comparison.note)
     if comparison.series.scale == "exact":
         return f"{comparison.series.metric}: {count_text(comparison)}"
     told = [values_text(comparison), change_text(comparison) if judges(comparison) else "", seen_in(comparison)]
@@ -231,23 +240,23 @@ def change_line(comparison: Comparison) -> str:
 
 def count_text(comparison: Comparison) -> str:
     """Returns what the change of a count is made of, with its lines of code."""
-    told = "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
+    told = "; ".join(filter(None, map(finding_text, (comparison.note, comparison.difference))))
     return told or f"{values_text(comparison)} per step"
 
 
 def incomparable_changes(result: Result) -> tuple[str, ...]:
     """The counts that differ from those of a baseline that cannot judge them, and in what."""
     return tuple(
-        f"{comparison.series.metric}: {words_of_note(comparison.difference)}"
+        f"{comparison.series.metric}: {finding_text(comparison.difference)}"
         for comparison in decisive(result, {Verdict.INCOMPATIBLE})
         if comparison.difference
     )
 
 
 def counts_words(result: Result) -> str:
-    """Returns whether any count changed, beside a verdict on times: ``counts same``; empty if none is compared."""
+    """Returns whether any count changed, ``same`` or ``changed``; empty if none is compared."""
     compared, changed = compared_counts(result)
-    return f"counts {'changed' if changed else 'same'}" if compared else ""
+    return ("changed" if changed else "same") * bool(compared)
 
 
 def compared_counts(result: Result) -> tuple[int, int]:

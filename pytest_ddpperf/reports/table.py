@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from pytest_ddpperf.records.measurement import Interval
@@ -23,6 +24,7 @@ _COLOURS: Mapping[str, str] = {
     Verdict.INCONCLUSIVE.value: "yellow",
     Verdict.REGRESSED.value: "red",
     Verdict.BROKEN.value: "red",
+    "failed": "red",  # by another rule than its verdict
 }
 T = TypeVar("T")
 Paint: TypeAlias = "Callable[[str, str], str]"
@@ -51,14 +53,12 @@ class Quantity(Generic[T]):
         unit: SI base unit, ``B``, a rate of them or ``1``; ``%`` for shares.
         interval: where the value lies, which stands behind it; its confidence stands in the header.
         text: the cell, from an item and what writes a number in the unit; by default value and interval.
-        apart: whether the unit is chosen for the numbers of this column alone.
     """
 
     value: Callable[[T], float | None]
     unit: str
     interval: Callable[[T], Interval | None] = lambda _: None
     text: Callable[[T, Callable[[float], str]], str] | None = None
-    apart: bool = False
 
     def cell(self, item: T, number: Callable[[float], str]) -> str:
         """Returns the text of an item."""
@@ -89,21 +89,15 @@ def _column(header: str, column: Column[T], items: Sequence[T], columns: Sequenc
         return header, [column(item) or NOTHING for item in items]
     header = interval_header(f"{header}\n{{}}", map(column.interval, items))
     if column.unit == "%":
-        return header.format("%"), [column.cell(item, percent) for item in items]
-    alike = (
-        [column]
-        if column.apart
-        else [
-            each for each in columns if isinstance(each, Quantity) and (each.unit, each.apart) == (column.unit, False)
-        ]
-    )
+        return header.format("%"), [column.cell(item, _percent) for item in items]
+    alike = [each for each in columns if isinstance(each, Quantity) and each.unit == column.unit]
     values = (each.value(item) for each in alike for item in items)
     common = scale([value for value in values if value is not None], column.unit)
     told = header.format(common.unit).replace("\n ", "\n").rstrip()
     return told, [column.cell(item, common.number) for item in items]
 
 
-def percent(share: float) -> str:
+def _percent(share: float) -> str:
     """A share in a column of percentages."""
     return format_percent(share).removesuffix(" %")
 
@@ -137,50 +131,46 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
     if not table.rows:
         return []
     rows = [tuple(map(printable, row)) for row in table.rows]
-    full = [row for row in rows if any(row[1:])]
     numbers = range(table.left, len(table.headers) - table.right)
-    cells = [[row[i] for row in full] for i in range(len(table.headers))]
-    cells = [_aligned(column) if i in numbers else column for i, column in enumerate(cells)]
-    heads = [header.split("\n") for header in table.headers]
-    widths = [max(map(columns, (*head, *column))) for head, column in zip(heads, cells, strict=True)]
-    room, least = widths[0], max(map(columns, heads[0]))
-    if width is not None:
-        room = width - sum(widths[1:]) - 2 * (len(widths) - 1)  # two between them
-    if room < least:
+    heads = list(zip_longest(*(header.split("\n") for header in table.headers), fillvalue=""))
+    cells = [[row[i] for row in rows if any(row[1:])] for i in range(len(table.headers))]
+    cells = [_intervals_aligned(column) if i in numbers else column for i, column in enumerate(cells)]
+    room = None if width is None else width - sum(2 + max(map(columns, each)) for each in _joined(heads, cells)[1:])
+    if room is not None and room < max(columns(head[0]) for head in heads):
         told = [(row, _paragraph(table, row, width or 0)) for row in rows]
         return [_painted(line, row, paint) for row, lines in told for line in lines]
-    cells[0] = ["" if columns(name) > room else name for name in cells[0]]
-    aligned = ["right" if i in numbers else "left" for i in range(len(heads))]
-    above, below = _grid(table.headers, cells, aligned)
+    cells[0] = ["" if room is not None and columns(name) > room else name for name in cells[0]]
+    rule = ["-" * max(map(columns, each)) for each in _joined(heads, cells)]
+    above = in_columns([*heads, rule], numbers)
+    below = iter(in_columns([rule, *zip(*cells, strict=True)], numbers)[1:])
 
     def lines_of(row: Sequence[str]) -> list[str]:
         if not any(row[1:]):
             return wrapped([row[0]], width)
-        return [*(folded(row[0], width or 0, INDENT) if columns(row[0]) > room else []), next(below)]
+        above_values = folded(row[0], width or 0, INDENT) if room is not None and columns(row[0]) > room else []
+        return [*above_values, next(below)]
 
     return [*above, *(_painted(each, row, paint) for row in rows for each in lines_of(row))]
 
 
-def _grid(
-    headers: Sequence[str], cells: Sequence[Sequence[str]], aligned: Sequence[str]
-) -> tuple[list[str], Iterator[str]]:
-    """The lines of the headers with their rule, and those of the rows."""
-    from tabulate import tabulate
-
-    grid = tabulate(
-        [headers, *zip(*cells, strict=True)],
-        tablefmt="simple",
-        disable_numparse=True,  # the cells are text that is already formatted
-        preserve_whitespace=True,
-        colalign=aligned,
-    )
-    # Headers as such would make every column two characters wider; as a row they lack their rule, which is around all.
-    rule, *body, _ = (line.rstrip() for line in grid.splitlines())
-    height = max(header.count("\n") for header in headers) + 1
-    return [*body[:height], rule], iter(body[height:])
+def _joined(heads: Sequence[Sequence[str]], cells: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Each column with the lines of its header."""
+    return [(*head, *column) for head, column in zip(zip(*heads, strict=True), cells, strict=True)]
 
 
-def _aligned(cells: Sequence[str]) -> list[str]:
+def in_columns(rows: Sequence[Sequence[str]], numbers: Container[int]) -> list[str]:
+    """A line for each row, its cells in columns with two spaces between them; ``numbers`` stand at the right."""
+    rooms = [max(map(columns, column)) for column in zip(*rows, strict=True)]
+    spaces = [[" " * (room - columns(cell)) for cell, room in zip(row, rooms, strict=True)] for row in rows]
+    return [
+        "  ".join(
+            space + cell if i in numbers else cell + space for i, (cell, space) in enumerate(zip(*both, strict=True))
+        ).rstrip()
+        for both in zip(rows, spaces, strict=True)
+    ]
+
+
+def _intervals_aligned(cells: Sequence[str]) -> list[str]:
     """The cells of a column, its intervals made equally wide, so that the values before them stand in one line."""
     room = max((len(_parts(cell)[1]) for cell in cells), default=0)
     return [value + interval.ljust(room) for value, interval in map(_parts, cells)]

@@ -155,10 +155,10 @@ def test_buckets_are_told_by_number_and_size() -> None:
     eight = counts({"ddp_buckets": {f"bucket {number}": MIB / 2 for number in range(8)}}, ddp_buckets=8.0)
     other = counts({"ddp_buckets": {"bucket 0": 2 * MIB}}, ddp_buckets=1.0)
     assert difference_text("ddp_buckets", then, then) == []
-    assert difference_text("ddp_buckets", then, other) == ["1 bucket as before, 4.00 MiB -> 2.00 MiB"]
+    assert difference_text("ddp_buckets", then, other) == ["1 bucket as before, bucket 0 4.00 MiB -> 2.00 MiB"]
     site = CallSite(part="buckets", file="a.py", line=7, function="build", source="", backward=False, value=1.0)
     assert difference_text("ddp_buckets", then, replace(other, sites={"ddp_buckets": (site,)})) == [
-        "1 bucket as before, 4.00 MiB -> 2.00 MiB",
+        "1 bucket as before, bucket 0 4.00 MiB -> 2.00 MiB",
         "made at a.py:7 in build",
     ]
     assert difference_text("ddp_buckets", then, four) == [

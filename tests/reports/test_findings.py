@@ -92,7 +92,7 @@ CASES = [
         "faster_than_network",
         {"predicted": 0.011, "error": 0.06, "measured": 0.005, "how": "the profiler saw"},
         "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); the profiler "
-        "saw 5.00 ms: much less than the network takes. Is something not sent, or not waited for? Where the network "
+        "saw 5.00 ms: much less than the network takes. Is something not sent, or not waited for? If the network "
         "has changed, measure it again with ddpperf network",
     ),
     Case(
@@ -104,8 +104,8 @@ CASES = [
     Case(
         "only_on_network",
         {"predicted": 0.011, "error": 0.06, "profiled": True},
-        "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); the profile "
-        "does not tell what they took: ranks differ in them, or fewer than all take part in some",
+        "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); what they "
+        "took was not measured: ranks differ in them, or fewer than all take part in some",
     ),
     Case(
         "not_on_network",

@@ -23,11 +23,11 @@ AGAINST = r"\| against the baseline of 3f2a1c0"
 def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regressed: Result, unchanged: Result) -> None:
     assert markdown(make_document(unchanged, regressed)) == (
         f"{MARK}\n\n"
-        "## ddpperf: 1 regressed, 1 passed \\| against the baseline of 3f2a1c0\n\n"
+        "## ddpperf: PASSED: 1 regressed (does not fail), 1 passed \\| against the baseline of 3f2a1c0\n\n"
         "**regressed**: `perf_tests/test_strategies.py::test_step[bucketed] bucketed`\n\n"
         "- collective_calls: all_reduce 2 -> 8 calls per step (+6)\n"
         "- step_time: 41.8 ms -> 47.3 ms, +13.2 % \\[95 % CI +11.9 .. +14.6\\]\n\n"
-        "passed: none slower by more than 0.4 % (one-sided 95 % confidence for each)\n\n"
+        "passed: none slower by more than 0.4 % (the highest end of an interval)\n\n"
         "<details><summary>All 2 benchmarks</summary>\n\n"
         "| benchmark | change % \\[95 % CI\\] | at most % | step time ms \\[95 % CI\\] | throughput samples/s | counts "
         "| verdict |\n"
@@ -46,9 +46,7 @@ def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regresse
 
 def test_nothing_worse_is_said_in_one_line(make_document: MakeDocument, unchanged: Result) -> None:
     text = markdown(make_document(unchanged))
-    assert text.startswith(
-        f"{MARK}\n\n## ddpperf: 1 passed \\| against the baseline of 3f2a1c0\n\npassed: none slower by more than 0.4 % "
-    )
+    assert text.startswith(f"{MARK}\n\n## ddpperf: PASSED: 1 {AGAINST}\n\npassed: none slower by more than 0.4 % ")
     assert "**" not in text
 
 
@@ -119,7 +117,7 @@ def test_a_benchmark_that_fails_its_test_comes_first_whatever_its_verdict(
     faster = replace(unchanged, failure="step_time improved: 40 ms -> 30 ms")
     text = markdown(make_document(regressed, faster))
     assert text.startswith(
-        f"{MARK}\n\n## ddpperf: 1 failed (unchanged), 1 regressed {AGAINST}\n\n"
+        f"{MARK}\n\n## ddpperf: FAILED: 1 failed (unchanged), 1 regressed (does not fail) {AGAINST}\n\n"
         "**unchanged**: `t.py::test_b bucketed`\n\n- step_time improved: 40 ms -> 30 ms\n\n**regressed**: "
     )
 
