@@ -203,12 +203,11 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
         " ": ["FAIL" if row in failing else row.verdict.value if row.gated else "" for row in rows],
     }
     columns = {header: [header, *cells] for header, cells in columns.items() if any(map(str.strip, cells))}
-    while True:
-        numbers = [i for i, header in enumerate(columns) if header.strip()]
-        lines = in_columns(list(zip(*columns.values(), strict=True)), numbers)
-        if max(map(len, lines)) <= width or len(columns) <= _FEWEST_COLUMNS:
-            break
-        del columns[list(columns)[-2]]
+    widths = {header: max(map(len, cells)) for header, cells in columns.items()}
+    while sum(widths.values()) + 2 * len(widths) - 2 > width and len(widths) > _FEWEST_COLUMNS:
+        del widths[list(widths)[-2]]
+    shown = list(zip(*(columns[header] for header in widths), strict=True))
+    lines = in_columns(shown, [*widths.values()], [i for i, header in enumerate(widths) if header.strip()])
     by = "rounds" if any(row.paired for row in marked) else "usual launches"
     return [*lines, *(folded(_MARK.format(by), width, INDENT) if marked else [])]
 

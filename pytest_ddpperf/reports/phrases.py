@@ -303,6 +303,14 @@ def environment_text(environment: Environment) -> str:
     return ", ".join(parts)
 
 
+def machines_text(results: Sequence[Result]) -> str:
+    """The machines, the software and the ranks of all benchmarks in a line, and whether pairs were measured."""
+    machines = dict.fromkeys(environment_text(one.measurement.environment) for one in results)
+    ranks = span(str, (one.measurement.world_size for one in results))
+    beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
+    return f"{'; '.join(machines)}, {ranks} {'rank' if ranks == '1' else 'ranks'}{beside}"
+
+
 def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:
     """A column's header with what stands in brackets behind its values, if anything does: ``ms [95 % CI]``."""
     levels = {interval.confidence for interval in intervals if interval is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -23,9 +22,9 @@ from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.phrases import (
     counts_words,
     decisive,
-    environment_text,
     every_finding,
     first_of,
+    machines_text,
     names_by_remark,
 )
 from pytest_ddpperf.reports.remarks import (
@@ -40,7 +39,6 @@ from pytest_ddpperf.reports.remarks import (
 from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
 from pytest_ddpperf.reports.table import Paint, Table, render, uncoloured
-from pytest_ddpperf.units import span
 
 _TOLD, _HIDDEN = 5, ": -v"  # lines of one kind: warnings, and what is undecided; what shows the others
 _WARNINGS = frozenset(
@@ -135,7 +133,8 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
         *overall_lines(results),
         *(["; ".join(f"{word}: {text}" for word, text in meanings.items())] if len(meanings) > 1 and not more else []),
         *(common * (more and not slower)),
-        *filter(None, [made.recorded, _machine(results), f"measured: {made.here}" if more and made.here else ""]),
+        *filter(None, [made.recorded, f"measured: {made.here}" if more and made.here else ""]),
+        *([machines_text(results)] if results and not more else []),
         *([] if more or not results else [_MORE]),
     ]
     stored = [] if made.stored == Stored() else stored_lines(made.stored, width)
@@ -189,15 +188,3 @@ def _why_not_compared(result: Result) -> str:
         or ", ".join(result.reference.differs)
         or ", ".join(finding_text(each.note) for each in decisive(result, {Verdict.INCOMPATIBLE})[:1] if each.note)
     )
-
-
-def _machine(results: Sequence[Result]) -> str:
-    """The machine and the software of all benchmarks in a line, and what times are compared with."""
-    if not results:
-        return ""
-    texts = dict.fromkeys(environment_text(one.measurement.environment) for one in results)
-    facts = zip_longest(*(text.split(", ") for text in texts))
-    ranks = span(str, (one.measurement.world_size for one in results))
-    beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
-    told = (" or ".join(filter(None, dict.fromkeys(values))) for values in facts)
-    return f"{', '.join(told)}, {ranks} {'rank' if ranks == '1' else 'ranks'}{beside}"

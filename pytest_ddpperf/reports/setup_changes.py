@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row
 from pytest_ddpperf.records.sites import BACKWARD, CHECKPOINT, SETTINGS, CallSite, part_of, same_lines, setting_of
 from pytest_ddpperf.reports.count_places import place_text
-from pytest_ddpperf.reports.lines import words_of
+from pytest_ddpperf.reports.lines import some_of
 from pytest_ddpperf.units import format_count
 
 _MEMORY = ("model_state_bytes", "peak_tensor_bytes")
@@ -28,6 +28,7 @@ _MOVES = {  # by kind or setting, the counts that it moves, those first that nam
     "optimizer": ("optimizer_steps", *_MEMORY, "synchronisations", "operators"),
 }
 _OPTIMIZER, _OF = "optimizer", " of "
+_BLOCK = re.compile(r"^.*?\b\d+\b|^.*$")  # a module up to the first number in its name
 _MOVED = (*_SENT, "ddp_buckets", *_MEMORY, "full_precision_flops", "host_to_device_bytes", "operators")  # by any other
 
 
@@ -88,8 +89,9 @@ def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
     gone = [site for site in gone if (site.file, site.source) not in kept] or gone
     part = " in part" * bool(still)
     were = f", as they were at {_place_then(gone[0], then, now)}" if gone and gone[0].file else ""
-    are = "is" if len(names := _blocks(lost)) == 1 and names[0] == lost[0] else "are"
-    return [(f"{CHECKPOINT} is lost{part}: {words_of(names)} {are} not recomputed any more{were}", _MOVES[CHECKPOINT])]
+    blocks = list(dict.fromkeys(_BLOCK.findall(module)[0] for module in lost))
+    are = "is" if len(blocks) == 1 else "are"
+    return [(f"{CHECKPOINT} is lost{part}: {some_of(blocks)} {are} not recomputed any more{were}", _MOVES[CHECKPOINT])]
 
 
 def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
@@ -97,30 +99,6 @@ def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
     lines = ([each for sites in counts.sites.values() for each in sites] for counts in (then, now))
     line = same_lines(*lines).get((site.file, site.line))
     return place_text(replace(site, line=line or site.line))
-
-
-def _blocks(modules: Iterable[str]) -> list[str]:
-    """Names of modules in short: ``blocks 0 to 5`` for all that is inside of these."""
-    numbers: dict[str, list[int]] = {}
-    others: list[str] = []
-    for module in modules:
-        found = re.match(r"(.*?)\.?\b(\d+)(?:\.|$)", module)
-        if found is None:
-            others.append(module)
-        else:
-            numbers.setdefault(found[1] or "module", []).append(int(found[2]))
-    return [*(f"{name} {_runs(sorted(set(each)))}" for name, each in numbers.items()), *others[:3]]
-
-
-def _runs(numbers: list[int]) -> str:
-    """Numbers in short: ``0 to 5``, ``0 and 3 to 5``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] + 1 == number:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return words_of([f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs])
 
 
 def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Change]:

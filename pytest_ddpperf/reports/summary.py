@@ -26,7 +26,7 @@ from pytest_ddpperf.reports.remarks import (
     ruled_out,
 )
 from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.units import format_count, format_number, format_percent, ordinal, scale, signed_percent, span
+from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, signed_percent, span
 
 _VERDICTS = {
     Verdict.INCONCLUSIVE: "a slowdown beyond the resolution (--ddpperf-must-detect) may hide",
@@ -92,9 +92,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
     column("ranks", "", [str(size) * (len({*sizes}) > 1 and not brief) for size in sizes])
     column("counts", "", [phrases.counts_words(one) if brief else counts_text(one) for one in results])
     column("verdict", "", [_word(one, accepted) for one in results])
-    machines = dict.fromkeys(phrases.environment_text(result.measurement.environment) for result in results)
-    ranks = f", {format_count(sizes[0], 'rank')}" if len({*sizes}) == 1 else ""
-    title = "" if brief else "; ".join(machines) + ranks
+    title = phrases.machines_text(results) if results and not brief else ""
     return Table(headers=tuple(made), rows=tuple(zip(*made.values(), strict=True)), title=title)
 
 

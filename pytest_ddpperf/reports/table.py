@@ -135,14 +135,15 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
     heads = list(zip_longest(*(header.split("\n") for header in table.headers), fillvalue=""))
     cells = [[row[i] for row in rows if any(row[1:])] for i in range(len(table.headers))]
     cells = [_intervals_aligned(column) if i in numbers else column for i, column in enumerate(cells)]
-    room = None if width is None else width - sum(2 + max(map(columns, each)) for each in _joined(heads, cells)[1:])
+    widths = [max(map(columns, each)) for each in zip(*heads, *zip(*cells, strict=True), strict=True)]
+    room = None if width is None else width - sum(2 + each for each in widths[1:])
     if room is not None and room < max(columns(head[0]) for head in heads):
         told = [(row, _paragraph(table, row, width or 0)) for row in rows]
         return [_painted(line, row, paint) for row, lines in told for line in lines]
     cells[0] = ["" if room is not None and columns(name) > room else name for name in cells[0]]
-    rule = ["-" * max(map(columns, each)) for each in _joined(heads, cells)]
-    above = in_columns([*heads, rule], numbers)
-    below = iter(in_columns([rule, *zip(*cells, strict=True)], numbers)[1:])
+    widths[0] = max(map(columns, (*(head[0] for head in heads), *cells[0])))
+    above = [*in_columns(heads, widths, numbers), "  ".join("-" * each for each in widths)]
+    below = iter(in_columns(list(zip(*cells, strict=True)), widths, numbers))
 
     def lines_of(row: Sequence[str]) -> list[str]:
         if not any(row[1:]):
@@ -153,21 +154,14 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
     return [*above, *(_painted(each, row, paint) for row in rows for each in lines_of(row))]
 
 
-def _joined(heads: Sequence[Sequence[str]], cells: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Each column with the lines of its header."""
-    return [(*head, *column) for head, column in zip(zip(*heads, strict=True), cells, strict=True)]
-
-
-def in_columns(rows: Sequence[Sequence[str]], numbers: Container[int]) -> list[str]:
+def in_columns(rows: Sequence[Sequence[str]], widths: Sequence[int], numbers: Container[int]) -> list[str]:
     """A line for each row, its cells in columns with two spaces between them; ``numbers`` stand at the right."""
-    rooms = [max(map(columns, column)) for column in zip(*rows, strict=True)]
-    spaces = [[" " * (room - columns(cell)) for cell, room in zip(row, rooms, strict=True)] for row in rows]
-    return [
-        "  ".join(
-            space + cell if i in numbers else cell + space for i, (cell, space) in enumerate(zip(*both, strict=True))
-        ).rstrip()
-        for both in zip(rows, spaces, strict=True)
-    ]
+    lines = []
+    for row in rows:
+        spaces = [" " * (width - columns(cell)) for cell, width in zip(row, widths, strict=True)]
+        filled = (space + row[i] if i in numbers else row[i] + space for i, space in enumerate(spaces))
+        lines.append("  ".join(filled).rstrip())
+    return lines
 
 
 def _intervals_aligned(cells: Sequence[str]) -> list[str]:
