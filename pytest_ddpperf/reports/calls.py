@@ -13,8 +13,8 @@ from pytest_ddpperf.metrics.health import LOAD
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Standing, Trainings
 from pytest_ddpperf.reports.lines import names_of
-from pytest_ddpperf.reports.phrases import environment_text, interval_header, with_interval
-from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, table_of
+from pytest_ddpperf.reports.phrases import environment_text
+from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, interval_header, table_of, with_interval
 from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 
 if TYPE_CHECKING:

@@ -38,7 +38,10 @@ def printable(text: str) -> str:
 def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
     """The lines, broken where they are longer than ``width``; what follows is indented. None: as they are."""
     lines = [printable(line) for line in lines]
-    return lines if width is None else [part for line in lines for part in _broken(line, width)]
+    if width is None:
+        return lines
+    indents = [INDENT * (2 if line.startswith(INDENT) else 1) for line in lines]
+    return [part for line, indent in zip(lines, indents, strict=True) for part in folded(line, width, indent)]
 
 
 def clipped(line: str, width: int | None) -> list[str]:
@@ -55,9 +58,9 @@ def columns(text: str) -> int:
 
 
 def folded(line: str, width: int, indent: str = "") -> list[str]:
-    """A line in parts of at most so many columns; only a word that is longer is broken."""
+    """A line in parts of at most so many columns; only a word that is longer is broken, and no number with its unit."""
     parts, width = [""], max(width, columns(indent) + 2)
-    for i, word in enumerate(line.split(" ")):
+    for i, word in enumerate(_NUMBER.sub(JOINED, line).split(" ")):
         longer = f"{parts[-1]} {word}" if i else word
         if columns(longer) > width and parts[-1].strip():
             if not word:
@@ -68,13 +71,12 @@ def folded(line: str, width: int, indent: str = "") -> list[str]:
         while columns(parts[-1]) > width:
             fits = next(end for end in range(width, 0, -1) if columns(parts[-1][:end]) <= width)
             parts[-1:] = [parts[-1][:fits], indent + parts[-1][fits:]]
-    return parts
+    return [part.replace(JOINED, " ") for part in parts]
 
 
 def labelled(label: str, text: str, width: int) -> list[str]:
     """A paragraph behind its label, below which its other lines leave room."""
-    kept = _NUMBER.sub(JOINED, f"{label:<{LABEL}}{printable(text)}")
-    return [part.replace(JOINED, " ") for part in folded(kept, width, " " * LABEL)]
+    return folded(f"{label:<{LABEL}}{printable(text)}", width, " " * LABEL)
 
 
 def command(label: str, text: str, width: int) -> list[str]:
@@ -92,12 +94,6 @@ def cut_after(most: int | None, lines: Sequence[str], width: int) -> list[str]:
     if most is None or len(lines) <= most:
         return list(lines)
     return [*lines[: most - 1], f"{folded(lines[most - 1], width - len(CUT) - 1)[0]} {CUT}"]
-
-
-def _broken(line: str, width: int) -> list[str]:
-    inner = INDENT * (2 if line.startswith(INDENT) else 1)
-    kept = _NUMBER.sub(JOINED, line)
-    return [part.replace(JOINED, " ") for part in folded(kept, max(width, len(inner) + 1), inner)]
 
 
 def words_of(names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -199,15 +199,11 @@ def open_text(*comparisons: Comparison, values: bool = False) -> str:
     ``values`` shows those of a single metric, except the step time.
     """
     first, metric = comparisons[0], comparisons[0].series.metric
-    note = max((each.note for each in comparisons if each.note), key=_launches, default=None)
+    notes = [each.note for each in comparisons if each.note]
+    note = max(notes, key=lambda each: int(each.facts.get("launches", 0)), default=None)
     shown = short_text(first) if values and metric != "step_time" and len(comparisons) == 1 else metric
     known = could_be(comparisons) if first.verdict is Verdict.INCONCLUSIVE else first.verdict.value
     return f"{shown} {known}: {finding_text(note)}".removesuffix(": ")
-
-
-def _launches(note: Finding) -> int:
-    """Returns how many launches would decide a metric; 0 if its note does not say so."""
-    return int(note.facts.get("launches", 0))
 
 
 def seen_in(comparison: Comparison) -> str:
@@ -309,21 +305,6 @@ def machines_text(results: Sequence[Result]) -> str:
     ranks = span(str, (one.measurement.world_size for one in results))
     beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
     return f"{'; '.join(machines)}, {ranks} {'rank' if ranks == '1' else 'ranks'}{beside}"
-
-
-def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:
-    """A column's header with what stands in brackets behind its values, if anything does: ``ms [95 % CI]``."""
-    levels = {interval.confidence for interval in intervals if interval is not None}
-    return f"{header} [{', '.join(map(confidence_text, sorted(levels)))}]" if levels else header
-
-
-def with_interval(
-    number: Callable[[float], str], value: float, interval: Interval | None, *, noisy: bool = False
-) -> str:
-    """A value and its interval, if it has one, as ``number`` writes them: ``41.8 [41.2, 42.4]``, ``41.8 noisy``."""
-    if noisy:
-        return f"{number(value)} {NOISY}"
-    return number(value) if interval is None else f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
 
 
 def names_by_remark(remarks: Iterable[tuple[str, T]]) -> dict[T, list[str]]:

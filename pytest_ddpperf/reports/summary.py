@@ -25,7 +25,7 @@ from pytest_ddpperf.reports.remarks import (
     passed,
     ruled_out,
 )
-from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval
 from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, signed_percent, span
 
 _VERDICTS = {
@@ -59,7 +59,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
 
     def column(header: str, unit: str, cells: list[str], intervals: Iterable[Interval | None] = ()) -> None:
         if any(cells):
-            header = phrases.interval_header(f"{header}\n{unit}", intervals).replace("\n ", "\n").rstrip()
+            header = interval_header(f"{header}\n{unit}", intervals).replace("\n ", "\n").rstrip()
             made[header] = [cell or NOTHING for cell in cells]
 
     def metric(header: str, name: str, text: _Text = _value) -> None:
@@ -115,7 +115,7 @@ def _value(comparison: Comparison, number: Callable[[float], str]) -> str:
 def _with_interval(comparison: Comparison, number: Callable[[float], str]) -> str:
     series = comparison.series
     noisy = series.interval is None and len(series.samples) > 1
-    return phrases.with_interval(number, series.value, series.interval, noisy=noisy)
+    return with_interval(number, series.value, series.interval, noisy=noisy)
 
 
 def _before_and_now(step_time: Comparison, number: Callable[[float], str]) -> str:
@@ -128,7 +128,7 @@ def _change(step: Comparison | None) -> str:
     if step is None or step.change is None:
         return ""
     ends = step.change_interval
-    return phrases.with_interval(signed_percent, step.change, ends, noisy=ends is not None and phrases.is_noisy(ends))
+    return with_interval(signed_percent, step.change, ends, noisy=ends is not None and phrases.is_noisy(ends))
 
 
 def _word(result: Result, accepted: Collection[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folded, printable, wrapped
-from pytest_ddpperf.reports.phrases import interval_header, with_interval
+from pytest_ddpperf.reports.phrases import NOISY, confidence_text
 from pytest_ddpperf.units import format_percent, scale
 
 NOTHING = "-"
@@ -95,6 +95,21 @@ def _column(header: str, column: Column[T], items: Sequence[T], columns: Sequenc
     common = scale([value for value in values if value is not None], column.unit)
     told = header.format(common.unit).replace("\n ", "\n").rstrip()
     return told, [column.cell(item, common.number) for item in items]
+
+
+def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:
+    """A column's header with what stands in brackets behind its values, if anything does: ``ms [95 % CI]``."""
+    levels = {interval.confidence for interval in intervals if interval is not None}
+    return f"{header} [{', '.join(map(confidence_text, sorted(levels)))}]" if levels else header
+
+
+def with_interval(
+    number: Callable[[float], str], value: float, interval: Interval | None, *, noisy: bool = False
+) -> str:
+    """A value and its interval, if it has one, as ``number`` writes them: ``41.8 [41.2, 42.4]``, ``41.8 noisy``."""
+    if noisy:
+        return f"{number(value)} {NOISY}"
+    return number(value) if interval is None else f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
 
 
 def _percent(share: float) -> str:
@@ -186,10 +201,9 @@ def _paragraph(table: Table, row: tuple[str, ...], width: int) -> list[str]:
         for name, *unit in [_parts(header)[0].split("\n")]
         for text in [" ".join((name, cell, *unit))]
     ]
-    lines = folded(", ".join(values), room) if values else []
     if not values:
         return wrapped([row[0]], width)
-    return [*folded(row[0], width, INDENT), *(INDENT * 2 + line.replace(JOINED, " ") for line in lines)]
+    return [*folded(row[0], width, INDENT), *(INDENT * 2 + line for line in folded(", ".join(values), room))]
 
 
 def _painted(line: str, row: Sequence[str], paint: Paint) -> str:

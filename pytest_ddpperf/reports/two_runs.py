@@ -10,15 +10,14 @@ from pytest_ddpperf.judge.benchmark import compare, unfit
 from pytest_ddpperf.judge.decision import TOLERANCE, DecisionContext
 from pytest_ddpperf.judge.sequential import alpha_of_benchmark
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.lines import names_of
-from pytest_ddpperf.reports.phrases import change_text, commit_text, find
+from pytest_ddpperf.reports.phrases import change_text, commit_text, value_texts
 from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.units import format_change, format_count, format_values
+from pytest_ddpperf.units import format_change, format_count
 
 _COUNTED = "[counted]"  # in place of an interval
 _MEANING = "runs of different minutes: of times only a gross slowdown is regressed; --ddpperf-against shows less"
@@ -29,30 +28,27 @@ def two_runs(before: Run, after: Run) -> Table:
 
     The step time comes first.
     """
-    old, new = ({key_of(result): result for result in each.results} for each in (before, after))
     both = judged(before, after)
-    new |= {key_of(result): result for result in both}
-    names = dict(zip(map(key_of, both), names_of(both), strict=True))
-    rows: list[tuple[str, ...]] = []
-    notes: list[str] = []
-    same: list[str] = []
-    told = {key: _rows(name, old[key], new[key]) for key, name in names.items()}
-    counted = {key for key, some in told.items() if any(row[-1].endswith(_COUNTED) for row in some)}
-    for key, name in sorted(names.items(), key=lambda each: each[0] not in counted):
-        rows += told[key]
-        same += [] if told[key] else [name]
-        if obstacle := new[key].reference.differs:
-            notes.append(f"{name}: times are not compared: {', '.join(obstacle)}")
+    told = [(name, result, _rows(name, result)) for name, result in zip(names_of(both), both, strict=True)]
+    told.sort(key=lambda each: not any(row[-1].endswith(_COUNTED) for row in each[2]))
+    notes = [
+        f"{name}: times are not compared: {', '.join(result.reference.differs)}"
+        for name, result, _ in told
+        if result.reference.differs
+    ]
+    same = [name for name, _, rows in told if not rows]
     if same:
         notes.append(f"no gated metric of {format_count(len(same), 'benchmark')} differs: {', '.join(same)}")
-    for which, (here, there) in zip(("first", "second"), ((old, new), (new, old)), strict=True):
-        if alone := [result for key, result in here.items() if key not in there]:
+    common = set(map(key_of, both))
+    for which, run in ("first", before), ("second", after):
+        if alone := [result for result in run.results if key_of(result) not in common]:
             notes.append(f"only in the {which} run: {', '.join(names_of(alone))}")
+    every = tuple(row for _, _, rows in told for row in rows)
     return Table(
         title=f"{_run(before)} -> {_run(after)}",
         headers=("benchmark", "metric", "before", "after", "change"),
-        rows=tuple(rows),
-        notes=(*notes, *[_MEANING] * bool(rows), *["no benchmark is in both runs"] * (not names)),
+        rows=every,
+        notes=(*notes, *[_MEANING] * bool(every), *["no benchmark is in both runs"] * (not both)),
         left=2,
         right=0,
     )
@@ -115,21 +111,15 @@ def _run(run: Run) -> str:
     return f"{commit}{day}, {format_count(len(run.results), 'benchmark')}"
 
 
-def _rows(name: str, old: Result, new: Result) -> list[tuple[str, ...]]:
+def _rows(name: str, result: Result) -> list[tuple[str, ...]]:
     rows = []
-    for comparison in sorted(new.comparisons, key=lambda each: each.series.metric != STEP_TIME):
-        now, other = comparison.series, find(old, comparison.series.metric)
-        if other is None or not now.gated or now.rules.repeats_step_time:
+    for each in sorted(result.comparisons, key=lambda each: each.series.metric != STEP_TIME):
+        now, was = each.series, each.baseline
+        if was is None or not now.gated or now.rules.repeats_step_time:
             continue
-        was = other.series
-        if (was.unit, was.scale, was.better) != (now.unit, now.scale, now.better):
-            continue
-        values = (was.value, now.value)
-        if now.scale == "exact":
-            if now.value != was.value:
-                share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
-                rows.append((name, now.metric, *quantity_texts(now.metric, values), share + _COUNTED))
-        elif all(map(math.isfinite, values)):
-            change = "" if new.reference.differs else change_text(comparison)
-            rows.append((name, now.metric, *format_values(values, now.unit), change or NOTHING))
+        if now.scale != "exact" and math.isfinite(was) and math.isfinite(now.value):
+            rows.append((name, now.metric, *value_texts(each), change_text(each) or NOTHING))
+        elif now.scale == "exact" and now.value != was:
+            share = f"{format_change(now.value / was - 1)} " if was > 0 else ""
+            rows.append((name, now.metric, *value_texts(each), share + _COUNTED))
     return rows
