@@ -15,7 +15,7 @@ from pytest_ddpperf.records.convergence import LOSS, Convergence, Standing, Trai
 from pytest_ddpperf.reports.lines import names_of
 from pytest_ddpperf.reports.phrases import environment_text
 from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, interval_header, table_of, with_interval
-from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
+from pytest_ddpperf.units import format_count, format_percent, scale, signed_percent, significant
 
 if TYPE_CHECKING:
     from pytest_ddpperf.records.predictions import Gain, Predicted, StrategyAdvice
@@ -202,16 +202,18 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
     predictions = [each.prediction for each in candidates if each.prediction is not None]
     alike = len({each.batch_size for each in candidates}) == 1  # then the step tells as much as a sample
 
-    def sample(each: Any) -> float | None:
-        step = each.prediction
-        return None if alike or step is None or not step.samples else step.seconds / step.samples
-
+    samples = [
+        None if alike or step is None or not step.samples else step.seconds / step.samples
+        for step in (each.prediction for each in candidates)
+    ]
+    common = scale([sample for sample in samples if sample is not None], "s")
+    of_each = dict(zip(map(id, candidates), samples, strict=True))
     columns: dict[str, Column[Any]] = {
         "training": lambda each: each.name,
         "batch": lambda each: "" if each.batch_size is None else str(each.batch_size),
         "memory": Quantity(value=lambda each: each.memory, unit="B"),
         "step": _band(attrgetter("prediction"), "s", "seconds", "low", "high"),
-        "sample": Quantity(value=sample, unit="s"),
+        f"sample\n{common.unit}": lambda each: "" if (sample := of_each[id(each)]) is None else common.number(sample),
         "measured": Quantity(value=lambda each: each.measured, unit="s"),
         "eff.": _band(attrgetter("prediction"), "%", *_EFFICIENCY),
         "advice": lambda each: f"{each.standing}: {each.reason}".removesuffix(": "),

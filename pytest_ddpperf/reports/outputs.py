@@ -56,13 +56,6 @@ class Outputs:
         return self.results, self.searches, self.convergences, self.calibrated, self.predictions, self.advice
 
     @property
-    def accepted(self) -> set[str]:
-        """The tests whose results became the baseline."""
-        stored = self.stored
-        not_stored = {*stored.failed, *(result.test for result in stored.unfit)}
-        return {result.test for result in self.results} - not_stored if self.accepting else set()
-
-    @property
     def silent(self) -> bool:
         """Returns whether the terminal's summary would be empty."""
         return not any((*self._of_tests, self.recorded, self.complaints))

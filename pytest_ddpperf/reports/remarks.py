@@ -26,7 +26,7 @@ _PASSED = "passed"
 STORED_TIMES = "stored times"
 _TOLD = 3  # metrics of one benchmark
 _EACH = 3  # benchmarks whose figures are all told, of one kind of remark
-_UNSAID = APART | {"broken", "does_not_fit", "target_met", "suspected", "effective_batch_size", "told_late"}
+_UNSAID = APART | {"broken", "target_met", "suspected", "effective_batch_size", "told_late"}
 """Findings that change nothing for a reader of the summary; failures and the JSON file have them."""
 _STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
 _PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
@@ -107,10 +107,9 @@ def ruled_out(results: Iterable[Result]) -> str:
 
 def green_meanings(results: Sequence[Result]) -> dict[str, str]:
     """The meaning of each verdict of those that passed, as far as their step times have it."""
-    of = {each: [one for one in results if one.verdict is each] for each in (Verdict.UNCHANGED, Verdict.OK)}
-    steps = [phrases.find(one, "step_time") for one in of[Verdict.UNCHANGED]]
+    steps = [phrases.find(one, "step_time") for one in results if one.verdict is Verdict.UNCHANGED]
     margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
-    stored = {phrases.by_stored_times(one) for one in of[Verdict.OK]}
+    stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}
     meanings = {
         "unchanged": f"shown to be slower by less than {span(format_percent, margins)}" if margins else "",
         "ok": "slower by no more than the resolution (--ddpperf-must-detect)" if False in stored else "",
@@ -237,8 +236,6 @@ def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
 
 def _grounds(result: Result) -> list[str]:
     """Returns what the row's verdict rests on."""
-    if result.verdict is Verdict.DOES_NOT_FIT:
-        return [broken_reason(result)]
     if result.verdict is not Verdict.INCOMPATIBLE:
         return []
     if result.reference.differs:

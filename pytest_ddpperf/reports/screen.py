@@ -68,7 +68,7 @@ _MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=ht
 
 def last_lines(made: Outputs) -> list[str]:
     """Returns what is told even if there is no terminal."""
-    return [*made.complaints, *([f"ddpperf: {headline(made.results, made.accepted)}"] if made.results else [])]
+    return [*made.complaints, *([f"ddpperf: {headline(made.results, _accepted(made))}"] if made.results else [])]
 
 
 def summary_parts(
@@ -80,7 +80,7 @@ def summary_parts(
     """
     results, title, lines = made.results, "ddpperf", _screen(made, width, paint, verbosity)
     if results:
-        verdict = f"{title}: {headline(results, made.accepted)}"
+        verdict = f"{title}: {headline(results, _accepted(made))}"
         if width is None or columns(verdict) + 4 <= width:  # with a sign and a space at both ends
             title = verdict
         else:
@@ -104,6 +104,12 @@ def summary_parts(
     return [*told, *made.added]
 
 
+def _accepted(made: Outputs) -> set[str]:
+    """The tests whose results became the baseline."""
+    not_stored = {*made.stored.failed, *(one.test for one in made.stored.unfit)}
+    return {one.test for one in made.results} - not_stored if made.accepting else set()
+
+
 def colour_of(made: Outputs) -> str:
     """The colour of the first line: red if a test failed, yellow if anything is open, or the session has a fault."""
     if any(one.failure for one in made.results):
@@ -120,9 +126,9 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
     lines = [paint(line, "yellow") for line in wrapped([f"WARNING {text}" for text in warnings], width)]
     if verbosity < 0:
         red = [one for one in results if one.red]
-        return [*lines, *(render(brief_table(red, made.accepted), width, paint).splitlines() if red else [])]
+        return [*lines, *(render(brief_table(red, _accepted(made)), width, paint).splitlines() if red else [])]
     if results:
-        table = summary_table(results, made.accepted) if more else brief_table(results, made.accepted)
+        table = summary_table(results, _accepted(made)) if more else brief_table(results, _accepted(made))
         notes = _notes(made, every=more)
         lines += [*([""] if lines else []), *render(table, width, paint).splitlines()]
         lines += [*(line for note in notes for line in clipped(note, width)), ""]

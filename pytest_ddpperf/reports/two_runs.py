@@ -10,14 +10,15 @@ from pytest_ddpperf.judge.benchmark import compare, unfit
 from pytest_ddpperf.judge.decision import TOLERANCE, DecisionContext
 from pytest_ddpperf.judge.sequential import alpha_of_benchmark
 from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.lines import names_of
-from pytest_ddpperf.reports.phrases import change_text, commit_text, value_texts
+from pytest_ddpperf.reports.phrases import change_text, commit_text, find
 from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.units import format_change, format_count
+from pytest_ddpperf.units import format_change, format_count, format_values
 
 _COUNTED = "[counted]"  # in place of an interval
 _MEANING = "runs of different minutes: of times only a gross slowdown is regressed; --ddpperf-against shows less"
@@ -29,7 +30,9 @@ def two_runs(before: Run, after: Run) -> Table:
     The step time comes first.
     """
     both = judged(before, after)
-    told = [(name, result, _rows(name, result)) for name, result in zip(names_of(both), both, strict=True)]
+    old = {key_of(result): result for result in before.results}
+    named = zip(names_of(both), both, strict=True)
+    told = [(name, result, _rows(name, old[key_of(result)], result)) for name, result in named]
     told.sort(key=lambda each: not any(row[-1].endswith(_COUNTED) for row in each[2]))
     notes = [
         f"{name}: times are not compared: {', '.join(result.reference.differs)}"
@@ -111,15 +114,21 @@ def _run(run: Run) -> str:
     return f"{commit}{day}, {format_count(len(run.results), 'benchmark')}"
 
 
-def _rows(name: str, result: Result) -> list[tuple[str, ...]]:
+def _rows(name: str, old: Result, new: Result) -> list[tuple[str, ...]]:
     rows = []
-    for each in sorted(result.comparisons, key=lambda each: each.series.metric != STEP_TIME):
-        now, was = each.series, each.baseline
-        if was is None or not now.gated or now.rules.repeats_step_time:
+    for comparison in sorted(new.comparisons, key=lambda each: each.series.metric != STEP_TIME):
+        now, other = comparison.series, find(old, comparison.series.metric)
+        if other is None or not now.gated or now.rules.repeats_step_time:
             continue
-        if now.scale != "exact" and math.isfinite(was) and math.isfinite(now.value):
-            rows.append((name, now.metric, *value_texts(each), change_text(each) or NOTHING))
-        elif now.scale == "exact" and now.value != was:
-            share = f"{format_change(now.value / was - 1)} " if was > 0 else ""
-            rows.append((name, now.metric, *value_texts(each), share + _COUNTED))
+        was = other.series
+        if (was.unit, was.scale, was.better) != (now.unit, now.scale, now.better):
+            continue
+        values = (was.value, now.value)
+        if now.scale == "exact":
+            if now.value != was.value:
+                share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
+                rows.append((name, now.metric, *quantity_texts(now.metric, values), share + _COUNTED))
+        elif all(map(math.isfinite, values)):
+            change = "" if new.reference.differs else change_text(comparison)
+            rows.append((name, now.metric, *format_values(values, now.unit), change or NOTHING))
     return rows

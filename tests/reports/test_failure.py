@@ -129,7 +129,7 @@ def test_what_is_worse_for_certain_comes_first(make_result: Make, make_compariso
 
 def test_a_baseline_of_changed_code_is_marked(make_result: Make) -> None:
     changed = replace(stored(make_result()), dirty=True)
-    assert "baseline 3f2a1c0+changes of 2026-01-12, 2" in failure_text(make_result(baseline=changed), accept=ACCEPT)
+    assert "baseline 3f2a1c0+changes of 2026-01-12," in failure_text(make_result(baseline=changed), accept=ACCEPT)
 
 
 def test_counts_of_another_day_are_told_apart(make_result: Make) -> None:

@@ -89,13 +89,6 @@ CASES = [
         "hides all but 2.00 ms of them",
     ),
     Case(
-        "faster_than_network",
-        {"predicted": 0.011, "error": 0.06, "measured": 0.005, "how": "the profiler saw"},
-        "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); the profiler "
-        "saw 5.00 ms: much less than the network takes. Is something not sent, or not waited for? If the network "
-        "has changed, measure it again with ddpperf network",
-    ),
-    Case(
         "only_on_network",
         {"predicted": 0.011, "error": 0.06, "profiled": False},
         "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); what they "
@@ -567,17 +560,6 @@ CASES = [
         {**GROWTH, "ranks": (0, 1, 3), "launches": 1},
         "memory grows by 1.00 MiB to 2.00 MiB a step on ranks 0, 1 and 3, seen in 10 steps of each of 1 launch: "
         "something is kept from step to step",
-    ),
-    Case(
-        "uneven_memory",
-        {"metric": "peak_resident", "least": 500 * MIB, "least_rank": 1, "most": 800 * MIB, "most_rank": 0},
-        "peak_resident is 500 MiB on rank 1 and 800 MiB on rank 0",
-    ),
-    Case(
-        "no_memory_headroom",
-        {"launches": 1, "needed": 6 * GIB, "free": 4 * GIB},
-        "exposed communication was not measured in 1 launch: copies of what a machine's ranks train, to put it back, "
-        "take 6.00 GiB of its memory, and 4.00 GiB are free for them",
     ),
     Case(
         "cores_used_by_others",

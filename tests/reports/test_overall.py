@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import names_of
@@ -27,7 +28,8 @@ def timed(make_result: Make) -> Callable[..., Result]:
     """A benchmark with a verdict by its step time, which has a bound, and with other metrics."""
 
     def made(verdict: Verdict, bound: float | None = None, *others: Comparison, name: str = "a") -> Result:
-        step = comparison("step_time", 0.04, verdict, bound=bound)
+        interval = None if bound is None else Interval(low=bound - 0.1, high=bound, confidence=0.95)
+        step = comparison("step_time", 0.04, verdict, bound=bound, change_interval=interval)
         return make_result(test=f"t.py::test_{name}[bucketed]", verdict=verdict, comparisons=(step, *others))
 
     return made
@@ -122,7 +124,7 @@ def test_what_makes_benchmarks_incompatible_is_named(make_result: Make) -> None:
 
 def test_the_slowdown_that_no_benchmark_that_passed_has_is_told_if_it_is_known_of_all(timed: Make) -> None:
     ok = [timed(Verdict.OK, bound) for bound in (0.031, 0.092, -0.01)]
-    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (one-sided 95 % confidence for each)"]
+    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (the highest end of an interval)"]
     assert overall_lines([*ok, timed(Verdict.OK)]) == []  # by stored times
     assert overall_lines([*ok, timed(Verdict.INCONCLUSIVE, 0.5)]) == overall_lines(ok)
 
