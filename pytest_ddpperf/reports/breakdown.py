@@ -17,23 +17,25 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.lines import names_of, whom
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.reports.remarks import told_once
-from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, table_of
+from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, table_of, with_meanings
 from pytest_ddpperf.units import format_count, format_number, format_percent, significant
 
 _Named: TypeAlias = "tuple[str, Result]"
 _SHORT = 10.0  # seconds; of calls that took less, tenths are shown
 _SIZES = ((100e6, "100 M or more"), (10e6, "10 M to 100 M"), (0.0, "less than 10 M"))
 _MEMORY = {"heap": "heap", "allocated": "CUDA memory"}
-_WINDOW_MEANINGS = {
-    "window": "DDP's own, from its first all-reduce to the last",
-    "late": "the part of the window after backward",
-}
-_PROFILE_MEANINGS = {
+_MEANINGS = {
+    "exposed": "whole steps less steps that average no gradients, in blocks that alternate",
     "busy": "time of collectives, by the profiler",
     "of its step": "the share of the profiled step that collectives take",
     "overlap": "the share of collectives beside which the rank computes",
     "profiled exposed": "time of collectives beside which the rank computes nothing",
     "gaps": "the part of profiled exposed between operators",
+    "transfer": "of a step's collectives, by the profiler, once all ranks are there",
+    "wait": "for the last rank",
+    "last": "the rank that came last most often, and in how many of the collectives",
+    "window": "DDP's own, from its first all-reduce to the last",
+    "late": "the part of the window after backward",
 }
 
 
@@ -97,7 +99,6 @@ def communication_table(results: Sequence[Result]) -> Table:
         if find(result, EXPOSED) or result.measurement.profile
     ]
     sizes = {_parameters(result) for _, result in named} - {None}
-    profiled = any(result.measurement.profile for _, result in named)
 
     def of_profile(figure: str, unit: str) -> Quantity[_Named]:
         return Quantity(value=lambda each: getattr(each[1].measurement.profile, figure, None), unit=unit)
@@ -120,20 +121,9 @@ def communication_table(results: Sequence[Result]) -> Table:
         "profiled exposed": of_profile("exposed", "s"),
         "gaps": of_profile("gaps", "s"),
     }
-    return table_of(
-        named,
-        columns,
-        every=False,
-        notes=(
-            *_notes_by_size(named),
-            *told_once(((name, text) for name, one in named for text in _left_out(one)), len(named)),
-        ),
-        legend={
-            "exposed": "whole steps less steps that average no gradients, in blocks that alternate",
-            **(_PROFILE_MEANINGS if profiled else {}),
-        },
-        right=0,
-    )
+    left_out = told_once(((name, text) for name, one in named for text in _left_out(one)), len(named))
+    notes = (*_notes_by_size(named), *left_out)
+    return with_meanings(table_of(named, columns, every=False, notes=notes, right=0), _MEANINGS)
 
 
 def _exposed(result: Result) -> Series | None:
@@ -195,17 +185,7 @@ def collective_table(results: Sequence[Result]) -> Table:
         **{f"{kind}\nGB/s (bus)": partial(_bandwidth, kind) for kind in kinds},
         **({"window": of_window("communication"), "late": of_window("exposed")} if windows else {}),
     }
-    return table_of(
-        named,
-        columns,
-        legend={
-            "transfer": "of a step's collectives, by the profiler, once all ranks are there",
-            "wait": "for the last rank",
-            "last": "the rank that came last most often, and in how many of the collectives",
-            **(_WINDOW_MEANINGS if windows else {}),
-        },
-        right=0,
-    )
+    return with_meanings(table_of(named, columns, right=0), _MEANINGS)
 
 
 def _last_rank(profile: CommunicationProfile) -> str:

@@ -14,7 +14,16 @@ from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Standing, Trainings
 from pytest_ddpperf.reports.lines import names_of
 from pytest_ddpperf.reports.phrases import environment_text
-from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, interval_header, table_of, with_interval
+from pytest_ddpperf.reports.table import (
+    NOTHING,
+    Column,
+    Quantity,
+    Table,
+    interval_header,
+    table_of,
+    with_interval,
+    with_meanings,
+)
 from pytest_ddpperf.units import format_count, format_percent, scale, signed_percent, significant
 
 if TYPE_CHECKING:
@@ -189,11 +198,9 @@ def _computing(step: Any) -> str:
 
 def _explained(table: Table, steps: Iterable[Any]) -> Table:
     """The table with the meanings of its columns, and whether others computed while steps were timed."""
-    names = {header.partition("\n")[0] for header in table.headers}
     lost = max((step.lost for step in steps), default=0.0)
     busy = f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine predicts less"
-    legend = {name: meaning for name, meaning in _MEANINGS_OF_PREDICTIONS.items() if name in names}
-    return replace(table, notes=(busy,) if lost > LOAD else (), legend=legend)
+    return with_meanings(replace(table, notes=(busy,) if lost > LOAD else ()), _MEANINGS_OF_PREDICTIONS)
 
 
 def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:

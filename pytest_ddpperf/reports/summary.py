@@ -25,13 +25,9 @@ from pytest_ddpperf.reports.remarks import (
     passed,
     ruled_out,
 )
-from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval
+from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval, with_meanings
 from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, signed_percent, span
 
-_VERDICTS = {
-    Verdict.INCONCLUSIVE: "a slowdown beyond the resolution (--ddpperf-must-detect) may hide",
-    Verdict.DOES_NOT_FIT: "a rank ran out of memory; the others were measured without it",
-}
 _MOST = 30  # benchmarks that are not red and have a row of their own
 _Text: TypeAlias = "Callable[[Comparison, Callable[[float], str]], str]"
 """The cell of a metric, from its comparison and what writes a number in the unit of the column."""
@@ -40,12 +36,8 @@ _Text: TypeAlias = "Callable[[Comparison, Callable[[float], str]], str]"
 def summary_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
     """``benchmark_table`` with what pays, how benchmarks scale, and what its words mean."""
     results = worst_first(results)
-    table = benchmark_table(results, accepted)
-    return replace(
-        table,
-        notes=(*what_pays(results), *how_it_scales(results)),
-        legend=_legend(results, {header.partition("\n")[0] for header in table.headers[1:]}),
-    )
+    table = replace(benchmark_table(results, accepted), notes=(*what_pays(results), *how_it_scales(results)))
+    return with_meanings(table, _meanings(results))
 
 
 def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *, brief: bool = False) -> Table:
@@ -188,13 +180,12 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = (), *, mo
     return replace(table, rows=tuple(rows))
 
 
-def _legend(results: Sequence[Result], headers: set[str]) -> dict[str, str]:
-    """Returns what headers and verdicts mean that do not tell it themselves."""
+def _meanings(results: Sequence[Result]) -> dict[str, str]:
+    """Returns what headers and verdicts mean that do not say it themselves."""
     memory = [LABELS[kind] for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
-    verdicts = {result.verdict for result in results}
     steps = [result.measurement.plan.steps for result in results if result.measurement.launches] or [1]
-    meanings = {
+    return {
         "memory": "; or ".join(memory),
         "eff.": "scaling efficiency, 1 if ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
@@ -205,8 +196,7 @@ def _legend(results: Sequence[Result], headers: set[str]) -> dict[str, str]:
         "calls": "of collectives, by a rank in a step",
         "sent": "by a rank in a step's collectives",
         "peak": "of the bytes in live tensors",
-        **{verdict.value: meaning for verdict, meaning in _VERDICTS.items() if verdict in verdicts},
+        "inconclusive": "a slowdown beyond the resolution (--ddpperf-must-detect) may hide",
+        "does_not_fit": "a rank ran out of memory; the others were measured without it",
         **green_meanings(results),
     }
-    words = {*(verdict.value for verdict in Verdict), STORED_TIMES, *headers}
-    return {word: meaning for word, meaning in meanings.items() if meaning and word in words}

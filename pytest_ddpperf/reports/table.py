@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -81,6 +82,13 @@ def table_of(items: Iterable[T], columns: Mapping[str, Column[T]], *, every: boo
     made = [_column(header, column, listed, [*columns.values()]) for header, column in columns.items()]
     shown = {header: cells for header, cells in made if every or {*cells} - {NOTHING}}
     return Table(headers=tuple(shown), rows=tuple(zip(*shown.values(), strict=True)), **more)
+
+
+def with_meanings(table: Table, meanings: Mapping[str, str]) -> Table:
+    """The table with the meanings of those words that are headers, cells or in brackets behind a cell."""
+    words = {header.partition("\n")[0] for header in table.headers}
+    words |= {word for row in table.rows for cell in row[1:] for word in re.split(r" \(|\)$", cell)}
+    return replace(table, legend={word: meaning for word, meaning in meanings.items() if meaning and word in words})
 
 
 def _column(header: str, column: Column[T], items: Sequence[T], columns: Sequence[Column[T]]) -> tuple[str, list[str]]:
