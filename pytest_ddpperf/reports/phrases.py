@@ -91,9 +91,9 @@ def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...
     return tuple(map(finding_text, every_finding(result, without=without)))
 
 
-def first_of(lines: Sequence[str], most: int = _LISTED, of: str = "") -> list[str]:
-    """The first lines, and how many there are besides, with ``of`` behind that."""
-    return [*lines[:most], *([f"and {len(lines) - most} more{of}"] if len(lines) > most else [])]
+def first_of(lines: Sequence[str], most: int = _LISTED) -> list[str]:
+    """The first lines, and how many there are besides."""
+    return [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
 
 
 def confidence_text(confidence: float) -> str:

@@ -19,14 +19,7 @@ from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.findings import MACHINE, finding_text
 from pytest_ddpperf.reports.lines import clipped, columns, names_of, whom, wrapped
 from pytest_ddpperf.reports.outputs import Outputs, Stored
-from pytest_ddpperf.reports.phrases import (
-    counts_words,
-    decisive,
-    every_finding,
-    first_of,
-    machines_text,
-    names_by_remark,
-)
+from pytest_ddpperf.reports.phrases import counts_words, decisive, every_finding, first_of, machines_text
 from pytest_ddpperf.reports.remarks import (
     common_text,
     every_remark,
@@ -40,7 +33,7 @@ from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
 from pytest_ddpperf.reports.table import Paint, Table, render, uncoloured
 
-_TOLD, _HIDDEN = 5, ": -v"  # lines of one kind: warnings, and what is undecided; what shows the others
+_TOLD = 5  # lines of one kind: warnings, and undecided metrics; -v shows all
 _WARNINGS = frozenset(
     {
         *MACHINE,
@@ -62,6 +55,7 @@ _WARNINGS = frozenset(
     }
 )
 """The findings that put a result into question, whatever its verdict."""
+_NOT_COMPARED = frozenset({Verdict.NEW, Verdict.INCOMPATIBLE})
 _DO = "what to do: each failure above says the cause, and what to do if it is intended"
 _MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=html:FILE"
 
@@ -152,7 +146,7 @@ def _notes(made: Outputs, *, every: bool) -> list[str]:
     named = list(zip(names_of(made.results), made.results, strict=True))
     notes = [] if made.accepting else undecided_lines(named, every=every)
     if not every:
-        return first_of(notes, _TOLD, _HIDDEN)
+        return first_of(notes, _TOLD)
     untold = [(name, one) for name, one in named if made.accepting or not one.red]  # failures have those of red ones
     remarks = ((name, remark) for name, one in untold for remark in every_remark(one, accepting=made.accepting))
     return [*notes, *told_once(remarks, len(named))]
@@ -170,27 +164,19 @@ def _warnings(made: Outputs) -> list[str]:
         for finding in every_finding(result)
         if finding.code in _WARNINGS and (made.accepting or not result.red or finding.code == "unpaired")
     )
-    return first_of(told_once(remarks, len(results)), _TOLD, _HIDDEN)
+    return first_of(told_once(remarks, len(results)), _TOLD)
 
 
 def _not_compared(results: Sequence[Result]) -> list[str]:
     """Which benchmarks are compared with nothing, or but for their counts, why, and how to change that, in one line."""
-    named = zip(names_of(results), results, strict=True)
-    found = [(name, one) for name, one in named if one.verdict in {Verdict.NEW, Verdict.INCOMPATIBLE}]
-    reasons = names_by_remark(
-        (name, ("times of " * bool(counts_words(one)), _why_not_compared(one))) for name, one in found
-    )
-    told = (f"{what}{whom(names, len(results))}{why and f' ({why})'}" for (what, why), names in reasons.items())
+    alike: dict[tuple[str, str], list[str]] = {}
+    found = [one for one in zip(names_of(results), results, strict=True) if one[1].verdict in _NOT_COMPARED]
+    for name, one in found:
+        lacking = "" if one.paired is None else one.paired.lacking.partition("\n")[0]
+        notes = (each.note for each in decisive(one, {Verdict.INCOMPATIBLE}) if each.note)
+        why = lacking or ", ".join(one.reference.differs) or finding_text(next(notes, None))
+        alike.setdefault(("times of " * bool(counts_words(one)), why and f" ({why})"), []).append(name)
+    told = "; ".join(f"{what}{whom(names, len(results))}{why}" for (what, why), names in alike.items())
     stored = any(one.paired is None for _, one in found)
     cure = ": --ddpperf-save stores what later runs are compared with" if stored else ""
-    return [f"not compared: {'; '.join(told)}{cure}"] if reasons else []
-
-
-def _why_not_compared(result: Result) -> str:
-    """The facts that differ from the baseline's, or why the other revision has none; empty if it is new."""
-    lacking = "" if result.paired is None else result.paired.lacking.partition("\n")[0]
-    return (
-        lacking
-        or ", ".join(result.reference.differs)
-        or ", ".join(finding_text(each.note) for each in decisive(result, {Verdict.INCOMPATIBLE})[:1] if each.note)
-    )
+    return [f"not compared: {told}{cure}"] if told else []
