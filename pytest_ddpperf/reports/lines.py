@@ -23,7 +23,7 @@ INDENT = "  "
 JOINED = "\u00a0"  # a space that no line is broken at
 CUT = "..."
 _LONGEST = 600  # characters of a remark: none of our own is longer, and what a rank raises is told in full elsewhere
-_NUMBER = re.compile(r"(?<=\d) (?=[%A-Za-z])")  # the space between a number and what it counts
+_NUMBER = re.compile(r"(?<![^\s([+-])([\d.,]+) (?=[%A-Za-z])")  # a number and the space before what it counts
 LABEL = 11  # columns of the label of a paragraph
 _NAMED = 3  # benchmarks or metrics with the same remark
 
@@ -60,7 +60,7 @@ def columns(text: str) -> int:
 def folded(line: str, width: int, indent: str = "") -> list[str]:
     """A line in parts of at most so many columns; only a word that is longer is broken, and no number with its unit."""
     parts, width = [""], max(width, columns(indent) + 2)
-    for i, word in enumerate(_NUMBER.sub(JOINED, line).split(" ")):
+    for i, word in enumerate(_NUMBER.sub(rf"\1{JOINED}", line).split(" ")):
         longer = f"{parts[-1]} {word}" if i else word
         if columns(longer) > width and parts[-1].strip():
             if not word:

@@ -158,12 +158,13 @@ def _warnings(made: Outputs) -> list[str]:
     The failure of a red benchmark has what is to be said of that one.
     """
     results = made.results
-    remarks = (
+    remarks = [
         (name, finding)
         for name, result in zip(names_of(results), results, strict=True)
         for finding in every_finding(result)
         if finding.code in _WARNINGS and (made.accepting or not result.red or finding.code == "unpaired")
-    )
+    ]
+    remarks.sort(key=lambda remark: remark[1].code != "unpaired")
     return first_of(told_once(remarks, len(results)), _TOLD)
 
 

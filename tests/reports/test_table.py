@@ -77,8 +77,8 @@ def test_if_no_table_fits_every_row_is_a_paragraph() -> None:
         "    memory 412 MiB,",
         "    change +13.2 [+11.9, +14.6] %,",
         "    verdict regressed",
-        "test_a ddp",
-        "  accumulation_steps=4 no_sync=false",
+        "test_a ddp accumulation_steps=4",
+        "  no_sync=false",
     ]
 
 
