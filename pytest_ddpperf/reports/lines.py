@@ -23,7 +23,7 @@ INDENT = "  "
 JOINED = "\u00a0"  # a space that no line is broken at
 CUT = "..."
 _LONGEST = 600  # characters of a remark: none of our own is longer, and what a rank raises is told in full elsewhere
-_NUMBER = re.compile(r"(?<![^\s([+-])([\d.,]+) (?=[%A-Za-z])")  # a number and the space before what it counts
+_NUMBER = re.compile(r"(?<![^\s([+-])([\d.,]*\d) (?=[%A-Za-z])")  # a number and the space before what it counts
 LABEL = 11  # columns of the label of a paragraph
 _NAMED = 3  # benchmarks or metrics with the same remark
 
