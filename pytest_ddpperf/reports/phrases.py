@@ -86,9 +86,9 @@ def every_finding(result: Result, *, without: Collection[str] = ()) -> tuple[Fin
     return tuple(every)
 
 
-def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...]:
+def findings(result: Result) -> tuple[str, ...]:
     """``every_finding`` in words."""
-    return tuple(map(finding_text, every_finding(result, without=without)))
+    return tuple(map(finding_text, every_finding(result)))
 
 
 def first_of(lines: Sequence[str], most: int = _LISTED) -> list[str]:

@@ -167,8 +167,8 @@ def cause_in_words(result: Result, *, below: bool = False) -> str:
         elif found.note is not None and found.note.code == "not_the_code":
             others.append(f"{metric} {finding_text(found.note)}")  # its change shows nothing
     more = len(counts[1:]) + len(others[1:])
-    told = [*counts[:1], *others[:1], *([f"and {more} more"] if below and more else [])]
-    return ", ".join(told) or result.verdict.value * (not below)
+    causes = [*counts[:1], *others[:1], *([f"and {more} more"] if below and more else [])]
+    return ", ".join(causes) or result.verdict.value * (not below)
 
 
 def _count_in_words(metric: str, told: str) -> str:

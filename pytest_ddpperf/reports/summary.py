@@ -148,10 +148,10 @@ def counts_text(result: Result) -> str:
     return f"{text} over {steps} steps" if text and steps and not changed else text
 
 
-def brief_table(results: Sequence[Result], accepted: Collection[str] = (), *, most: int = _MOST) -> Table:
-    """The table in brief, each benchmark below its test if that has several, what else changed below each.
+def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
+    """The table in brief, each benchmark below its test if that has several, and the cause below each red one.
 
-    Tests with red benchmarks come first. Beyond so many (``most``), benchmarks that are not red are summed up by test.
+    Tests with red benchmarks come first. Beyond ``_MOST``, benchmarks that are not red are summed up by test.
     """
     table = benchmark_table(results, accepted, brief=True)
     cells = dict(zip(map(id, results), table.rows, strict=True))
@@ -159,7 +159,7 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = (), *, mo
     for result in sorted(results, key=lambda one: 0 if passed(one) else -one.severity):
         tests.setdefault(result.test.partition("[")[0], []).append(result)
     rows: list[tuple[str, ...]] = []
-    nothing = [""] * (len(table.headers) - 1)
+    nothing, most = [""] * (len(table.headers) - 1), _MOST
     for several in tests.values():
         shown = [one for one in several if one.red or (most := most - 1) >= 0]
         rest = [one for one in several if not any(one is each for each in shown)]
