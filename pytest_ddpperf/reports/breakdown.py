@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from statistics import median
@@ -48,19 +48,16 @@ def phase_table(results: Sequence[Result]) -> Table:
         }
         if whole := sum(seconds.values()):
             taken_apart.append((name, {phase: part / whole for phase, part in seconds.items()}))
-    columns: dict[str, Column[tuple[str, dict[str, float]]]] = {
+    columns: dict[str, Column[tuple[str, Mapping[str, float]]]] = {
         "benchmark": lambda each: each[0],
-        **{phase.replace("_", "\n", 1): partial(_share, phase) for phase in PHASES},
+        **{phase.replace("_", " "): Quantity(value=partial(_part, phase), unit="%") for phase in PHASES},
     }
-    return table_of(
-        taken_apart, columns, title="shares of a step in %, of the average rank, in steps of their own", right=0
-    )
+    title = "shares of a step, of the average rank, in steps of their own"
+    return table_of(taken_apart, columns, title=title, right=0)
 
 
-def _share(phase: str, taken_apart: tuple[str, dict[str, float]]) -> str:
-    share = taken_apart[1][phase]
-    percent = f"{100 * share:.0f}"
-    return NOTHING if not share else "<1" if percent == "0" else percent
+def _part(part: str, row: tuple[str, Mapping[str, float]]) -> float | None:
+    return row[1][part] or None
 
 
 def section_table(results: Sequence[Result]) -> Table:
@@ -176,16 +173,16 @@ def collective_table(results: Sequence[Result]) -> Table:
     def of_window(figure: str) -> Quantity[tuple[str, CommunicationProfile]]:
         return Quantity(value=lambda each: getattr(each[1].window, figure, None), unit="s")
 
-    windows = any(profile.window is not None for _, profile in named)
     columns: dict[str, Column[tuple[str, CommunicationProfile]]] = {
         "benchmark": lambda each: each[0],
         "transfer": seconds("transfer"),
         "wait": seconds("wait"),
         "last\nrank": lambda each: _last_rank(each[1]),
         **{f"{kind}\nGB/s (bus)": partial(_bandwidth, kind) for kind in kinds},
-        **({"window": of_window("communication"), "late": of_window("exposed")} if windows else {}),
+        "window": of_window("communication"),
+        "late": of_window("exposed"),
     }
-    return with_meanings(table_of(named, columns, right=0), _MEANINGS)
+    return with_meanings(table_of(named, columns, every=False, right=0), _MEANINGS)
 
 
 def _last_rank(profile: CommunicationProfile) -> str:
@@ -231,23 +228,19 @@ def time_table(results: Sequence[Result]) -> Table:
         if result.spent is not None:
             calls.setdefault((result.test, result.spent), []).append(name)
     rows = [
-        (names[0] if len(names) == 1 else test.partition("::")[2], spent.total, _rounded(spent, 0))
+        (names[0] if len(names) == 1 else test.partition("::")[2], spent.parts)
         for (test, spent), names in sorted(calls.items(), key=lambda call: -call[0][1].total)
     ]
     number = sum(map(len, calls.values()))
     within = "" if number == len(calls) else f" in {len(calls)} calls"  # compare and scaling measure several
-    columns: dict[str, Column[tuple[str, float, dict[str, float]]]] = {
+    columns: dict[str, Column[tuple[str, Mapping[str, float]]]] = {
         "benchmark": lambda row: row[0],
-        "all": lambda row: f"{sum(row[2].values()):.0f}",
-        **{part: partial(_seconds, part) for part in (rows[0][2] if rows else ())},
+        "all": Quantity(value=lambda row: sum(row[1].values()), unit="s"),
+        **{part: Quantity(value=partial(_part, part), unit="s") for part in (rows[0][1] if rows else ())},
     }
-    whole = sum(total for _, total, _ in rows)
-    title = f"seconds of {format_count(number, 'benchmark')}{within}, {whole:.0f} in all"
+    whole = sum(spent.total for _, spent in calls)
+    title = f"time of {format_count(number, 'benchmark')}{within}, {whole:.0f} s in all"
     return table_of(rows, columns, every=False, title=title, right=0)
-
-
-def _seconds(part: str, row: tuple[str, float, dict[str, float]]) -> str:
-    return f"{row[2][part]:.0f}" if row[2][part] else ""
 
 
 def _rounded(spent: TimeSpent, decimals: int) -> dict[str, float]:

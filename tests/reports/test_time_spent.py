@@ -31,7 +31,7 @@ def test_rounded_parts_add_up_and_none_is_0(spent: TimeSpent, text: str) -> None
 
 def test_a_call_has_a_row_on_the_screen(make_result: Callable[..., Result]) -> None:
     parts = dict(summary_parts(Outputs(results=[make_result(spent=SPENT)]), verbosity=1))
-    assert parts["ddpperf time"].splitlines()[0] == "seconds of 1 benchmark, 58 in all"
+    assert parts["ddpperf time"].splitlines()[0] == "time of 1 benchmark, 58 s in all"
     assert "ddpperf time" not in dict(summary_parts(Outputs(results=[make_result()]), verbosity=1))
 
 
@@ -45,10 +45,11 @@ def test_several_have_a_table_the_slowest_first(make_result: Callable[..., Resul
         for name in ("a", "b")
     ]
     assert render(time_table([*results, *both]), 100).splitlines() == [
-        "seconds of 4 benchmarks in 3 calls, 185 in all",
-        "benchmark         all  starting  verifying  counting  measuring  diagnosing  other",
-        "----------------  ---  --------  ---------  --------  ---------  ----------  -----",
-        "test_50 bucketed   78        12          6         4         50           5      1",
-        "test_both          58        12          6         4         30           6      -",
-        "test_20 bucketed   48        12          6         4         20           5      1",
+        "time of 4 benchmarks in 3 calls, 185 s in all",
+        "benchmark          all  starting  verifying  counting  measuring  diagnosing  other",
+        "                     s         s          s         s          s           s      s",
+        "----------------  ----  --------  ---------  --------  ---------  ----------  -----",
+        "test_50 bucketed  78.4      12.3       5.20      4.10       50.0        5.80   1.00",
+        "test_both         58.0      12.3       5.20      4.10       30.6        5.80      -",
+        "test_20 bucketed  48.4      12.3       5.20      4.10       20.0        5.80   1.00",
     ]
