@@ -48,12 +48,20 @@ class _Sentence(Formatter):
         return format_count(round(value), spec) if noun else format(value, spec)
 
 
+def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
+    """Who takes turns where not all variants do."""
+    return "only both sides of a benchmark take turns" if paired else "launched one after the other, without turns"
+
+
 _SENTENCE = _Sentence()
 _FORMS: Mapping[str, Callable[[Any], str]] = {
     "%": format_percent,
     "+%": format_change,
     **{unit: partial(format_value, unit=unit) for unit in ("B", "s", "FLOP")},
     "G": lambda rate: f"{rate / 1e9:.3g} G",
+    "MHz": lambda clock: f"{clock / 1e6:.0f} MHz",
+    "reference": reference_text,
+    "turns": _turns,
     "and": lambda items: words_of(list(map(str, items))),
     "list": ", ".join,
 }
@@ -124,11 +132,6 @@ def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
         return f"{words.format(span(text, (least, most)))} in {where}"
 
     return sentence
-
-
-def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Who takes turns where not all variants do."""
-    return "only both sides of a benchmark take turns" if paired else "launched one after the other, without turns"
 
 
 def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 - called by name
@@ -307,17 +310,12 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "sent, or not waited for? If the network has changed, measure it again with ddpperf network",
     "small_shared_memory": "shared memory (/dev/shm) holds {size:B}, which NCCL and data workers may fill: start the "
     "container with --shm-size=1g or more",
-    "background_work": lambda paired, benchmarks: (
-        f"{_turns(paired)}: ranks of {', '.join(benchmarks)} work on between steps, as workers of a DataLoader do"
-    ),
-    "short_of_memory": lambda paired: (
-        f"{_turns(paired)}: all benchmarks together would take more than three quarters of the available "
-        "memory; fewer in one call take less"
-    ),
-    "short_of_gpu_memory": lambda paired: (
-        f"{_turns(paired)}: all benchmarks together would take more than nine tenths of a GPU's memory, or "
-        "what one takes is not known"
-    ),
+    "background_work": "{paired:turns}: ranks of {benchmarks:list} work on between steps, as workers of a DataLoader "
+    "do",
+    "short_of_memory": "{paired:turns}: all benchmarks together would take more than three quarters of the available "
+    "memory; fewer in one call take less",
+    "short_of_gpu_memory": "{paired:turns}: all benchmarks together would take more than nine tenths of a GPU's "
+    "memory, or what one takes is not known",
     "suspected": "{metrics:and} looked worse in the first {launches:launch}; those after them had to confirm it",
     "not_diagnosed": "not diagnosed: {reason}",
     "no_time_to_diagnose": lambda setting: (
@@ -372,9 +370,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     ),
     "mig_instances": "the driver tells neither the utilisation of MIG instances nor other processes on them",
     "no_allocator_statistics": "CUDA's memory allocator keeps no statistics: metrics of memory are left out",
-    "gpu_clock_fell": lambda lowest, highest: (
-        f"the slowest GPU's clock was {lowest / 1e6:.0f} MHz in one launch and {highest / 1e6:.0f} MHz in another"
-    ),
+    "gpu_clock_fell": "the slowest GPU's clock was {lowest:MHz} in one launch and {highest:MHz} in another",
     "last_attempt": "attempt {attempt} of its test: what earlier ones measured is left out",
     "measured_beside": lambda pid, folder: (
         f"another run of pytest measured on this machine{f' (process {pid}' * bool(pid)}"
@@ -407,9 +403,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "no_launches_decide": _no_launches_decide,
     "busy": _busy,
     "other_host": "stored times decide nothing: they are of another machine, {host}",
-    "other_clock": lambda then, now: (
-        f"stored times decide nothing: the GPU's clock was {then / 1e6:.0f} MHz then and is {now / 1e6:.0f} MHz now"
-    ),
+    "other_clock": "stored times decide nothing: the GPU's clock was {then:MHz} then and is {now:MHz} now",
     "gross": "a gross slowdown compared with the stored times, on a machine that was not busy",
     "stored_times": "compared with stored times, which show gross slowdowns alone",
     "not_gross": "slower than the stored times, and not shown to be by more than {gross:%}, which they could show",
@@ -443,13 +437,13 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         "--ddpperf-interleave=false, or save it anew"
     ),
     "loss_of_other_step": "the baseline's loss is that after {then:step}, this one after {now}",
-    "not_in_reference": lambda paired: f"not in {reference_text(paired)}",
-    "no_counts_in_reference": lambda paired: f"{reference_text(paired)} has no counts",
+    "not_in_reference": "not in {paired:reference}",
+    "no_counts_in_reference": "{paired:reference} has no counts",
     "lost_metric": lambda metric, paired: (
         f"{reference_text(paired)} has {metric}, this run does not: it is gated no more"
         + ("" if paired else "; --ddpperf-save accepts that")
     ),
-    "lost_counts": lambda paired: f"{reference_text(paired)} has counts, this run has none: none is gated",
+    "lost_counts": "{paired:reference} has counts, this run has none: none is gated",
     "alike_baselines": lambda names: (
         f"there {'is a baseline' if len(names) == 1 else 'are baselines'} for "
         f"{', '.join(f'`{name}`' for name in names)}: options are part of a benchmark's identity"
@@ -466,10 +460,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         else f"not the same in every step, so not compared exactly: {reason}"
     ),
     "fewer_counted": count_changes.fewer_counted,
-    "ranks_apart": lambda ranks, calls, paired: (
-        f"{ranks} ranks send each other nothing, so each trains alone: {reference_text(paired)} has "
-        f"{format_count(round(calls), 'collective call')} a step"
-    ),
+    "ranks_apart": "{ranks} ranks send each other nothing, so each trains alone: {paired:reference} has "
+    "{calls:collective call} a step",
     "same_data": _same_data,
     "parameters_apart": _parameters_apart,
     "not_compared": "not compared: {metrics:and} (the baseline is older); --ddpperf-save renews it",
