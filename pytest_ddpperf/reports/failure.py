@@ -12,7 +12,7 @@ from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, general_cause, heads_of, parts_text
+from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, heads_of, parts_text
 from pytest_ddpperf.reports.count_changes import count_difference
 from pytest_ddpperf.reports.findings import MACHINE, finding_text
 from pytest_ddpperf.reports.lines import INDENT, command, cut_after, folded, labelled, printable, words_of
@@ -93,7 +93,7 @@ def _sections(
     told = causes(result, verdict, heads)
     shown, more = _in_table(result, heads, rows)
     table = failure_table(shown, heads, width) if shown else []
-    details = _details(result, heads, {general_cause(result, verdict), *told}) if rows is None else []
+    details = _details(result, heads, told) if rows is None else []
     paragraphs = [*_paragraphs(result, heads), *details]
     return [
         cut_after(most, folded(printable(_title(result, verdict)), width, INDENT), width),

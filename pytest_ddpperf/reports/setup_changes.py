@@ -105,44 +105,40 @@ def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Chan
     """Says which wrappers and optimizers are new, lost or others."""
     new, lost = _more_of(after, before), _more_of(before, after)
     told: list[_Change] = []
-    for (head, of), number in new.items():
-        same = next((old for old, less in lost.items() if old[0] == head and less == number), None)
+    for kind, number in new.items():
+        head, of = _split(kind)
+        same = next((old for old, less in lost.items() if _split(old)[0] == head and less == number), None)
         if same is not None:
             del lost[same]  # wrappers of a class with another name are no change
         if same is None:
-            told.append(
-                (f"{_kind_text(head, of, number)} is new{after.place(_kind(head, of))}", _MOVES.get(head, _MOVED))
-            )
+            told.append((f"{_kind_text(kind, number)} is new{after.place(kind)}", _MOVES.get(head, _MOVED)))
         elif head == _OPTIMIZER:
-            told.append((f"the optimizer is {of}, {same[1]} before{after.place(_kind(head, of))}", _MOVES[head]))
-    for (head, of), number in lost.items():
-        site = before.sites[_kind(head, of)]
+            told.append((f"the optimizer is {of}, {_split(same)[1]} before{after.place(kind)}", _MOVES[head]))
+    for kind, number in lost.items():
+        site = before.sites[kind]
         were = f": made at {_place_then(site, then, now)} before" if site.file else ""
-        told.append((f"{_kind_text(head, of, number)} is lost{were}", _MOVES.get(head, _MOVED)))
+        told.append((f"{_kind_text(kind, number)} is lost{were}", _MOVES.get(_split(kind)[0], _MOVED)))
     return told
 
 
-def _more_of(one: _Side, other: _Side) -> dict[tuple[str, str], float]:
-    """How many more of each kind one side has, by the head of the kind and what it is of."""
+def _more_of(one: _Side, other: _Side) -> dict[str, float]:
+    """How many more of each kind one side has."""
     kinds = [part for part in one.numbers if not setting_of(part)[1] and part not in {CHECKPOINT, BACKWARD}]
-    return {_split(part): more for part in kinds if (more := one.numbers[part] - other.numbers.get(part, 0.0)) > 0}
+    return {kind: more for kind in kinds if (more := one.numbers[kind] - other.numbers.get(kind, 0.0)) > 0}
 
 
 def _split(kind: str) -> tuple[str, str]:
-    """The head of a kind and what it is of: ``fully_shard`` and ``Block``."""
+    """The head of a kind and its class: ``fully_shard`` and ``Block``."""
     if kind.startswith(f"{_OPTIMIZER} "):
         return _OPTIMIZER, kind.removeprefix(f"{_OPTIMIZER} ")
     head, _, of = kind.partition(_OF)
     return head, of
 
 
-def _kind(head: str, of: str) -> str:
-    return f"{head}{' ' if head == _OPTIMIZER else _OF}{of}" if of else head
-
-
-def _kind_text(head: str, of: str, number: float) -> str:
-    many = f"{_OF}{format_count(round(number), f'{of} module')}"
-    return _kind(head, of) if number <= 1 or head == _OPTIMIZER else f"{head}{many if of else ''}"
+def _kind_text(kind: str, number: float) -> str:
+    head, of = _split(kind)
+    alone = number <= 1 or head == _OPTIMIZER or not of
+    return kind if alone else f"{head}{_OF}{format_count(round(number), f'{of} module')}"
 
 
 def _settings(before: _Side, after: _Side) -> list[_Change]:
