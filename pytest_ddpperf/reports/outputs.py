@@ -49,6 +49,7 @@ class Outputs:
     accepting: bool = False  # whether what was measured becomes the baseline
     here: str = ""  # the commit that was measured, as it is shown; empty if none is known
     added: list[tuple[str, str]] = field(default_factory=list)  # title and text of parts that hooks add
+    unmeasured: int = 0  # tests that failed because they could not be measured, with a result or without
 
     @property
     def _of_tests(self) -> tuple[list[Any], ...]:

@@ -32,16 +32,18 @@ _STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
 _PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
 
 
-def headline(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
+def headline(results: Sequence[Result], accepted: Collection[str] = (), unmeasured: int = 0) -> str:
     """The verdict on the whole: ``FAILED: 1 regressed, 24 passed | against 3f2a1c0 (main)``.
 
     What neither got worse nor passed is named by its verdict. ``accepted`` are the tests whose results became the
-    baseline.
+    baseline, ``unmeasured`` is the number of tests that failed because they could not be measured.
     """
     if not results:
         return "no benchmark was judged"
-    verdict = "FAILED" if any(result.failure for result in results) else "PASSED"
-    kinds = str(len(results)) if all(map(passed, results)) else kinds_text(results, accepted)
+    verdict = "FAILED" if unmeasured or any(result.failure for result in results) else "PASSED"
+    kinds = str(len(results)) if verdict == "PASSED" and all(map(passed, results)) else kinds_text(results, accepted)
+    if unmeasured and not any(result.failure for result in results):
+        kinds = f"{format_count(unmeasured, 'test')} could not be measured, {kinds}"
     return " | ".join([f"{verdict}: {kinds}", *_against(results)])
 
 

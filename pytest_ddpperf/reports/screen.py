@@ -62,7 +62,11 @@ _MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=ht
 
 def last_lines(made: Outputs) -> list[str]:
     """Returns what is told even if there is no terminal."""
-    return [*made.complaints, *([f"ddpperf: {headline(made.results, _accepted(made))}"] if made.results else [])]
+    return [*made.complaints, *([_first_line(made)] if made.results else [])]
+
+
+def _first_line(made: Outputs) -> str:
+    return f"ddpperf: {headline(made.results, _accepted(made), made.unmeasured)}"
 
 
 def summary_parts(
@@ -74,7 +78,7 @@ def summary_parts(
     """
     results, title, lines = made.results, "ddpperf", _screen(made, width, paint, verbosity)
     if results:
-        verdict = f"{title}: {headline(results, _accepted(made))}"
+        verdict = _first_line(made)
         if width is None or columns(verdict) + 4 <= width:  # with a sign and a space at both ends
             title = verdict
         else:
@@ -106,7 +110,7 @@ def _accepted(made: Outputs) -> set[str]:
 
 def colour_of(made: Outputs) -> str:
     """The colour of the first line: red if a test failed, yellow if anything is open, or the session has a fault."""
-    if any(one.failure for one in made.results):
+    if made.unmeasured or any(one.failure for one in made.results):
         return "red"
     is_open = any(one.verdict.severity >= Verdict.DOES_NOT_FIT.severity for one in made.results)
     return "yellow" if made.complaints or is_open else "green"

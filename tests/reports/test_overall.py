@@ -55,6 +55,13 @@ def test_the_worst_verdict_comes_first_and_only_what_is_shown_to_be_no_worse_has
     )
 
 
+def test_a_run_has_not_passed_if_a_test_could_not_be_measured(timed: Make) -> None:
+    """It has no result: its settings were wrong."""
+    assert last_lines(Outputs(results=[timed(Verdict.OK)], unmeasured=1)) == [
+        "ddpperf: FAILED: 1 test could not be measured, 1 passed | against the baseline of 3f2a1c0"
+    ]
+
+
 def test_a_benchmark_whose_test_failed_has_not_passed(timed: Make) -> None:
     failed = [replace(timed(verdict), failure="its test failed") for verdict in (Verdict.UNCHANGED, Verdict.NEW)]
     assert headline(failed).startswith("FAILED: 1 failed (new), 1 failed (unchanged) |")
