@@ -14,7 +14,7 @@ from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.phases import PHASES, SectionSummary
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.lines import names_of, whom
+from pytest_ddpperf.reports.lines import whom, with_names
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.reports.remarks import told_once
 from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, table_of, with_meanings
@@ -42,7 +42,7 @@ _MEANINGS = {
 def phase_table(results: Sequence[Result]) -> Table:
     """One row for each benchmark whose steps were taken apart."""
     taken_apart = []
-    for name, result in zip(names_of(results), results, strict=True):
+    for name, result in with_names(results):
         seconds = {
             phase: 0.0 if (found := find(result, f"phase_{phase}")) is None else found.series.value for phase in PHASES
         }
@@ -62,11 +62,7 @@ def _part(part: str, row: tuple[str, Mapping[str, float]]) -> float | None:
 
 def section_table(results: Sequence[Result]) -> Table:
     """One row for each section that users marked in their steps."""
-    named = [
-        (name, section)
-        for name, result in zip(names_of(results), results, strict=True)
-        for section in result.step.sections
-    ]
+    named = [(name, section) for name, result in with_names(results) for section in result.step.sections]
     kinds = dict.fromkeys(_MEMORY[section.memory.kind] for _, section in named if section.memory is not None)
     columns: dict[str, Column[tuple[str, SectionSummary]]] = {
         "benchmark": lambda each: each[0],
@@ -90,11 +86,7 @@ def _growth(section: SectionSummary) -> str:
 
 def communication_table(results: Sequence[Result]) -> Table:
     """One row for each benchmark whose communication was measured."""
-    named = [
-        (name, result)
-        for name, result in zip(names_of(results), results, strict=True)
-        if find(result, EXPOSED) or result.measurement.profile
-    ]
+    named = [(name, one) for name, one in with_names(results) if find(one, EXPOSED) or one.measurement.profile]
     sizes = {_parameters(result) for _, result in named} - {None}
 
     def of_profile(figure: str, unit: str) -> Quantity[_Named]:
@@ -161,7 +153,7 @@ def collective_table(results: Sequence[Result]) -> Table:
     """One row for each benchmark whose collectives were profiled on all ranks."""
     named = [
         (name, profile)
-        for name, result in zip(names_of(results), results, strict=True)
+        for name, result in with_names(results)
         if (profile := result.measurement.profile) is not None
         if profile.transfer is not None or profile.window is not None or profile.bandwidths
     ]
@@ -224,7 +216,7 @@ def time_table(results: Sequence[Result]) -> Table:
     A call has the name of its benchmark, or of its test if it measured several.
     """
     calls: dict[tuple[str, TimeSpent], list[str]] = {}
-    for name, result in zip(names_of(results), results, strict=True):
+    for name, result in with_names(results):
         if result.spent is not None:
             calls.setdefault((result.test, result.spent), []).append(name)
     rows = [

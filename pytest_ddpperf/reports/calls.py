@@ -12,7 +12,7 @@ from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.health import LOAD
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Standing, Trainings
-from pytest_ddpperf.reports.lines import names_of
+from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.reports.phrases import environment_text
 from pytest_ddpperf.reports.table import (
     NOTHING,
@@ -153,7 +153,7 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
     alarms = sum(benchmark.alarms.found for benchmark in calibrated)
     runs = sum(benchmark.alarms.of for benchmark in calibrated)
     return table_of(
-        zip(names_of(calibrated), calibrated, strict=True),
+        with_names(calibrated),
         {
             "benchmark": lambda named: named[0],
             "ranks": lambda named: str(named[1].measurement.world_size),

@@ -9,7 +9,7 @@ from pytest_ddpperf.analysis.diagnosis import DISTURBED
 from pytest_ddpperf.records.diagnosis import Advice, Cause, Diagnosis
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.findings import sentence
-from pytest_ddpperf.reports.lines import names_of
+from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
 _BY_SAMPLE = frozenset({"accumulation", "larger_batch", "smaller_group"})  # changes of how many samples a step has
@@ -18,7 +18,7 @@ _SHOWN = 2  # causes that one line names where none has the say
 
 def diagnosis_lines(results: Sequence[Result]) -> list[str]:
     """One line for each benchmark that has a diagnosis."""
-    named = zip(names_of(results), (result.step.diagnosis for result in results), strict=True)
+    named = [(name, one.step.diagnosis) for name, one in with_names(results)]
     return [f"{name}: {diagnosis_text(diagnosis)}" for name, diagnosis in named if diagnosis is not None]
 
 

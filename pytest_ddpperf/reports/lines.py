@@ -6,14 +6,14 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeVar
 from unicodedata import category, east_asian_width
 
 if TYPE_CHECKING:
     from pytest_ddpperf.judge.calibration import Calibrated
     from pytest_ddpperf.records.results import Result
 
-Listed: TypeAlias = "Result | Calibrated"
+Listed = TypeVar("Listed", bound="Result | Calibrated")
 """What has a row of its own: a benchmark of a test."""
 
 _LONGEST_NAME = 120  # characters of a benchmark's name in the name of a file: file systems take 255
@@ -137,6 +137,11 @@ def file_stem(name: str) -> str:
 def full_name(result: Result) -> str:
     """What tells a benchmark from all others of a project, on one machine: test, variant and number of ranks."""
     return f"{result.test} {result.name} w{result.measurement.world_size}"
+
+
+def with_names(results: Sequence[Listed]) -> list[tuple[str, Listed]]:
+    """The benchmarks, each behind its short name."""
+    return list(zip(names_of(results), results, strict=True))
 
 
 def names_of(results: Sequence[Listed]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.lines import names_of, some_of, whom
+from pytest_ddpperf.reports.lines import some_of, whom, with_names
 from pytest_ddpperf.units import format_change, format_count, format_percent, signed_percent, span
 
 if TYPE_CHECKING:
@@ -204,8 +204,8 @@ def reasons(result: Result) -> list[str]:
 
 def all_findings(results: Sequence[Result]) -> list[str]:
     """All findings on benchmarks, each once, behind the names of those that it concerns."""
-    named = zip(names_of(results), results, strict=True)
-    return told_once(((name, each) for name, one in named for each in phrases.every_finding(one)), len(results))
+    remarks = ((name, each) for name, one in with_names(results) for each in phrases.every_finding(one))
+    return told_once(remarks, len(results))
 
 
 def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str]:

@@ -17,7 +17,7 @@ from pytest_ddpperf.reports.breakdown import (
 from pytest_ddpperf.reports.calls import call_tables
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.findings import MACHINE, finding_text
-from pytest_ddpperf.reports.lines import clipped, columns, names_of, whom, wrapped
+from pytest_ddpperf.reports.lines import clipped, columns, whom, with_names, wrapped
 from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.phrases import counts_words, decisive, every_finding, first_of, machines_text
 from pytest_ddpperf.reports.remarks import (
@@ -147,7 +147,7 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
 
 def _notes(made: Outputs, *, every: bool) -> list[str]:
     """What is undecided, and with ``every`` all remarks on benchmarks."""
-    named = list(zip(names_of(made.results), made.results, strict=True))
+    named = with_names(made.results)
     notes = [] if made.accepting else undecided_lines(named, every=every)
     if not every:
         return first_of(notes, _TOLD)
@@ -164,7 +164,7 @@ def _warnings(made: Outputs) -> list[str]:
     results = made.results
     remarks = [
         (name, finding)
-        for name, result in zip(names_of(results), results, strict=True)
+        for name, result in with_names(results)
         for finding in every_finding(result)
         if finding.code in _WARNINGS and (made.accepting or not result.red or finding.code == "unpaired")
     ]
@@ -175,7 +175,7 @@ def _warnings(made: Outputs) -> list[str]:
 def _not_compared(results: Sequence[Result]) -> list[str]:
     """Which benchmarks are compared with nothing, or but for their counts, why, and how to change that, in one line."""
     alike: dict[tuple[str, str], list[str]] = {}
-    found = [one for one in zip(names_of(results), results, strict=True) if one[1].verdict in _NOT_COMPARED]
+    found = [(name, one) for name, one in with_names(results) if one.verdict in _NOT_COMPARED]
     for name, one in found:
         lacking = "" if one.paired is None else one.paired.lacking.partition("\n")[0]
         notes = (each.note for each in decisive(one, {Verdict.INCOMPATIBLE}) if each.note)

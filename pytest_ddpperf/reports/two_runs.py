@@ -15,7 +15,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.lines import names_of
+from pytest_ddpperf.reports.lines import names_of, with_names
 from pytest_ddpperf.reports.phrases import change_text, commit_text, find
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_values
@@ -31,8 +31,7 @@ def two_runs(before: Run, after: Run) -> Table:
     """
     both = judged(before, after)
     old = {key_of(result): result for result in before.results}
-    named = zip(names_of(both), both, strict=True)
-    told = [(name, result, _rows(name, old[key_of(result)], result)) for name, result in named]
+    told = [(name, result, _rows(name, old[key_of(result)], result)) for name, result in with_names(both)]
     told.sort(key=lambda each: not any(row[-1].endswith(_COUNTED) for row in each[2]))
     notes = [
         f"{name}: times are not compared: {', '.join(result.reference.differs)}"
