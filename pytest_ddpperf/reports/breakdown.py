@@ -41,7 +41,7 @@ _MEANINGS = {
 
 def phase_table(results: Sequence[Result]) -> Table:
     """One row for each benchmark whose steps were taken apart."""
-    taken_apart = []
+    taken_apart: list[tuple[str, Mapping[str, float]]] = []
     for name, result in with_names(results):
         seconds = {
             phase: 0.0 if (found := find(result, f"phase_{phase}")) is None else found.series.value for phase in PHASES
