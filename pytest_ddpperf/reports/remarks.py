@@ -159,33 +159,24 @@ def cause_in_words(result: Result, *, below: bool = False) -> str:
     counts, others = [], []
     for line in reasons(result):
         metric, _, told = line.partition(": ")
-        found = phrases.find(result, metric)
+        found, name = phrases.find(result, metric), metric.replace("_", " ")
         if found is None:  # the benchmark as a whole fails
             return line.removeprefix(f"{result.verdict.value}: ")
         if found.series.scale == "exact":
-            counts.append(_count_in_words(metric, told))
-        elif not below or metric != "step_time" or found.verdict is not Verdict.REGRESSED:
-            others.append(_time_in_words(found, below=below))
+            place, head = _PLACE.search(told), re.split(r" per | [(]|[:;,] ", told)[0]
+            at = f" ({place[1] or place[2]})" if place else ""
+            counts.append(f"{f'{name} ' * head[:1].isdigit()}{head}{at}")
+        elif found.verdict is not Verdict.REGRESSED:
+            others.append(f"{name} {phrases.could_be([found])}")
         elif found.note is not None and found.note.code == "not_the_code":
-            others.append(f"{metric} {finding_text(found.note)}")  # its change shows nothing
+            others.append(f"{name} {finding_text(found.note)}")  # its change shows nothing
+        elif not below and found.change is not None:
+            others.append(f"{name} {phrases.signed(found.change, found)}")
+        elif metric != "step_time":
+            others.append(phrases.short_text(found))
     more = len(counts[1:]) + len(others[1:])
     causes = [*counts[:1], *others[:1], *([f"and {more} more"] if below and more else [])]
     return ", ".join(causes) or result.verdict.value * (not below)
-
-
-def _count_in_words(metric: str, told: str) -> str:
-    """The change of a count without its details, with the first line of code that its text names."""
-    place, head = _PLACE.search(told), re.split(r" per | [(]|[:;,] ", told)[0]
-    named = f"{metric.replace('_', ' ')} {head}" if head[:1].isdigit() else head
-    return f"{named} ({place[1] or place[2]})" if place else named
-
-
-def _time_in_words(found: Comparison, *, below: bool) -> str:
-    if found.verdict is not Verdict.REGRESSED:
-        return f"{found.series.metric.replace('_', ' ')} {phrases.could_be([found])}"
-    if below or found.change is None:
-        return phrases.short_text(found)
-    return f"{found.series.metric.replace('_', ' ')} {phrases.signed(found.change, found)}"
 
 
 def reasons(result: Result) -> list[str]:
