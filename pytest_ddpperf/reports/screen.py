@@ -17,9 +17,9 @@ from pytest_ddpperf.reports.breakdown import (
 from pytest_ddpperf.reports.calls import call_tables
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.findings import MACHINE, finding_text
-from pytest_ddpperf.reports.lines import clipped, columns, whom, with_names, wrapped
+from pytest_ddpperf.reports.lines import clipped, columns, with_names, wrapped
 from pytest_ddpperf.reports.outputs import Outputs, Stored
-from pytest_ddpperf.reports.phrases import counts_words, decisive, every_finding, first_of, machines_text
+from pytest_ddpperf.reports.phrases import decisive, every_finding, first_of, machines_text
 from pytest_ddpperf.reports.remarks import (
     common_text,
     every_remark,
@@ -32,6 +32,7 @@ from pytest_ddpperf.reports.remarks import (
 from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
 from pytest_ddpperf.reports.table import Paint, Table, render, uncoloured
+from pytest_ddpperf.units import format_count
 
 _TOLD = 5  # lines of one kind: warnings, and undecided metrics; -v shows all
 _WARNINGS = frozenset(
@@ -173,15 +174,15 @@ def _warnings(made: Outputs) -> list[str]:
 
 
 def _not_compared(results: Sequence[Result]) -> list[str]:
-    """Which benchmarks are compared with nothing, or but for their counts, why, and how to change that, in one line."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    found = [(name, one) for name, one in with_names(results) if one.verdict in _NOT_COMPARED]
-    for name, one in found:
+    """Returns how many benchmarks are compared with nothing, or only by their counts, why, and how to change that."""
+    reasons: list[str] = []
+    found = [one for one in results if one.verdict in _NOT_COMPARED]
+    for one in found:
         lacking = "" if one.paired is None else one.paired.lacking.partition("\n")[0]
         notes = (each.note for each in decisive(one, {Verdict.INCOMPATIBLE}) if each.note)
-        why = lacking or ", ".join(one.reference.differs) or finding_text(next(notes, None))
-        alike.setdefault(("times of " * bool(counts_words(one)), why and f" ({why})"), []).append(name)
-    told = "; ".join(f"{what}{whom(names, len(results))}{why}" for (what, why), names in alike.items())
-    stored = any(one.paired is None for _, one in found)
+        reasons.append(lacking or ", ".join(one.reference.differs) or finding_text(next(notes, None)))
+    why = "; ".join(filter(None, dict.fromkeys(reasons)))
+    stored = any(one.paired is None for one in found)
     cure = ": --ddpperf-save stores what later runs are compared with" if stored else ""
-    return [f"not compared: {told}{cure}"] if told else []
+    number = f"{len(found)} of {format_count(len(results), 'benchmark')}{why and f' ({why})'}"
+    return [f"not compared: {number}{cure}"] if found else []

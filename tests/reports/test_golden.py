@@ -37,8 +37,7 @@ ANSWERS = {
     "undecided": (
         "PASSED: 7 inconclusive (do not fail), 1 incompatible (torch 2.11 -> 2.13), 1 new (no times\n  stored; counts",
         "step_time could be +14.0 % to +36.0 % slower: about 43 launches",
-        "not compared: ",
-        "--ddpperf-save\n  stores what later runs are compared with",
+        "not compared: 2 of 10 benchmarks (torch 2.11 -> 2.13): --ddpperf-save stores what later runs are",
     ),
     "broken": (
         "FAILED: 1 broken, 1 regressed, 2 passed",
