@@ -627,7 +627,7 @@ def test_a_template_takes_its_facts(code: str) -> None:
         (
             "{paired:reference}: {paired:turns}",
             {"paired": True},
-            "the other revision: only both sides of a benchmark take turns",
+            "the other revision: only the two sides of one benchmark take turns",
         ),
         ("{one:launch}, {two:timed step}, {size:g}", {"one": 1, "two": 2, "size": 96.0}, "1 launch, 2 timed steps, 96"),
     ],
