@@ -234,14 +234,10 @@ def _interval(row: Comparison) -> str:
 
 def _limit(row: Comparison) -> str:
     """The change that is accepted: the tolerance, or the floor of a count."""
-    if row.baseline is None or row.verdict is Verdict.INCOMPATIBLE:
+    if row.baseline is None or not phrases.judges(row):
         return ""
     if row.series.scale == "exact":
         floor = count_row(row.series.metric)
         least = max(floor.floor, 0.0 if floor.floor_alone else floor.floor_share * row.baseline)
         return f"+{quantity_texts(row.series.metric, [least])[0]}" if least else "0"
-    return (
-        f"{'+' if row.series.better == 'lower' else '-'}{phrases.size_text(row.tolerance, row)}"
-        if phrases.judges(row)
-        else ""
-    )
+    return f"{'+' if row.series.better == 'lower' else '-'}{phrases.size_text(row.tolerance, row)}"
