@@ -114,9 +114,9 @@ def values_text(comparison: Comparison) -> str:
 
 
 def change_text(comparison: Comparison) -> str:
-    """The change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty if there is none."""
+    """The change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty if it says nothing."""
     text, interval, ends = _change(comparison), comparison.change_interval, interval_text(comparison)
-    if interval is None:
+    if not text or interval is None:
         return text
     return f"{text} ({NOISY})" if ends == NOISY else f"{text} [{confidence_text(interval.confidence)} {ends}]"
 
@@ -226,7 +226,7 @@ def change_line(comparison: Comparison) -> str:
     note = finding_text(comparison.note)
     if comparison.series.scale == "exact":
         return f"{comparison.series.metric}: {count_text(comparison)}"
-    told = [values_text(comparison), change_text(comparison) if judges(comparison) else "", seen_in(comparison)]
+    told = [values_text(comparison), change_text(comparison), seen_in(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
         told.append(could_be([comparison]))
     elif comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, Verdict.OK}:

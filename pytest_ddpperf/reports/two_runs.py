@@ -128,6 +128,5 @@ def _rows(name: str, old: Result, new: Result) -> list[tuple[str, ...]]:
                 share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
                 rows.append((name, now.metric, *quantity_texts(now.metric, values), share + _COUNTED))
         elif all(map(math.isfinite, values)):
-            change = "" if new.reference.differs else change_text(comparison)
-            rows.append((name, now.metric, *format_values(values, now.unit), change or NOTHING))
+            rows.append((name, now.metric, *format_values(values, now.unit), change_text(comparison) or NOTHING))
     return rows
