@@ -205,12 +205,9 @@ def _other_environment(
     python: str, differ: Sequence[str], packages: Mapping[str, tuple[str | None, str | None]]
 ) -> str:
     """Returns how the environment of the reference differs from this one, a package at a time."""
-    few = len(packages) <= _PACKAGES
-    named = [(name, *pair) for name, pair in packages.items() if few or None not in pair]
-    told = [f"{name} {there or 'none'} -> {here or 'none'}" for name, there, here in named]
-    alone = len(packages) - len(named)
+    both_first = sorted(packages.items(), key=lambda package: None in package[1])
+    told = [f"{name} {there or 'none'} -> {here or 'none'}" for name, (there, here) in both_first]
     more = [f"{len(told) - _PACKAGES} more"] if len(told) > _PACKAGES else []
-    more += [f"{alone} that one side alone has"] if alone else []
     words = ", ".join([*told[:_PACKAGES], *more])
     facts = ", ".join(differ) or "no fact of the environment differs"
     return f"{python} -> this environment: {facts}; packages: {words or 'all are the same'}"

@@ -318,11 +318,11 @@ CASES = [
         {
             "python": "new/bin/python",
             "differ": (),
-            "packages": {**{f"p{i}": ("1", "2") for i in range(9)}, "q": ("1", None), "r": (None, "1")},
+            "packages": {"q": ("1", None), **{f"p{i}": ("1", "2") for i in range(9)}, "r": (None, "1")},
         },
         "new/bin/python -> this environment: no fact of the environment differs; packages: "
         + "".join(f"p{i} 1 -> 2, " for i in range(8))
-        + "1 more, 2 that one side alone has",
+        + "3 more",
     ),
     Case(
         "told_counts",
