@@ -14,8 +14,8 @@ from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import training_text
 from pytest_ddpperf.reports.documents.entries import JsonEntry
 from pytest_ddpperf.reports.files import document_text
-from pytest_ddpperf.reports.phrases import SHORT_COMMIT, confidence_text, with_interval
-from pytest_ddpperf.reports.table import NOTHING, Table, table_of
+from pytest_ddpperf.reports.phrases import SHORT_COMMIT, confidence_text
+from pytest_ddpperf.reports.table import NOTHING, Table, table_of, with_interval
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_number, scale, signed_percent
 
 _PLOT = 32  # characters

@@ -10,7 +10,7 @@ from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.lines import names_of
+from pytest_ddpperf.reports.lines import names_of, with_names
 from pytest_ddpperf.reports.phrases import change_text, commit_text
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_values
@@ -24,7 +24,7 @@ def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
 
     The step time comes first. ``both``: the benchmarks that both have, judged by the first run.
     """
-    told = [(name, result, _rows(name, result)) for name, result in zip(names_of(both), both, strict=True)]
+    told = [(name, result, _rows(name, result)) for name, result in with_names(both)]
     told.sort(key=lambda each: not any(row[-1].endswith(_COUNTED) for row in each[2]))
     notes = [
         f"{name}: times are not compared: {', '.join(obstacle)}"

@@ -38,7 +38,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.diagnosis import in_words
 from pytest_ddpperf.reports.documents import entries
 from pytest_ddpperf.reports.files import document_text
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import findings
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _benchmark(test: str, measured: Measurement, key: str) -> dict[str, Any]:
 
 
 def _metric(judged: Comparison) -> Any:
-    notes = filter(None, map(words_of_note, (judged.note, judged.difference)))
+    notes = filter(None, map(finding_text, (judged.note, judged.difference)))
     values = {name: getattr(judged.series, name) for name in _OF_SERIES}
     values |= {name: getattr(judged, name) for name in _SAME}
     values |= _OF_COUNTS if judged.series.scale == "exact" else {}

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.lines import full_name, printable
 from pytest_ddpperf.reports.phrases import change_text
 from pytest_ddpperf.units import significant
@@ -46,7 +46,7 @@ _METRIC: Mapping[str, Callable[[Comparison], Any]] = {
     "tolerance": lambda compared: compared.tolerance,
     "mde": lambda compared: compared.mde,
     "verdict": lambda compared: compared.verdict.value,
-    "note": lambda compared: words_of_note(compared.note),
+    "note": lambda compared: finding_text(compared.note),
 }
 
 

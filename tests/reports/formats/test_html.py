@@ -60,7 +60,9 @@ def section(data: Any, entry: int, title: str) -> list[Any]:
 def test_verdicts_come_first(make_document: MakeDocument, regressed: Result, unchanged: Result) -> None:
     text = html(make_document(unchanged, regressed))
     page = Read(text)
-    assert page.text["h1"][0] == "ddpperf: 1 regressed, 1 passed | against the baseline of 3f2a1c0"
+    assert (
+        page.text["h1"][0] == "ddpperf: PASSED: 1 regressed (does not fail), 1 passed | against the baseline of 3f2a1c0"
+    )
     rows = [attributes for tag, attributes in page.elements if tag == "tr" and "data-verdict" in attributes]
     assert [row["data-verdict"] for row in rows] == ["regressed", "unchanged"]
     chips = [attributes["value"] for tag, attributes in page.elements if tag == "input" and "value" in attributes]

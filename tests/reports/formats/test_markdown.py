@@ -25,15 +25,20 @@ AGAINST = r"\| against the baseline of 3f2a1c0"
 def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regressed: Result, unchanged: Result) -> None:
     assert markdown(make_document(unchanged, regressed)) == (
         f"{MARK}\n\n"
-        "## ddpperf: 1 regressed, 1 passed \\| against the baseline of 3f2a1c0\n\n"
-        "- **regressed**: `perf_tests/test_strategies.py::test_step[bucketed] bucketed`\n"
-        "  - collective_calls: all_reduce 2 -> 8 calls per step (+6)\n"
-        "  - step_time: 41.8 ms -> 47.3 ms, +13.2 % \\[95 % CI +11.9 .. +14.6\\]\n\n"
-        "passed: none slower by more than 0.4 % (one-sided 95 % confidence for each)\n\n"
-        "<details><summary>1 other benchmark</summary>\n\n"
-        "| benchmark | change % \\[95 % CI\\] | at most % | step time ms \\[95 % CI\\] | verdict |\n"
-        "| --- | --: | --: | --: | --- |\n"
-        "| `test_b bucketed` | +0.1 \\[-0.2, +0.4\\] | +0.4 | 30.0 \\[29.9, 30.1\\] | unchanged |\n\n"
+        "## ddpperf: PASSED: 1 regressed (does not fail), 1 passed \\| against the baseline of 3f2a1c0\n\n"
+        "**regressed**: `perf_tests/test_strategies.py::test_step[bucketed] bucketed`\n\n"
+        "- collective_calls: all_reduce 2 -> 8 calls per step (+6)\n"
+        "- step_time: 41.8 ms -> 47.3 ms, +13.2 % \\[95 % CI +11.9 .. +14.6\\]\n\n"
+        "passed: none slower by more than 0.4 % (the highest end of an interval)\n\n"
+        "<details><summary>All 2 benchmarks</summary>\n\n"
+        "| benchmark | change % \\[95 % CI\\] | at most % | step time ms \\[95 % CI\\] | throughput samples/s | counts "
+        "| verdict |\n"
+        "| --- | --: | --: | --: | --: | --: | --- |\n"
+        "| `test_step[bucketed]` | +13.2 \\[+11.9, +14.6\\] | - | 47.3 \\[46.8, 47.8\\] | 2000 | 1 changed "
+        "| regressed |\n"
+        "| `test_b bucketed` | +0.1 \\[-0.2, +0.4\\] | +0.4 | 30.0 \\[29.9, 30.1\\] | - | - | unchanged |\n\n"
+        "</details>\n\n"
+        "<details><summary>Notes</summary>\n\n"
         "- test_step\\[bucketed\\]: only 1 of 8 launches ran alone\n\n"
         "</details>\n\n"
         "commit 3f2a1c0+changes of main; 2026-01-12T10:00:00+00:00; cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, "
@@ -43,9 +48,7 @@ def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regresse
 
 def test_nothing_worse_is_said_in_one_line(make_document: MakeDocument, unchanged: Result) -> None:
     text = markdown(make_document(unchanged))
-    assert text.startswith(
-        f"{MARK}\n\n## ddpperf: 1 passed \\| against the baseline of 3f2a1c0\n\npassed: none slower by more than 0.4 % "
-    )
+    assert text.startswith(f"{MARK}\n\n## ddpperf: PASSED: 1 {AGAINST}\n\npassed: none slower by more than 0.4 % ")
     assert "**" not in text
 
 
@@ -148,8 +151,8 @@ def test_a_benchmark_that_fails_its_test_comes_first_whatever_its_verdict(
     faster = replace(unchanged, failure="step_time improved: 40 ms -> 30 ms")
     text = markdown(make_document(regressed, faster))
     assert text.startswith(
-        f"{MARK}\n\n## ddpperf: 1 failed (unchanged), 1 regressed {AGAINST}\n\n"
-        "- **unchanged**: `t.py::test_b bucketed`\n  - step_time improved: 40 ms -> 30 ms\n- **regressed**: "
+        f"{MARK}\n\n## ddpperf: FAILED: 1 failed (unchanged), 1 regressed (does not fail) {AGAINST}\n\n"
+        "**unchanged**: `t.py::test_b bucketed`\n\n- step_time improved: 40 ms -> 30 ms\n\n**regressed**: "
     )
 
 

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, time_text
 from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.formats.page.page import Block, PageSection, sections_of
 from pytest_ddpperf.reports.phrases import bound_text, change_text, findings, names_by_remark, size_text, values_text
 from pytest_ddpperf.reports.remarks import reasons
@@ -58,7 +58,7 @@ def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
 def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
     """A row for each metric, those that decide first; columns that none fills are omitted."""
     exact = all(each.series.scale == "exact" for each in comparisons)
-    notes = names_by_remark((each.series.metric, words_of_note(each.note)) for each in comparisons if each.note)
+    notes = names_by_remark((each.series.metric, finding_text(each.note)) for each in comparisons if each.note)
     return table_of(
         sorted(comparisons, key=lambda each: not each.gated),
         {
