@@ -7,7 +7,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -21,6 +21,7 @@ from pytest_ddpperf.errors import TrainingEnded, WorkloadError
 from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups
 from pytest_ddpperf.strategies.parallel import RankView, nothing
 from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.without_gpu import GpuCalls
 from pytest_ddpperf.units import format_count
 
 T = TypeVar("T")
@@ -57,8 +58,9 @@ class ScriptRun:
     runs at a time.
     """
 
-    def __init__(self, ctx: RankView, script: Script, needed: int) -> None:
+    def __init__(self, ctx: RankView, script: Script, needed: int, roots: tuple[str, ...]) -> None:
         self._ctx, self._script, self._needed = ctx, script, needed
+        self.gpu_calls = GpuCalls(ctx.local_world_size, roots)
         self.made = 0  # optimizer steps so far
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._answers: SimpleQueue[list[Any] | None] = SimpleQueue()  # marks; None if the script has ended
@@ -71,7 +73,11 @@ class ScriptRun:
 
     def beside(self, measure: Callable[[], T]) -> T:
         """Returns what ``measure`` returns in a thread of its own, while this thread runs the script for it."""
-        with ThreadPoolExecutor(1, "ddpperf-measuring") as measuring:
+        on_cpu = self._ctx.device.type == "cpu"
+        with (
+            self.gpu_calls.on_cpu() if on_cpu else nullcontext(),
+            ThreadPoolExecutor(1, "ddpperf-measuring") as measuring,
+        ):
             measured = measuring.submit(self._measured, measure)
             with after_optimizer_steps(self._stepped):
                 self._run()

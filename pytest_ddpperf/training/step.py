@@ -255,6 +255,7 @@ def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
         tokens_per_step=_of_rank(job.tokens_per_step, ctx),
         close=script.close,
         group=steps.group,
+        remarks=script.gpu_calls.remarks,
     )
 
 

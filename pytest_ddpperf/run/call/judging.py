@@ -218,12 +218,12 @@ class JudgedRun(BenchmarkRun):
             return self._references(self._fit.left) if goes_on else None
         if isinstance(references, BaselineReferences):
             return None
-        if isinstance(error, ReferenceFailed) and not isinstance(error.__cause__, SameCode):
+        if isinstance(error, ReferenceFailed):
             if self._beside_baseline:
                 self._end_if_needed(cannot_run(references.revision.label, error.headline))
             return replace(references, lacking={**references.lacking, error.benchmark: error.headline})
         stopped = isinstance(error, ReferenceStopped)  # it ran before
-        known = stopped or isinstance(error, (LaunchError, SameCode, ReferenceFailed))
+        known = stopped or isinstance(error, (LaunchError, SameCode))
         if not (self._beside_baseline and known) or (stopped and self.settings.require_baseline):
             return None
         self._pair_with(None, references.variants)
