@@ -189,7 +189,7 @@ class QualityLost(FoundWrong):
 
 
 class NotTimed(DdpperfError):
-    """A test asks for a time in a run that only counts; the plugin then skips the rest of the test."""
+    """A test asks for a time in a run that only counts, or for a call after the budget: the rest of it is skipped."""
 
 
 class BaselineError(DdpperfError):

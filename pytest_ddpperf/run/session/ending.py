@@ -37,7 +37,7 @@ def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
     _write(session, ours, lambda: made.added.extend(ours.extensions.reports(made.results)))
     made.complaints += ours.leases.remarks
     shown = session.config.pluginmanager.has_plugin("terminalreporter")
-    if not (shown and made.silent):
+    if not (shown and made.silent and ours.budget.complaint is None):
         finish(ours)
     if not shown:
         from pytest_ddpperf.reports.screen import last_lines
