@@ -154,7 +154,7 @@ def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: b
 
 
 def _require_own(redirection: Redirection, revision: str, module: str, file: str) -> None:
-    """Raise SameCode if a module of the project is not that of the side whose code this process runs."""
+    """Raise SameCode if this process has imported a module of the project from another side."""
     if revision:
         own = tuple(filter(None, (redirection.target, redirection.environment)))
         foreign = _is_of_project(redirection, file) and not any(within(file, folder) for folder in own)

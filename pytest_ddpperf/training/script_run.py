@@ -62,6 +62,7 @@ class ScriptRun:
         self._ctx, self._script, self._needed = ctx, script, needed
         self.gpu_calls = GpuCalls(ctx.local_world_size, roots)
         self.made = 0  # optimizer steps so far
+        self.group: Any = None  # where the ranks that measure meet
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._answers: SimpleQueue[list[Any] | None] = SimpleQueue()  # marks; None if the script has ended
         self._order: _Order | None = None
@@ -93,11 +94,14 @@ class ScriptRun:
         with closing(self):
             return measure()
 
-    def begin(self) -> ScriptSteps:
-        """Runs the script to the end of its first optimizer step; returns the steps that follow."""
-        steps = ScriptSteps(self, self._meeting())
-        steps()
-        return steps
+    def begin(self) -> None:
+        """Runs the script to the end of its first optimizer step."""
+        self.group = self._meeting()
+        self()
+
+    def __call__(self) -> None:
+        """Trains one step."""
+        self.marked(1, nothing)
 
     def _meeting(self) -> Any:
         """A group of its own, which the script's own ``init`` and ``destroy_process_group`` do not touch."""
@@ -106,7 +110,7 @@ class ScriptRun:
         store = dist.TCPStore(address, port, ranks, is_master=False, timeout=_PATIENCE)  # type: ignore[attr-defined]
         return dist.ProcessGroupGloo(dist.PrefixStore("ddpperf", store), rank, ranks, _PATIENCE)  # type: ignore[attr-defined]
 
-    def train(self, steps: int, mark: Callable[[], Any]) -> list[Any]:
+    def marked(self, steps: int, mark: Callable[[], Any]) -> list[Any]:
         """Lets the script make so many steps; returns the marks made before them and after each."""
         if not self._ended:
             of_functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch's
@@ -185,15 +189,3 @@ class ScriptRun:
         for mode in reversed(self._modes):
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch's are not annotated
         self._modes = [mode.__enter__() for mode in modes]  # type: ignore[no-untyped-call]
-
-
-class ScriptSteps:
-    """The steps of a script; each call trains one."""
-
-    def __init__(self, run: ScriptRun, group: Any) -> None:
-        self.group = group  # where the ranks that measure meet
-        self.marked = run.train
-
-    def __call__(self) -> None:
-        """Trains one step."""
-        self.marked(1, nothing)

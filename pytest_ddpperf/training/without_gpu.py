@@ -29,6 +29,7 @@ _GPU = re.compile(r"cuda(?::\d+)?|cpu:\d+")  # a script may name the CPU as it w
 _NCCL = re.compile(r"nccl|.*cuda:nccl.*", re.IGNORECASE)
 _IDS = ("device_ids", "output_device", "device_id")  # of GPUs
 _IGNORED = ("synchronize", "reset_peak_memory_stats", "ipc_collect")
+_STREAMS = ("Event", "Stream", "current_stream")
 _ASKING = ("current_accelerator", "device_count")  # by these libraries choose what they do on a CPU
 _MAKING = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like", "load")
 _OF_TENSORS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
@@ -52,8 +53,7 @@ class GpuCalls:
         """
         cpu: Any = torch.cpu
         common = {**dict.fromkeys(_IGNORED, _ignored), "device_count": lambda: self._ranks}
-        common |= {name: lambda *_, name=name, **__: getattr(cpu, name)() for name in ("Stream", "current_stream")}
-        common |= {"Event": lambda *_, **__: cpu.Event()} if hasattr(cpu, "Event") else {}
+        common |= {name: lambda *_, name=name, **__: getattr(cpu, name)() for name in _STREAMS}
         with self._stack:
             self._answer(torch.cuda, **common, set_device=self._choose, current_device=lambda: self._index)
             self._answer(torch.cuda, stream=cpu.stream, device=lambda _: nullcontext())
@@ -63,40 +63,40 @@ class GpuCalls:
                 torch.accelerator, current_accelerator=lambda *_: _CPU, current_device_index=lambda: self._index
             )
             self._answer(Tensor, cuda=_itself, pin_memory=_itself, record_stream=_ignored)
-            self._move((nn.Module, Tensor), "to")
-            self._move((DistributedDataParallel, autocast, _device.DeviceContext, device_mesh.DeviceMesh), "__init__")
-            self._move((device_mesh, dist), "init_device_mesh")
-            self._move((distributed_c10d, dist), "barrier", "init_process_group", "new_group")
+            for kind in (nn.Module, Tensor):
+                self._move(kind, "to")
+            for made in (DistributedDataParallel, autocast, _device.DeviceContext, device_mesh.DeviceMesh):
+                self._move(made, "__init__")
+            for module in (dist, device_mesh, distributed_c10d):
+                self._move(module, "init_device_mesh", "barrier", "init_process_group", "new_group")
             yield
 
     def _choose(self, device: Any) -> None:
         self._index = device if isinstance(device, int) else torch.device(device).index or 0
 
-    def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Lets others answer in place of functions, of which each torch has some."""
-        for name in (name for name in answers if hasattr(owner, name)):
-            answered = self._answered(name, getattr(owner, name), answers[name])
-            self._stack.enter_context(replaced(owner, name, answered))
+    def _replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
+        """Lets ``by`` follow calls of a function, which it gets with the name; not every torch has each."""
+        function = getattr(owner, name, None)
+        if function is not None:
+            called = functools.wraps(function)(lambda *args, **kwargs: by(name, function, args, kwargs))
+            self._stack.enter_context(replaced(owner, name, called))
 
-    def _answered(self, name: str, function: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if name in _ASKING and in_library(sys._getframe(1).f_code.co_filename):  # noqa: SLF001
+    def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
+        """Lets others answer in place of functions."""
+
+        def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            if name in _ASKING and in_library(sys._getframe(2).f_code.co_filename):  # noqa: SLF001
                 return function(*args, **kwargs)
             self._note(name)
-            return answer(*args, **kwargs)
+            return answers[name](*args, **kwargs)
 
-        return call
+        for name in answers:
+            self._replace(owner, name, call)
 
-    def _move(self, owners: tuple[Any, ...], *names: str) -> None:
+    def _move(self, owner: Any, *names: str) -> None:
         """Lets arguments of functions name the CPU and gloo in place of a GPU and NCCL."""
-        for owner in owners:
-            for name in names:
-                self._stack.enter_context(replaced(owner, name, self._moved(owner, name, getattr(owner, name))))
 
-    def _moved(self, owner: Any, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             moved = [_on_cpu(given, index=name == "to" and place == 1) for place, given in enumerate(args)]
             if owner is DistributedDataParallel:
                 moved[2:4] = [None] * len(moved[2:4])  # the ids of GPUs
@@ -108,18 +108,23 @@ class GpuCalls:
                 self._note(f"{owner.__name__ if name == '__init__' else name}({changed[0]})")
             return function(*moved, **named)
 
-        return call
+        for name in names:
+            self._replace(owner, name, call)
+
+    def _sharded(self, _: str, init: Callable[..., None], args: Any, kwargs: Any) -> None:
+        """Tells FSDP1 its device, without which it wants a GPU."""
+        self._note("FullyShardedDataParallel(device_id)")
+        init(*args, **{**kwargs, "device_id": _CPU})
 
     def _note(self, call: str) -> None:
         """Notes a call with the line of the script that leads to it."""
         from pytest_ddpperf.instruments.counting.sites import Stack, call_sites
 
         if not self._noted:
-            made = (each.__name__ for each in _device._device_constructors())  # noqa: SLF001
-            self._move((torch,), *_MAKING, *(name for name in made if hasattr(torch, name)))
-            self._move((Tensor,), *_OF_TENSORS)
-            fsdp = sys.modules.get("torch.distributed.fsdp")  # to import it takes seconds
-            self._move(() if fsdp is None else (fsdp.FullyShardedDataParallel,), "__init__")
+            self._move(torch, *_MAKING, *(made.__name__ for made in _device._device_constructors()))  # noqa: SLF001
+            self._move(Tensor, *_OF_TENSORS)
+            if (fsdp := sys.modules.get("torch.distributed.fsdp")) is not None:  # to import it takes seconds
+                self._replace(fsdp.FullyShardedDataParallel, "__init__", self._sharded)
         place = Stack().place()
         if (call, place) not in self._noted:
             self._noted[call, place] = 1.0
@@ -137,7 +142,7 @@ def _itself(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 def _on_cpu(given: Any, *, index: bool) -> Any:
-    """What names the CPU, or gloo, in place of an argument; ``index``: whether a number is that of a GPU."""
+    """An argument, or what names the CPU or gloo in its place; ``index``: whether a number names a GPU."""
     if isinstance(given, torch.device):
         return _CPU if given.type == "cuda" or given.index else given
     if isinstance(given, str):

@@ -76,6 +76,16 @@ CASES = [
         "another run of pytest measured on this machine (process 7 in /home/me): times of both are longer for it",
     ),
     Case(
+        "without_gpu",
+        {
+            "sites": tuple(
+                replace(SITE, part=part, line=line) for part, line in (("to(0)", 9), ("cuda", 7), ("to(0)", 8))
+            )
+        },
+        "ranks have no GPU, so the script's calls for one were ignored or done on the CPU: cuda at train.py:7, to(0) at "
+        "train.py:8 and train.py:9",
+    ),
+    Case(
         "no_device_counts",
         {"counts": ("kernel_launches", "device_copies")},
         "not counted: kernel_launches and device_copies: torch's profiler saw no work of the GPU. Where steps run "
