@@ -112,7 +112,7 @@ class GpuCalls:
             self._replace(owner, name, call)
 
     def _sharded(self, _: str, init: Callable[..., None], args: Any, kwargs: Any) -> None:
-        """Tells FSDP1 its device, without which it wants a GPU."""
+        """Gives FSDP1 its device: without one it wants a GPU."""
         self._note("FullyShardedDataParallel(device_id)")
         init(*args, **{**kwargs, "device_id": _CPU})
 

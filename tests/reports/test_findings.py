@@ -78,12 +78,14 @@ CASES = [
     Case(
         "without_gpu",
         {
-            "sites": tuple(
-                replace(SITE, part=part, line=line) for part, line in (("to(0)", 9), ("cuda", 7), ("to(0)", 8))
+            "sites": (
+                replace(SITE, part="to(0)", line=9),
+                replace(SITE, part="cuda", line=7),
+                replace(SITE, part="to(0)"),
             )
         },
-        "ranks have no GPU, so the script's calls for one were ignored or done on the CPU: cuda at train.py:7, to(0) at "
-        "train.py:8 and train.py:9",
+        "ranks have no GPU, so the script's calls for one were ignored or done on the CPU: cuda at train.py:7, to(0) "
+        "at train.py:9 and train.py:41",
     ),
     Case(
         "no_device_counts",
