@@ -31,8 +31,6 @@ _IDS = ("device_ids", "output_device", "device_id")  # of GPUs
 _IGNORED = ("synchronize", "reset_peak_memory_stats", "ipc_collect")
 _STREAMS = ("Event", "Stream", "current_stream")
 _ASKING = ("current_accelerator", "device_count")  # by these libraries choose what they do on a CPU
-_MAKING = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like", "load")
-_OF_TENSORS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
 
 
 class GpuCalls:
@@ -52,17 +50,15 @@ class GpuCalls:
         Functions that make tensors are replaced from the first such call on: any other script has torch's own.
         """
         cpu: Any = torch.cpu
-        common = {**dict.fromkeys(_IGNORED, _ignored), "device_count": lambda: self._ranks}
-        common |= {name: lambda *_, name=name, **__: getattr(cpu, name)() for name in _STREAMS}
+        answers = {**dict.fromkeys(_IGNORED, _ignored), "device_count": lambda: self._ranks}
+        answers |= {name: lambda *_, name=name, **__: getattr(cpu, name)() for name in _STREAMS}
         with self._stack:
-            self._answer(torch.cuda, **common, set_device=self._choose, current_device=lambda: self._index)
+            self._answer(torch.cuda, **answers, set_device=self._choose, current_device=lambda: self._index)
             self._answer(torch.cuda, stream=cpu.stream, device=lambda _: nullcontext())
             self._answer(torch.cuda.nvtx, range_push=_ignored, range_pop=_ignored, mark=_ignored)
-            self._answer(torch.accelerator, **common, set_device_index=self._choose)
-            self._answer(
-                torch.accelerator, current_accelerator=lambda *_: _CPU, current_device_index=lambda: self._index
-            )
-            self._answer(Tensor, cuda=_itself, pin_memory=_itself, record_stream=_ignored)
+            self._answer(torch.accelerator, **answers, current_accelerator=lambda *_: _CPU)
+            self._answer(torch.accelerator, set_device_index=self._choose, current_device_index=lambda: self._index)
+            self._answer(Tensor, **dict.fromkeys(("cuda", "pin_memory", "record_stream"), lambda own, *_, **__: own))
             for kind in (nn.Module, Tensor):
                 self._move(kind, "to")
             for made in (DistributedDataParallel, autocast, _device.DeviceContext, device_mesh.DeviceMesh):
@@ -121,8 +117,9 @@ class GpuCalls:
         from pytest_ddpperf.instruments.counting.sites import Stack, call_sites
 
         if not self._noted:
-            self._move(torch, *_MAKING, *(made.__name__ for made in _device._device_constructors()))  # noqa: SLF001
-            self._move(Tensor, *_OF_TENSORS)
+            self._move(torch, "load", *(made.__name__ for made in _device._device_constructors()))  # noqa: SLF001
+            self._move(torch, *(name for name in dir(torch) if name.endswith("_like")))
+            self._move(Tensor, *(name for name in dir(Tensor) if name.startswith("new_")))
             if (fsdp := sys.modules.get("torch.distributed.fsdp")) is not None:  # to import it takes seconds
                 self._replace(fsdp.FullyShardedDataParallel, "__init__", self._sharded)
         place = Stack().place()
@@ -134,11 +131,6 @@ class GpuCalls:
 
 def _ignored(*_: Any, **__: Any) -> None:
     """Does nothing."""
-
-
-def _itself(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
-    """The tensor."""
-    return tensor
 
 
 def _on_cpu(given: Any, *, index: bool) -> Any:
