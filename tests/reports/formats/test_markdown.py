@@ -44,7 +44,8 @@ def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regresse
 def test_nothing_worse_is_said_in_one_line(make_document: MakeDocument, unchanged: Result) -> None:
     text = markdown(make_document(unchanged))
     assert text.startswith(
-        f"{MARK}\n\n## ddpperf: PASSED: 1 \\| against the baseline of 3f2a1c0\n\npassed: none slower by more than 0.4 % "
+        f"{MARK}\n\n## ddpperf: PASSED: 1 \\| against the baseline of 3f2a1c0\n\n"
+        "passed: none slower by more than 0.4 % "
     )
     assert "**" not in text
 
