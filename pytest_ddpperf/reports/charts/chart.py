@@ -21,19 +21,12 @@ Style = Literal["lines", "points"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """What an axis shows.
+    """What an axis shows."""
 
-    Attributes:
-        name: in a few words.
-        unit: an SI base unit, ``B``, a rate of them, or ``1``; empty for places and for numbers of steps and ranks.
-        labels: of the places 0, 1, 2 and so on; empty for an axis of numbers.
-        log: whether equal ratios are equally far apart.
-    """
-
-    name: str
-    unit: str = ""
-    labels: tuple[str, ...] = ()
-    log: bool = False
+    name: str  # in a few words
+    unit: str = ""  # an SI base unit, ``B``, a rate of them, or ``1``; empty for places and numbers of steps and ranks
+    labels: tuple[str, ...] = ()  # of the places 0, 1, 2 and so on; empty for an axis of numbers
+    log: bool = False  # whether equal ratios are equally far apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +53,19 @@ class ChartSeries:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """What one picture shows.
+    """What one picture shows."""
 
-    Attributes:
-        title: what it shows, in a few words.
-        style: how its series are drawn.
-        x, y: its axes.
-        series: at least one, each with at least one point.
-        references: what the series are seen beside, such as the ideal: lines without marks, with a band where their
-            points have intervals.
-        benchmarks: the places, from 0, of what it shows among the results of the document.
-        note: what a reader has to know of the data; may be empty.
-        subject: of which test or benchmark.
-        kind: its row of ``CHARTS``.
-    """
-
-    title: str
-    style: Style
+    title: str  # in a few words
+    style: Style  # how its series are drawn
     x: Axis
     y: Axis
-    series: tuple[ChartSeries, ...]
+    series: tuple[ChartSeries, ...]  # at least one, each with at least one point
+    # What the series are compared with, such as the ideal: lines without marks, with a band if points have intervals.
     references: tuple[ChartSeries, ...] = ()
-    benchmarks: tuple[int, ...] = ()
-    note: str = ""
-    subject: str = ""
-    kind: str = ""
+    benchmarks: tuple[int, ...] = ()  # the places, from 0, of what it shows among the results of the document
+    note: str = ""  # what a reader has to know of the data
+    subject: str = ""  # of which test or benchmark
+    kind: str = ""  # its row of ``CHARTS``
 
 
 def view_of(chart: Chart) -> tuple[float, float, bool]:

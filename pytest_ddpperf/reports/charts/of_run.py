@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -31,23 +32,8 @@ _SWEPT = "bucket_cap_mb"
 _RATES = ("throughput", "token_throughput")
 
 
-def speedup(run: Run) -> Iterator[Chart]:
-    """Speedup over the smallest group, with the ideal one."""
-    return _over_ranks(run, "speedup", SPEEDUP, lambda ranks, base: ranks / base)
-
-
-def efficiency(run: Run) -> Iterator[Chart]:
-    """The share of the ideal speedup."""
-    return _over_ranks(run, "efficiency", EFFICIENCY, lambda _ranks, _base: 1.0)
-
-
-def rank_throughput(run: Run) -> Iterator[Chart]:
-    """Throughput by number of ranks, with what the smallest group's would become without any loss."""
-    return _over_ranks(run, "throughput", None, lambda ranks, base: ranks / base)
-
-
 def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, int], float]) -> Iterator[Chart]:
-    """Charts of a metric over the smallest group, in which that is 1 by definition; by default of a rate."""
+    """Charts by number of ranks: of a ratio to the smallest group, in which it is 1 by definition, else of a rate."""
     for (test, mode), points in _curves(run).items():
         metric = ratio or _rate(points)
         if metric is None:
@@ -249,9 +235,10 @@ def _of_each(make: Callable[[Result], Iterator[Chart]]) -> Callable[[Run], Itera
 
 
 CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
-    "speedup": speedup,
-    "efficiency": efficiency,
-    "rank_throughput": rank_throughput,
+    # Each with its ideal: that of the throughput is the smallest group's, as it would grow without any loss.
+    "speedup": partial(_over_ranks, what="speedup", ratio=SPEEDUP, ideal=lambda ranks, base: ranks / base),
+    "efficiency": partial(_over_ranks, what="efficiency", ratio=EFFICIENCY, ideal=lambda _ranks, _base: 1.0),
+    "rank_throughput": partial(_over_ranks, what="throughput", ratio=None, ideal=lambda ranks, base: ranks / base),
     "throughput": throughput,
     "steps": _of_each(of_benchmark.steps),
     "launches": _of_each(of_benchmark.launches),
