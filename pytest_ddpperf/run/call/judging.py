@@ -204,12 +204,12 @@ class JudgedRun(BenchmarkRun):
             return self._references(self._fit.left) if again else None
         if isinstance(references, StoredReferences):
             return None
-        if isinstance(error, errors.ReferenceFailed) and not isinstance(error.__cause__, errors.SameCode):
+        if isinstance(error, errors.ReferenceFailed):
             if self._beside_baseline:
                 self._end_if_needed(cannot_run(references.revision.label, error.headline))
             return replace(references, lacking={**references.lacking, error.benchmark: error.headline})
         stopped = isinstance(error, errors.ReferenceStopped)  # it ran before
-        known = stopped or isinstance(error, (errors.LaunchError, errors.SameCode, errors.ReferenceFailed))
+        known = stopped or isinstance(error, (errors.LaunchError, errors.SameCode))
         if not (self._beside_baseline and known) or (stopped and self.settings.require_baseline):
             return None
         self._pair_with(None, references.variants)
