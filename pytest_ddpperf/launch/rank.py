@@ -177,6 +177,8 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
         os.environ.update(variables)
         if job.device != "cuda" and job.world_size > 1:  # else Accelerate and the Trainer join no ranks without a GPU
             os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+        if job.device != "cuda" and job.own_group:  # a script that finds a GPU computes there
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if job.gpus.instances:  # read when CUDA is initialised, which no process above this one does
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus.instances[local % len(job.gpus.instances)]
     sys.path[:] = job.path

@@ -174,6 +174,15 @@ def _slow_starts(starting: float, working: float, launches: int, slowest: SlowIm
     return f"{told}: {' or '.join(cures)}"
 
 
+def _without_gpu(sites: Sequence[CallSite]) -> str:
+    """The calls for a GPU that ranks of the CPU have followed in another way, each with its lines."""
+    lines: dict[str, list[str]] = {}
+    for site in sorted(sites, key=lambda one: (one.file, one.line)):
+        lines.setdefault(site.part, []).append(f"{site.file}:{site.line}")
+    told = ", ".join(f"{call} at {words_of(where)}" for call, where in lines.items())
+    return f"ranks have no GPU, so the script's calls for one were ignored or done on the CPU: {told}"
+
+
 def _same_data(
     *, ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool, sites: Sequence[CallSite]
 ) -> str:
@@ -282,6 +291,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         "steps leave {1} behind, {0} after the few steps of one launch: start them once in build(ctx) and end them in "
         "close(), or join them in the step"
     ).format(*max((processes, "processes"), (threads, "threads"))),
+    "without_gpu": _without_gpu,
     "mesh_without_data": lambda mesh, names: (
         f"{mesh}: all ranks count as working on the same samples, for no dimension is one of data, whose name begins "
         f"with {', '.join(names[:-1])} or {names[-1]}"

@@ -48,6 +48,7 @@ _WARNINGS = frozenset(
         # What was trained, and how.
         *("ranks_send_nothing", "equal_batches", "evaluating", "other_batch_size", "memory_growth", "full_gpu_memory"),
         *("faster_than_network", "unseen_work", "negative_scaling", "calls_unseen", "no_time_to_measure"),
+        "without_gpu",
         # What it is compared with.
         *("slower_than_stored", "lost_metric", "lost_counts", "alike_baselines", "thin_baseline"),
         *("cannot_run", "other_environment", "same_code", "tests_differ", "no_name_to_look_up", "tool_measured"),

@@ -204,7 +204,7 @@ class RankFunction:
             return function(*arguments)
         from pytest_ddpperf.training.script_run import ScriptRun
 
-        run = ScriptRun(ctx, job.subject, job.steps_needed)
+        run = ScriptRun(ctx, job.subject, job.steps_needed, getattr(job, "training", job).roots)
         return run.beside(lambda: function(ctx, job.of(run), *others))
 
 

@@ -76,6 +76,18 @@ CASES = [
         "another run of pytest measured on this machine (process 7 in /home/me): times of both are longer for it",
     ),
     Case(
+        "without_gpu",
+        {
+            "sites": (
+                replace(SITE, part="to(0)", line=9),
+                replace(SITE, part="cuda", line=7),
+                replace(SITE, part="to(0)"),
+            )
+        },
+        "ranks have no GPU, so the script's calls for one were ignored or done on the CPU: cuda at train.py:7, to(0) "
+        "at train.py:9 and train.py:41",
+    ),
+    Case(
         "no_device_counts",
         {"counts": ("kernel_launches", "device_copies")},
         "not counted: kernel_launches and device_copies: torch's profiler saw no work of the GPU. Where steps run "
