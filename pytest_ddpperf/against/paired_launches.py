@@ -20,7 +20,7 @@ from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.payload import StandIn, dump_standing_in
-from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_up, observed, observed_packed, within
+from pytest_ddpperf.launch.redirection import TOOL, Redirection, look_up, observed, observed_packed, within
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.settings import KNOBS
@@ -102,12 +102,12 @@ class PairedLaunches:
             self._shared.update(packed_call.kept)
         return run(observed_packed, redirection, named, packed_call.packed, **group)
 
-    def _noted(self, files: dict[str, str], result: LaunchResult[Observed[T]]) -> LaunchResult[T]:
+    def _noted(self, files: dict[str, str], result: LaunchResult[tuple[T, dict[str, str]]]) -> LaunchResult[T]:
         """Add a launch's imports to ``files``."""
         with self._lock:
-            for of_rank in result.values:
-                files.update(of_rank.files)
-        values = tuple(of_rank.value for of_rank in result.values)
+            for _, imported in result.values:
+                files.update(imported)
+        values = tuple(value for value, _ in result.values)
         return LaunchResult(values, result.outputs, result.seconds, result.imports)
 
     @property

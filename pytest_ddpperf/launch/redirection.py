@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
+
+from pytest_ddpperf.errors import SameCode
 
 from pytest_ddpperf.errors import SameCode
 
@@ -111,18 +113,10 @@ TOOL = "pytest_ddpperf"  # both sides run this checkout's
 _FINDER = re.compile(r"__editable__.*_finder")  # modules that setuptools writes, one for each editable install
 
 
-@dataclass(frozen=True)
-class Observed(Generic[T]):
-    """A function's value on a rank, and the files of the project's modules that the rank has imported."""
-
-    value: T
-    files: dict[str, str]
-
-
 def observed(
     ctx: Any, redirection: Redirection, revision: str, function: Callable[..., T], *args: object
-) -> Observed[T]:
-    """Call a function on a rank and report the imported files of both checkouts.
+) -> tuple[T, dict[str, str]]:
+    """Call a function on a rank; returns its value, and the files of the project's modules that the rank has imported.
 
     ``revision``: whose code it is, as reports call it; empty for this checkout's.
 
@@ -140,10 +134,10 @@ def observed(
     files = project_files(redirection)
     for module, file in files.items():  # those that something else has loaded
         _require_own(redirection, revision, module, file)
-    return Observed(value, files)
+    return value, files
 
 
-def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> Observed[Any]:
+def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
     """Unpack a function and its arguments, with lookups of names in the target, and observe its call."""
 
     def call(ctx: Any) -> Any:

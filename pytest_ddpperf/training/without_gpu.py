@@ -45,12 +45,15 @@ class GpuCalls:
 
     @contextmanager
     def on_cpu(self) -> Iterator[None]:
-        """Within, calls that only choose a GPU or wait for it are ignored, and what others would move stays on the CPU.
+        """Within, ignores calls that only choose a GPU or wait for it, and keeps on the CPU what others would move.
 
-        Functions that make tensors are replaced from the first such call on: any other script has torch's own.
+        The first such call replaces the functions that make tensors. A script without one has torch's own functions.
         """
         cpu: Any = torch.cpu
-        answers = {**dict.fromkeys(_IGNORED, _ignored), "device_count": lambda: self._ranks}
+        answers: dict[str, Callable[..., Any]] = {
+            **dict.fromkeys(_IGNORED, _ignored),
+            "device_count": lambda: self._ranks,
+        }
         answers |= {name: lambda *_, name=name, **__: getattr(cpu, name)() for name in _STREAMS}
         with self._stack:
             self._answer(torch.cuda, **answers, set_device=self._choose, current_device=lambda: self._index)

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.launch.launch_run import LaunchResult
-from pytest_ddpperf.launch.redirection import Observed, Redirection
+from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.launch.streams import RankOutput
 
 
@@ -24,7 +24,7 @@ def paired() -> PairedLaunches:
 
 
 def launched(*files: dict[str, str]) -> LaunchResult[Any]:
-    return LaunchResult(tuple(Observed(None, one) for one in files), (RankOutput("", ""),) * len(files), 1.0)
+    return LaunchResult(tuple((None, one) for one in files), (RankOutput("", ""),) * len(files), 1.0)
 
 
 def test_what_each_side_imported_is_put_side_by_side(paired: PairedLaunches) -> None:

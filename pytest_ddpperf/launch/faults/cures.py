@@ -60,7 +60,7 @@ WANT_OF_MEMORY = re.compile(
     r"|(?:Cuda|HIP) failure:? (?:\d+ )?'out of memory'|Cuda failure 2\b|Failed to CUDA (?:host )?[cm]?alloc"
 )
 
-# What torch says without a GPU, or of what stands in for one.
+# Messages of torch if there is no GPU.
 _WITHOUT_GPU = (
     "not compiled with CUDA|no attribute '_cuda_|without ATen_cuda|No CUDA GPUs are available|Found no NVIDIA driver"
     "|access accelerator device|device string: None|NCCL built in|NCCL.* no GPUs found|SyncBatchNorm expected"
