@@ -22,8 +22,6 @@ from typing import Any, TypeVar
 
 from pytest_ddpperf.errors import SameCode
 
-from pytest_ddpperf.errors import SameCode
-
 PACKAGES = frozenset({"site-packages", "dist-packages"})
 
 
