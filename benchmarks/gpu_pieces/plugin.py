@@ -38,11 +38,11 @@ def timed(
     """Returns what the rank of a timed launch reports, and the seconds of all of it."""
     result = started.run(
         RUN_LAUNCH,
-        job if turns is None else replace(job, turns=turns),
+        replace(job, turns=turns is not None),
         world_size=1,
         device=place.device,
         backend=place.backend,
         timeout=TIMEOUT,
-        interleaved=turns is not None,
+        turns=turns,
     )
     return result.values, result.seconds

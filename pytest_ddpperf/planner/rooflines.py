@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_ddpperf.metrics.peaks import peak_flops
+from pytest_ddpperf.metrics.figures import peak_flops
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +17,7 @@ class Accelerator:
     low_products: float  # FLOP/s in bf16 and fp16, dense
     bandwidth: float  # bytes/s of its memory
     memory: float  # bytes
-    source: str  # of its memory and bandwidth; metrics/peaks.py has those of products
+    source: str  # of its memory and bandwidth; metrics/figures.py has those of products
     operator: float = 3e-6  # seconds that an operator takes at least
 
     def seconds(self, flops: float, moved: float, *, low: bool = False, tf32: bool = False) -> float:

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
+from pytest_ddpperf.records.phases import KINDS, collective_kind
 
 _GROUP = frozenset({"process_group", "group_name"})
 _ASYNC = frozenset({"async_op", "asyncOp"})
@@ -50,15 +51,6 @@ class CollectiveCall:
         return self.nbytes * (self.ranks - 1) * (2 if self.name == "all_reduce" else 1) / self.ranks
 
 
-@dataclass(frozen=True)
-class _Row:
-    """How an operator is read: its name here, the argument with its whole buffer, or with a rank's part of it."""
-
-    name: str
-    argument: int | None
-    part: bool = False
-
-
 _WITHOUT_SENDING = frozenset({"recv", "barrier"})
 _NO_COMMUNICATION = frozenset(
     {
@@ -76,35 +68,11 @@ _NO_COMMUNICATION = frozenset(
     }
 )
 
-# By operator names without trailing underscores: those of c10d, then the functional ones, whose names
-# `_c10d_functional_autograd` shares. torch's own table (torch.distributed._tools.fake_collectives) counts
-# a view's whole storage and lacks the coalesced ones.
-_C10D: Mapping[str, _Row] = {
-    **dict.fromkeys(("allreduce", "allreduce_coalesced"), _Row("all_reduce", 0)),
-    "broadcast": _Row("broadcast", 0),
-    "reduce": _Row("reduce", 0),
-    **dict.fromkeys(("allgather", "_allgather_base", "allgather_coalesced"), _Row("all_gather", 0)),
-    "allgather_into_tensor_coalesced": _Row("all_gather", 0),
-    **dict.fromkeys(("reduce_scatter", "_reduce_scatter_base"), _Row("reduce_scatter", 1)),
-    "reduce_scatter_tensor_coalesced": _Row("reduce_scatter", 1),
-    "gather": _Row("gather", 1, part=True),
-    "scatter": _Row("scatter", 0, part=True),
-    **dict.fromkeys(("alltoall", "alltoall_base"), _Row("all_to_all", 1)),
-    "send": _Row("send", 0),
-    **dict.fromkeys(("recv", "recv_any_source"), _Row("recv", 0)),
-    **dict.fromkeys(("barrier", "monitored_barrier"), _Row("barrier", None)),
-}
-_GATHERING = tuple(f"all_gather_into_tensor{kind}" for kind in ("", "_out", "_coalesced"))
-_SCATTERING = tuple(f"reduce_scatter_tensor{kind}" for kind in ("", "_out", "_coalesced"))
-_FUNCTIONAL: Mapping[str, _Row] = {
-    **dict.fromkeys(("all_reduce", "all_reduce_coalesced"), _Row("all_reduce", 0)),
-    "broadcast": _Row("broadcast", 0),
-    **dict.fromkeys(_GATHERING, _Row("all_gather", 0, part=True)),
-    **dict.fromkeys(_SCATTERING, _Row("reduce_scatter", 0)),
-    **dict.fromkeys(("all_to_all_single", "shard_dim_alltoall"), _Row("all_to_all", 0)),
-    "isend": _Row("send", 0),
-    "irecv": _Row("recv", 0),
-}
+# Kinds whose whole buffer is the second argument of c10d's operators, and those of which an argument is a rank's part.
+# torch's own table (torch.distributed._tools.fake_collectives) counts a view's whole storage and lacks coalesced ones.
+_SECOND = frozenset({"reduce_scatter", "gather", "all_to_all"})
+_PARTS = frozenset({"gather", "scatter"})
+_FUNCTIONAL_PARTS = frozenset({"all_gather"})
 
 
 def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[CollectiveCall]:
@@ -122,11 +90,13 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
             CollectiveCall(kind.lstrip("i"), tensor.nbytes, ranks)
             for kind, tensor in zip(args[0], args[3], strict=True)
         ]
-    row, blocking = (_C10D if func.namespace == "c10d" else _FUNCTIONAL).get(name), _given(func, _ASYNC, args, kwargs)
-    if row is None:
+    kind = collective_kind(name.removeprefix("shard_dim_").removeprefix("monitored_").removeprefix("i"))
+    if kind not in KINDS or func.namespace == "symm_mem":
         return [CollectiveCall(name, _nbytes((*args, *kwargs.values())), ranks)]
-    nbytes = 0 if row.argument is None else _nbytes(args[row.argument])
-    return [CollectiveCall(row.name, nbytes * (ranks if row.part else 1), ranks, blocking is False)]
+    of_backend, blocking = func.namespace == _BACKENDS, _given(func, _ASYNC, args, kwargs)
+    nbytes = 0 if kind == "barrier" else _nbytes(args[int(of_backend and kind in _SECOND)])
+    parts = kind in (_PARTS if of_backend else _FUNCTIONAL_PARTS)
+    return [CollectiveCall(kind, nbytes * (ranks if parts else 1), ranks, blocking is False)]
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
