@@ -25,21 +25,21 @@ def launcher() -> Launcher:
     return Launcher(preload=PRELOADED)
 
 
-def job_of(place: Place, steps: int) -> LaunchJob:
+def job_of(place: Place, steps: int, strategy: str = "ddp") -> LaunchJob:
     """Returns a launch that times so many steps of the small language model."""
     workload = place.chosen(language_model(SMALL, batch_size=8), language_model(TINY, batch_size=2))
     plan = Plan(warmup=WARMUP, steps=steps)
-    return LaunchJob(workload, resolve("ddp"), Settings(), plan, diagnosed=False, growth=False)
+    return LaunchJob(workload, resolve(strategy), Settings(), plan, diagnosed=False, growth=False)
 
 
 def timed(
-    started: Launcher, place: Place, job: LaunchJob, *, turns: TurnSlot | None = None
+    started: Launcher, place: Place, job: LaunchJob, ranks: int = 1, *, turns: TurnSlot | None = None
 ) -> tuple[tuple[RankLaunch, ...], float]:
-    """Returns what the rank of a timed launch reports, and the seconds of all of it."""
+    """Returns what the ranks of a timed launch report, and the seconds of all of it."""
     result = started.run(
         RUN_LAUNCH,
         replace(job, turns=turns is not None),
-        world_size=1,
+        world_size=ranks,
         device=place.device,
         backend=place.backend,
         timeout=TIMEOUT,

@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.gpu_pieces.failures import Case, adds, stays_out, tried
 from benchmarks.gpu_pieces.piece import Place
-from benchmarks.gpu_pieces.plugin import job_of, profiled, timed, workloads
+from benchmarks.gpu_pieces.plugin import job_of, timed
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.training.jobs import PROFILE_LAUNCH
 
 RANKS = 2
 
@@ -20,7 +21,7 @@ def test_two_ranks_add_up(launcher: Launcher, wide_place: Place) -> None:
 
 
 def test_steps_of_two_ranks_are_timed(launcher: Launcher, wide_place: Place) -> None:
-    job = job_of(workloads(wide_place)["small"], steps=10)
+    job = job_of(wide_place, steps=10)
     ranks, _ = timed(launcher, wide_place, job, RANKS)
     assert [len(rank.step_times) for rank in ranks] == [10, 10]
     assert min(min(rank.step_times) for rank in ranks) > 0
@@ -28,8 +29,9 @@ def test_steps_of_two_ranks_are_timed(launcher: Launcher, wide_place: Place) -> 
 
 @pytest.mark.parametrize("strategy", ["naive", "ddp"])
 def test_a_profile_has_the_collectives_with_their_bytes(launcher: Launcher, wide_place: Place, strategy: str) -> None:
-    job = job_of(workloads(wide_place)["small"], steps=2, warmup=12, strategy=strategy)
-    profile = profiled(launcher, wide_place, job, RANKS, backend=wide_place.backend)
+    job = job_of(wide_place, steps=2, strategy=strategy)
+    run = partial(launcher.run, world_size=RANKS, device=wide_place.device, backend=wide_place.backend, timeout=300)
+    profile = run(PROFILE_LAUNCH, job).rank(0)
     for step in profile.steps:
         assert {each.kind for each in step.collectives} == {"all_reduce"}
         assert all(each.nbytes for each in step.collectives)
