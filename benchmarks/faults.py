@@ -2,12 +2,13 @@
 
     python benchmarks/faults.py run --cases 500 --seed 1
     python benchmarks/faults.py run --seed 1 --case 17
+    python benchmarks/faults.py sessions --cases 60 --seed 1
     python benchmarks/faults.py report faults.jsonl
 
-Each case is a kind of fault in a phase of a launch, on a rank of 2 to 4; seed and number tell them all. Each pytest
-session has 20 faulty tests, with a good test after each. ``run`` needs root: workers have namespaces of their own, with
-small file systems for /dev/shm and temporary files, so that nothing can be left unseen. The status is 1 if something
-does not hold.
+Each case is a kind of fault in a phase of a launch, on a rank of 2 to 4; seed and number tell them all. ``run`` has 20
+faulty tests in each pytest session, with a good test after each; ``sessions`` attacks pytest itself, its files and its
+checkouts, in a session for each. Both need root: workers have namespaces of their own, with small file systems for
+/dev/shm and temporary files, so that nothing can be left unseen. The status is 1 if something does not hold.
 """
 
 from __future__ import annotations
@@ -26,17 +27,20 @@ from benchmarks.campaign.report import line, printed
 from benchmarks.campaign.verdicts import Verdict
 from benchmarks.campaign.worker import work
 
+VERBS = {"run": "run faults of ranks", "sessions": "run attacks on sessions"}
+
 
 def run(options: argparse.Namespace) -> None:
     numbers = options.case or list(range(options.cases))
     if options.kind:
-        numbers = [number for number in numbers if drawn(options.seed, number).kind in options.kind]
+        sessions = options.verb == "sessions"
+        numbers = [number for number in numbers if drawn(options.seed, number, session=sessions).kind in options.kind]
     output = Path(options.output).resolve()
     own = [Path(f"{output}.{worker}") for worker in range(options.workers)]
     isolated = ["unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "--kill-child", sys.executable]
     workers = []
     for worker, part in enumerate(own):
-        given = [f"--seed={options.seed}", f"--output={part}"]
+        given = [f"--of={options.verb}", f"--seed={options.seed}", f"--output={part}"]
         given += map(str, numbers[worker :: options.workers])
         workers.append(subprocess.Popen([*isolated, __file__, "work", *given]))
     for process in workers:
@@ -49,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def work_here(options: argparse.Namespace) -> None:
-    for verdict in work(options.seed, options.numbers, Path(options.output)):
+    for verdict in work(options.seed, options.numbers, Path(options.output), sessions=options.of == "sessions"):
         print(line(verdict), flush=True)
 
 
@@ -67,16 +71,18 @@ def report(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True, metavar="run|report")
-    running = verbs.add_parser("run", help="run faults of ranks, and print the table")
-    running.add_argument("--cases", type=int, default=500, help="number of cases (default: %(default)s)")
-    running.add_argument("--case", type=int, nargs="*", help="these cases alone")
-    running.add_argument("--kind", nargs="*", help="of all cases those of these kinds")
-    running.add_argument("--seed", type=int, default=1, help="what cases are drawn by (default: %(default)s)")
-    running.add_argument("--workers", type=int, default=2, help="cases at a time (default: %(default)s)")
-    running.add_argument("--output", default="faults.jsonl", help="file that verdicts are added to (%(default)s)")
-    running.set_defaults(command=run)
+    verbs = parser.add_subparsers(required=True, metavar="run|sessions|report", dest="verb")
+    for verb, words in VERBS.items():
+        running = verbs.add_parser(verb, help=f"{words}, and print the table")
+        running.add_argument("--cases", type=int, default=500, help="number of cases (default: %(default)s)")
+        running.add_argument("--case", type=int, nargs="*", help="these cases alone")
+        running.add_argument("--kind", nargs="*", help="of all cases those of these kinds")
+        running.add_argument("--seed", type=int, default=1, help="what cases are drawn by (default: %(default)s)")
+        running.add_argument("--workers", type=int, default=2, help="cases at a time (default: %(default)s)")
+        running.add_argument("--output", default="faults.jsonl", help="file that verdicts are added to (%(default)s)")
+        running.set_defaults(command=run)
     working = verbs.add_parser("work")
+    working.add_argument("--of", choices=VERBS)
     working.add_argument("--seed", type=int, required=True)
     working.add_argument("--output", required=True)
     working.add_argument("numbers", type=int, nargs="*")

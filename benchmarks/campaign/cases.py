@@ -9,17 +9,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.campaign import collectives, endings, sabotage
+from benchmarks.campaign import attacks, collectives, endings, sabotage
 from benchmarks.campaign.kinds import KINDS, Case, Place
 
-DECLARED = (collectives, endings, sabotage)  # all kinds
-TIMEOUTS = (4.0, 5.0)  # seconds
+DECLARED = (attacks, collectives, endings, sabotage)  # all kinds
+TIMEOUTS = {False: (4.0, 5.0), True: (6.0, 7.0, 8.0)}  # seconds, in suites and in sessions
 WORLD_SIZES = (2, 2, 3, 4)
 
 
-def drawn(seed: int, number: int) -> Case:
+def drawn(seed: int, number: int, *, session: bool = False) -> Case:
     """Returns a case of a campaign: all kinds come in turn, and the rest is drawn."""
-    names = sorted(KINDS)
+    names = sorted(name for name, kind in KINDS.items() if kind.session is session)
     Random(seed).shuffle(names)
     random, name = Random(f"{seed} {number}"), names[number % len(names)]
     kind, world_size = KINDS[name], random.choice(WORLD_SIZES)
@@ -31,7 +31,8 @@ def drawn(seed: int, number: int) -> Case:
         ending=random.choice(kind.endings) if kind.endings else None,
         rank=random.randrange(world_size),
         world_size=world_size,
-        timeout=random.choice(TIMEOUTS),
+        timeout=random.choice(TIMEOUTS[session]),
+        way="session" if session else "suite",
     )
 
 

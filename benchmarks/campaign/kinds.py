@@ -18,6 +18,8 @@ STEPPED = ("first step", "warm-up", "timed steps", "counted step")
 STEPS = ("build", *STEPPED, "turns", "verification", "close")
 LOADED = ("import", *STEPS, "result")
 JOINED = ("join", *LOADED)
+OF_SESSION = ("import", "build", "warm-up", "counted step", "timed steps", "close")
+ANY_MOMENT = "any moment"  # the phase of what the worker does to a session beside a stored baseline
 ENDINGS: tuple[Ending, ...] = ("raise", "hang", "exit", "return")
 NEVER = r"(?!)"
 ENDED: dict[str, str] = {
@@ -40,11 +42,15 @@ class Case:
     rank: int
     world_size: int
     timeout: float
+    way: Literal["suite", "session"]
 
     @property
     def deadline(self) -> float:
-        """The seconds that the launch has: a preparing one counts, times and verifies, and has the time of each."""
-        return self.timeout * {"verification": 3, "result": 1}.get(self.phase, 2)
+        """The seconds that the launch has: a preparing one counts, times and verifies, and has the time of each.
+
+        A session that is ended by a signal has none.
+        """
+        return self.timeout * {"verification": 3, "result": 1, ANY_MOMENT: 0}.get(self.phase, 2)
 
     @property
     def other(self) -> int:
@@ -99,6 +105,8 @@ class Kind:
     blame: Blame = "rank"
     passes: Passes = "no"
     reasons: Mapping[str, str]  # by ending
+    session: bool = False  # whether it needs a pytest session of its own
+    against: bool = False  # whether that session compares with another revision
 
 
 KINDS: dict[str, Kind] = {}
@@ -137,3 +145,8 @@ def sabotages(rows: Mapping[str, Act], **more: Any) -> None:
 
 def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def parent(pid: int) -> int:
+    """Returns the process id of a process's parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])

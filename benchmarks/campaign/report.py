@@ -18,7 +18,7 @@ def line(verdict: Verdict) -> str:
     failed = ", ".join(name for name, holds in verdict.properties.items() if holds is False)
     end = f" then {case.ending}" if case.ending else ""
     return (
-        f"{case.number:4} {case.kind}{end}, {case.phase}, rank {case.rank} of {case.world_size}, "
+        f"{case.number:4} {case.kind}{end}, {case.phase}, rank {case.rank} of {case.world_size}, {case.way}, "
         f"{case.timeout:g} s: {verdict.seconds:.1f} s {verdict.error or 'passed'}{f'; NOT {failed}' if failed else ''}"
     )
 
@@ -50,8 +50,9 @@ def printed(verdicts: Sequence[Verdict]) -> Iterable[str]:
     bad = [verdict for verdict in verdicts if not verdict.good]
     yield f"\n{len(bad)} cases that do not hold"
     for verdict in bad:
+        case, verb = verdict.case, "sessions" if verdict.case.way == "session" else "run"
         yield f"  {line(verdict).strip()}"
-        yield f"        repeat: python benchmarks/faults.py run --seed {verdict.case.seed} --case {verdict.case.number}"
+        yield f"        repeat: python benchmarks/faults.py {verb} --seed {case.seed} --case {case.number}"
         for title, text in (("left", "; ".join(verdict.left)), ("next test", verdict.said), ("report", verdict.text)):
             if text:
                 yield f"        {title}: {text.splitlines()[0][:200]}"

@@ -14,6 +14,7 @@ from typing import IO, Any
 from benchmarks.campaign.cases import acted, written
 from benchmarks.campaign.kinds import Case
 from benchmarks.campaign.left import left, present
+from benchmarks.campaign.sessions import damage
 from benchmarks.campaign.suite_files import CONFTEST, FAULTY, HEAD, STEP, STORED, SUBJECTS, TESTS, VERBS
 from benchmarks.campaign.verdicts import Verdict, judged
 from benchmarks.common.project import ROOT, write
@@ -32,7 +33,7 @@ def run_suite(cases: Sequence[Case], folder: Path, temporary: Path, stored: Path
         before = present(temporary)
         lines, output = _session(waiting, folder, temporary, stored, log)
         words, _, _ = left(temporary, before, {1})
-        words += damage(folder / "project", stored)
+        words += [line for line in damage(folder / "project", stored).splitlines() if line.startswith("damaged")]
         done = [case for case in waiting if {f"test_{case.number}", f"test_{case.number}_next"} <= lines.keys()]
         for case in done:
             yield _judged(case, lines, folder, words if case is waiting[-1] else [])
@@ -42,13 +43,6 @@ def run_suite(cases: Sequence[Case], folder: Path, temporary: Path, stored: Path
             yield judged(broken, None, words, said, acted(folder / str(broken.number)))
             done.append(broken)
         waiting = [case for case in waiting if case not in done]
-
-
-def damage(project: Path, stored: Path) -> list[str]:
-    """Returns what a session has not left as it was ``stored``, and drafts of files."""
-    kept = {project / "baselines" / path.relative_to(stored): path for path in stored.rglob("*.json")}
-    changed = [now for now, path in kept.items() if not now.exists() or now.read_bytes() != path.read_bytes()]
-    return [f"damaged: {path}" for path in (*changed, *project.rglob("*.tmp"))]
 
 
 def _session(

@@ -75,7 +75,7 @@ def _may_pass(case: Case) -> str:
 
 def first_named(error: str, rank: int | None, text: str) -> set[int] | None:
     """Returns the ranks that a report names first; None if it blames nobody."""
-    if not error or error == "LaunchError" or (rank is None and error in {"RankFailed", "RanksTimedOut"}):
+    if not error or error in {"LaunchError", "Session"} or (rank is None and error in {"RankFailed", "RanksTimedOut"}):
         return None
     # Lines before say where all stand; the guilty rank's stack comes first.
     found = (_STACK if error == "RanksTimedOut" else _RANKS).search(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.campaign.cases import drawn
 from benchmarks.campaign.left import SHARED, present, processes, reap
+from benchmarks.campaign.sessions import mount, run_session
 from benchmarks.campaign.suites import SIZE, run_suite
 from benchmarks.campaign.verdicts import Verdict
 
@@ -39,22 +39,21 @@ def isolate() -> None:
     WORK.mkdir()
 
 
-def mount(path: Path, size: str) -> None:
-    """Mounts a file system in memory."""
-    if ctypes.CDLL(None, use_errno=True).mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={size}".encode()):
-        sys.exit(f"{path} cannot be mounted: {os.strerror(ctypes.get_errno())}")
-
-
-def work(seed: int, numbers: list[int], output: Path) -> Iterator[Verdict]:
+def work(seed: int, numbers: list[int], output: Path, *, sessions: bool) -> Iterator[Verdict]:
     """Runs these cases; each verdict is written to ``output`` at once."""
-    cases = [drawn(seed, number) for number in numbers]
-    temporary = TEMPORARY / "tmp"
+    cases = [drawn(seed, number, session=sessions) for number in numbers]
+    scratch, temporary = WORK / "scratch", TEMPORARY / "tmp"
     with output.open("a", encoding="utf-8") as file, open(f"{output}.log", "ab") as log:
         isolate()
-        for first in range(0, len(cases), SIZE):
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
-            for verdict in run_suite(cases[first : first + SIZE], WORK / "suite", temporary, WORK / "stored", log):
+        for first in range(0, len(cases), 1 if sessions else SIZE):
+            for path in (scratch, temporary):
+                shutil.rmtree(path, ignore_errors=True)
+                path.mkdir()
+            if sessions:
+                made = iter([run_session(cases[first], scratch, temporary, present(temporary), log)])
+            else:
+                made = run_suite(cases[first : first + SIZE], WORK / "suite", temporary, WORK / "stored", log)
+            for verdict in made:
                 file.write(json.dumps(asdict(verdict)) + "\n")
                 file.flush()
                 yield verdict

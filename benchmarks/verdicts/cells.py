@@ -70,8 +70,8 @@ class Cell:
         return self.measured(random.Random(f"{self.name} {number}"), number)  # noqa: S311  no secret
 
 
-def _of(program: Program) -> Callable[[random.Random, int], Sides]:
-    return lambda *_: (program, program)
+def _of(program: Program, other: Program | None = None) -> Callable[[random.Random, int], Sides]:
+    return lambda *_: (program, other or program)
 
 
 def _slower(work: float) -> Callable[[random.Random, int], Sides]:
@@ -95,6 +95,10 @@ def _both_pause(draw: random.Random, number: int) -> Sides:
     return pausing, pausing
 
 
+LOADER = Program("4ms", loader=True), Program("4ms", loader=True, persistent=False)
+VALIDATION = Program("4ms", validated=3), Program("4ms", validated=30)
+
+
 def _cells() -> list[Cell]:
     made: list[Cell] = []
     for busy, where in ((False, "quiet"), (True, "busy")):
@@ -107,6 +111,8 @@ def _cells() -> list[Cell]:
         made += [
             Cell(f"pauses-{where}", 40, _pauses, busy, (FOUND, NEVER_GREEN), least=WORSE),
             Cell(f"pauses-same-{where}", 40, _both_pause, busy, (NEVER_RED,), counted=True),
+            Cell(f"loader-{where}", 10, _of(*LOADER), busy, (FOUND,)),
+            Cell(f"validation-{where}", 10, _of(*VALIDATION), busy, (FOUND,)),
             Cell(f"stored-50%-{where}", 20, _slower(0.5), busy, (ALWAYS,), 20.0, saved_busy=False),
         ]
         for length, kind in (("latency", "latency"), ("12ms", "compute")):

@@ -13,9 +13,11 @@ from typing import Any
 
 from benchmarks.common.project import BrokenFile, rate_text
 from benchmarks.verdicts.cells import CELLS, SUITES, Cell, Goal
+from benchmarks.verdicts.programs import SAMPLES
 from pytest_ddpperf.reports.table import Table, render
 
 QUIET = 0.10  # of the cores, that others may use
+WITHIN = 0.01  # of what the result's own step times say
 GREEN, RED = ("unchanged", "ok", "improved"), ("regressed", "broken")
 WIDTH, NOTHING = 160, "-"
 
@@ -46,15 +48,19 @@ class Outcome:
     change: float | None = None
     true: float | None = None  # by the means of all timed steps of both sides
     bound: float | None = None
+    steps: int = 0  # timed, of a launch
+    measuring: float = 0.0
+    apart: Sequence[float] = ()  # by how much step time and throughput differ from what its own step times say
 
 
 def told(result: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the result of a run says, in fields of an outcome; the JSON leaves out what is empty."""
     metrics, steps = result["metrics"], [times for times in result.get("step_times") or () if times]
-    step = metrics.get("step_time", {})
+    step, throughput = metrics.get("step_time", {}), metrics.get("throughput")
     if not steps or not step:
         return {"verdict": result["verdict"], "said": "; ".join(result.get("findings", ()))[-500:]}
     mean = math.fsum(map(math.fsum, steps)) / sum(map(len, steps))
+    values = [(step["value"], mean), *([(throughput["value"], 2 * SAMPLES / mean)] if throughput else [])]
     base = [sample for sample in step.get("baseline_samples") or () if sample]
     worse = {name: each for name, each in metrics.items() if each.get("gated") and each["verdict"] in RED}
     return {
@@ -64,7 +70,10 @@ def told(result: Mapping[str, Any]) -> dict[str, Any]:
         "change": step.get("change"),
         "true": mean / statistics.fmean(base) - 1 if base else None,
         "bound": step.get("bound"),
+        "steps": len(steps[0]),
+        "measuring": result["seconds"],
         "others": others_of(result),
+        "apart": [abs(value / own - 1) for value, own in values],
     }
 
 
@@ -117,7 +126,7 @@ def report(outcomes: Sequence[Outcome], tree: str | None = None) -> str:
         same = [each for each in outcomes if (each.tree, each.machine) == of]
         began = sorted(each.began for each in same)
         parts += [f"tree {of[0]} on {of[1]}, {began[0][:16]} to {began[-1][:16]}", render(table(same), WIDTH)]
-        parts.append("\n".join(goal_lines(same)))
+        parts.append("\n".join([*goal_lines(same), *notable_lines(same)]))
     return "\n\n".join(parts) or "there are no runs yet"
 
 
@@ -136,11 +145,12 @@ def table(outcomes: Sequence[Outcome]) -> Table:
     """Makes a row for each cell; changes, bounds and seconds are medians."""
     headers = (
         *("cell", "runs", "of", "left\nout", "bench-\nmarks", "red", "incon-\nclusive", "ok", "un-\nchanged", "other"),
-        *("red, %", "planted\nfound", "truly\nslower", "told", "at\nmost", "run\ns"),
+        *("red, %", "planted\nfound", "truly\nslower", "told", "told beside\ntruth, most", "at\nmost", "steps"),
+        *("meas-\nuring s", "run\ns"),
     )
     title = (
         'runs that count, of those wanted; "red" to "other": benchmarks in which nothing was planted; "truly slower": '
-        "by the means of all timed steps of both sides"
+        'by the means of all timed steps of both sides; "steps": of a launch, at least: what is rarer is in no launch'
     )
     return Table(headers, tuple(_row(*each) for each in by_cell(outcomes)), title=title, right=0)
 
@@ -150,6 +160,7 @@ def _row(cell: Cell, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     plain, planted = ([each for each in counting if each.planted is wanted] for wanted in (False, True))
     verdicts, words = Counter(each.verdict for each in plain), ("inconclusive", "ok", "unchanged")
     red = sum(each.verdict in RED for each in plain)
+    beside = [abs(each.change - each.true) for each in counting if each.change is not None and each.true is not None]
     return (
         cell.name,
         str(len(runs_of(counting))),
@@ -163,7 +174,10 @@ def _row(cell: Cell, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
         f"{sum(each.verdict == 'regressed' for each in planted)} of {len(planted)}" if planted else NOTHING,
         _median("+.1%", (each.true for each in planted or plain)),
         _median("+.1%", (each.change for each in planted or plain)),
+        f"{max(beside):.1%}" if beside else NOTHING,
         _median("+.1%", (each.bound for each in counting)),
+        str(min((each.steps for each in counting if each.steps), default=NOTHING)),
+        _median(".0f", (each.measuring or None for each in counting)),
         _median(".0f", (each.seconds for each in counting)),
     )
 
@@ -185,7 +199,7 @@ def tally(goal: Goal, outcomes: Sequence[Outcome]) -> tuple[int, int]:
 
 
 def goal_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """Says whether each goal is reached by the runs that there are."""
+    """Says whether each goal is reached by the runs that there are, and whether these agree with their own steps."""
     lines = []
     for cell, mine in by_cell(outcomes):
         counting = [each for each in mine if not each.left_out]
@@ -200,4 +214,23 @@ def goal_lines(outcomes: Sequence[Outcome]) -> list[str]:
                 f"{rate_text(found, of) if of else NOTHING}, {'reached' if reached else 'missed'}"
                 + (f", {lacking} runs to come" if lacking > 0 else "")
             )
+    known = [max(each.apart) for each in outcomes if each.apart]
+    if known:
+        agreeing, which = sum(apart <= WITHIN for apart in known), f"within {WITHIN:.0%} of the result's own step times"
+        lines.append(f"step time and throughput lie {which} in {agreeing} of {len(known)}; {max(known):.2%} at most")
     return lines
+
+
+def notable_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """Says which runs came to something that their cell must never come to, or to nothing."""
+    lines = []
+    for cell, mine in by_cell(outcomes):
+        for each in mine:
+            goals = [goal for goal in cell.goals if goal.planted is each.planted and goal.seconds is None]
+            never = [goal for goal in goals if not goal.share and tally(goal, [each])[0]]
+            missed = [goal for goal in goals if goal.at_least and goal.what == "red" and not tally(goal, [each])[0]]
+            if not each.left_out and (never or missed or each.verdict == "none"):
+                true, said = _median("+.1%", [each.true]), each.said.strip().splitlines()[-1:] or [""]
+                name = f"{each.cell} #{each.number} {each.test}".strip()
+                lines.append(f"  {name}, {each.began}: {each.verdict}, truly {true} {said[0]}")
+    return ["benchmarks that came out otherwise than they should:", *lines] if lines else []

@@ -23,15 +23,19 @@ TRAINER = '''\
 
 import time
 from collections import deque
+from itertools import repeat
 
 import torch
 from perf_tests.extra_work import ExtraWork
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 WIDTH, DEPTH, BATCH = {shape}
 WORK = {work}  # in each step, as a share of it
 PAUSE, EVERY = {pause}, {every}  # typical steps, in one step of so many
 SPINS, ALONE = {spins}, {alone}  # whether a pause computes, and whether the first rank alone pauses
+LOADER, PERSISTENT, EPOCH = {loader}, {persistent}, 20  # whether batches come from a worker, and whether it stays
+VALIDATED = {validated}  # batches in each 20th step
 
 
 class Trainer:
@@ -41,15 +45,22 @@ class Trainer:
         self.model = nn.parallel.DistributedDataParallel(nn.Sequential(*(layers or [nn.Linear(WIDTH, 1)])))
         self.model.module.register_forward_pre_hook(ExtraWork(WORK))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
-        self.inputs = torch.randn(BATCH, WIDTH)
+        self.batches = self.loaded() if LOADER else repeat(torch.randn(BATCH, WIDTH))
         self.pauses = PAUSE > 0 and (rank == 0 or not ALONE)
         self.number, self.times = 0, deque(maxlen=15)
+
+    def loaded(self):
+        samples = TensorDataset(torch.randn(EPOCH * BATCH, WIDTH))
+        loader = DataLoader(samples, batch_size=BATCH, num_workers=1, persistent_workers=PERSISTENT)
+        while True:
+            yield from (inputs for inputs, in loader)
 
     def step(self):
         self.number += 1
         begun = time.perf_counter()
+        inputs = next(self.batches)
         self.optimizer.zero_grad()
-        loss = self.model(self.inputs).square().mean()
+        loss = self.model(inputs).square().mean()
         loss.backward()
         self.optimizer.step()
         self.times.append(time.perf_counter() - begun)
@@ -58,6 +69,9 @@ class Trainer:
             while SPINS and time.perf_counter() < until:
                 pass
             time.sleep(max(0.0, until - time.perf_counter()))
+        if self.number % 20 == 0:
+            with torch.no_grad():
+                sum(self.model.module(inputs).square().mean().item() for _ in range(VALIDATED))
         return loss.detach()
 '''
 
@@ -84,6 +98,9 @@ class Program:
     every: int = 10  # the steps of which one pauses
     spins: bool = False  # whether a pause computes
     alone: bool = False  # whether the first rank alone pauses
+    loader: bool = False  # whether batches come from a worker
+    persistent: bool = True  # else the worker starts anew in each epoch
+    validated: int = 0  # batches in each 20th step
 
     @property
     def text(self) -> str:

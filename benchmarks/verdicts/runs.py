@@ -244,7 +244,8 @@ def suite_run(package: Path, project: Path, cell: Cell, suite: Suite) -> list[di
     of_run = {**of_saved, "took": time.monotonic() - start, "others": before.others(Ticks.now())}
     return [
         {
-            **told(result),
+            **(of_result := told(result)),
+            "apart": of_result.get("apart", [])[:1],  # samples of a step are each test's own
             "test": f"{result['test']} {result['name']} w{result['world_size']}",
             "planted": suite.slower > 0 and result["test"].rpartition("::")[2] in PLANTED,
             **of_run,

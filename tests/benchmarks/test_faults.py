@@ -10,10 +10,12 @@ import pytest
 
 from benchmarks.campaign.cases import DECLARED, drawn, read, written
 from benchmarks.campaign.kinds import KINDS, Case
-from benchmarks.campaign.suites import damage
+from benchmarks.campaign.sessions import damage
 from benchmarks.campaign.verdicts import Verdict, judged
 
-CASE = Case(number=1, seed=2, kind="raises", phase="result", ending=None, rank=1, world_size=3, timeout=6.0)
+CASE = Case(
+    number=1, seed=2, kind="raises", phase="result", ending=None, rank=1, world_size=3, timeout=6.0, way="suite"
+)
 REPORT = {
     "error": "RankFailed",
     "rank": 1,
@@ -33,11 +35,13 @@ def failed(found: Verdict) -> set[str]:
     return {name for name, holds in found.properties.items() if holds is False}
 
 
-def test_seed_and_number_tell_a_case() -> None:
+@pytest.mark.parametrize("session", [False, True])
+def test_seed_and_number_tell_a_case(session: bool) -> None:  # noqa: FBT001
     assert DECLARED
-    cases = [drawn(3, number) for number in range(len(KINDS))]
-    assert {case.kind for case in cases} == KINDS.keys()
-    assert cases == [drawn(3, number) for number in range(len(KINDS))]
+    names = {name for name, kind in KINDS.items() if kind.session is session}
+    cases = [drawn(3, number, session=session) for number in range(len(names))]
+    assert {case.kind for case in cases} == names
+    assert cases == [drawn(3, number, session=session) for number in range(len(names))]
     assert all(read(written(case)) == case for case in cases)
     assert all(case.rank < case.world_size and case.phase in KINDS[case.kind].phases for case in cases)
 
@@ -48,6 +52,7 @@ def test_seed_and_number_tell_a_case() -> None:
         ("warm-up", 12.0),  # timed and counted in one launch
         ("verification", 18.0),  # and verified
         ("result", 6.0),
+        ("any moment", 0.0),
     ],
 )
 def test_a_launch_that_does_several_things_has_the_time_of_each(phase: str, seconds: float) -> None:
@@ -62,9 +67,9 @@ def test_a_baseline_that_is_not_as_it_was_stored_is_damage(tmp_path: Path) -> No
     for file in (stored, now):
         file.parent.mkdir(parents=True)
         file.write_text("{}")
-    assert damage(tmp_path / "project", stored.parent) == []
+    assert damage(tmp_path / "project", stored.parent) == "no damage"
     now.write_text("[]")
-    assert damage(tmp_path / "project", stored.parent) == [f"damaged: {now}"]
+    assert damage(tmp_path / "project", stored.parent) == f"damaged: {now} is not as it was stored"
 
 
 def test_a_right_report_holds() -> None:

@@ -10,7 +10,19 @@ import pytest
 
 from benchmarks.common.project import BrokenFile
 from benchmarks.verdicts.cells import CELLS, SUITES, Goal
-from benchmarks.verdicts.outcomes import Outcome, append, goal_lines, others_of, read, table, tally, told, why_left_out
+from benchmarks.verdicts.outcomes import (
+    Outcome,
+    append,
+    goal_lines,
+    notable_lines,
+    others_of,
+    read,
+    report,
+    table,
+    tally,
+    told,
+    why_left_out,
+)
 
 RUN = {"number": 0, "tree": "3f2a1c0", "machine": "cpu-2c", "began": "2026-01-12T10:00:00+00:00", "seconds": 40.0}
 OUTCOME = Outcome(cell="10%-20s-quiet", verdict="regressed", **RUN)  # type: ignore[arg-type]
@@ -35,12 +47,17 @@ def result(**changed: Any) -> dict[str, Any]:
     }
 
 
-def test_what_is_true_follows_from_the_result_s_own_step_times() -> None:
-    """A mean of 20 ms is twice the reference's."""
+def test_what_is_told_is_held_against_the_result_s_own_step_times() -> None:
+    """A mean of 20 ms is twice the reference's; 128 samples in 20 ms are 6400 a second."""
     found = told(result())
     assert found["true"] == pytest.approx(1.0)
+    assert found["apart"] == pytest.approx([0.0, 0.0])
     assert (found["red"], found["said"]) == (["step_time", "throughput"], "step_time every step; throughput")
     assert found["others"] == pytest.approx(0.04)
+    assert found["steps"] == 2
+    wrong = result()
+    wrong["metrics"]["throughput"]["value"] = 12800.0
+    assert told(wrong)["apart"] == pytest.approx([0.0, 1.0])
 
 
 def test_launches_that_do_not_know_what_others_took_say_nothing_of_it() -> None:
@@ -49,6 +66,10 @@ def test_launches_that_do_not_know_what_others_took_say_nothing_of_it() -> None:
     assert others_of(result(health=[unknown, None, {"cpu": None}])) is None
     known = {"cpu": {"others": 0.3, "steal": 0.02}}
     assert others_of(result(health=[unknown, unknown, known])) == pytest.approx(0.32)
+
+
+def test_of_a_run_without_times_the_findings_are_kept() -> None:
+    assert told(result(verdict="broken", step_times=[])) == {"verdict": "broken", "said": "rank 1 hangs"}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +97,9 @@ def test_runs_on_another_machine_than_the_cell_says_do_not_count(cell: str, fiel
 def test_what_is_added_is_read_and_a_cut_costs_the_last_line_alone(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     assert read(file) == []
-    full = replace(OUTCOME, number=1, red=["step_time"], change=0.1, programs={"after": {"work": 0.1}})
+    full = replace(
+        OUTCOME, number=1, red=["step_time"], change=0.1, programs={"after": {"work": 0.1}}, apart=[0.0, 0.01]
+    )
     append(file, [OUTCOME, full])
     assert read(file) == [OUTCOME, full]
     file.write_bytes(file.read_bytes()[:-10])
@@ -110,8 +133,17 @@ def test_a_row_counts_runs_and_benchmarks() -> None:
 
 
 def test_goals_say_what_is_missed_and_how_many_runs_are_to_come() -> None:
-    outcomes = [replace(OUTCOME, cell="50%-20s-quiet", number=number) for number in range(2)]
-    outcomes.append(replace(outcomes[0], number=2, verdict="ok", change=0.01, true=0.5))
+    outcomes = [replace(OUTCOME, cell="50%-20s-quiet", number=number, apart=(0.0, 0.02)) for number in range(2)]
+    outcomes.append(replace(outcomes[0], number=2, verdict="ok", change=0.01, true=0.5, apart=(0.0,)))
     assert goal_lines(outcomes) == [
-        "goal, 50%-20s-quiet: red always: 2 of 3, 66.7 % [9 .. 99], missed, 27 runs to come"
+        "goal, 50%-20s-quiet: red always: 2 of 3, 66.7 % [9 .. 99], missed, 27 runs to come",
+        "step time and throughput lie within 1% of the result's own step times in 1 of 3; 2.00% at most",
     ]
+    assert notable_lines(outcomes)[1:] == ["  50%-20s-quiet #2, 2026-01-12T10:00:00+00:00: ok, truly +50.0% "]
+
+
+def test_trees_and_machines_have_tables_of_their_own() -> None:
+    other = replace(OUTCOME, tree="0000000")
+    assert report([OUTCOME, other]).count("tree ") == 2
+    assert "tree 0000000 on cpu-2c" in report([OUTCOME, other], "0000000")
+    assert report([]) == "there are no runs yet"

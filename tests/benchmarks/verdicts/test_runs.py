@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +17,7 @@ from benchmarks.verdicts import runs
 from benchmarks.verdicts.cells import CELLS, PLANTED, SUITES, Cell
 from benchmarks.verdicts.outcomes import Outcome, append, read
 from benchmarks.verdicts.programs import AFTER, BEFORE, make_project
-from benchmarks.verdicts.runs import SUITE, Bench, Ticks, compared, made, plant, run_next, touch, tree_of
+from benchmarks.verdicts.runs import SUITE, Bench, Ticks, chosen, compared, made, plant, run_next, touch, tree_of
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.errors import SettingError
 
@@ -70,6 +73,13 @@ def test_quiet_runs_wait_while_others_use_the_machine(bench: Bench, used: list[f
     assert said == f"not quiet: others use 50% of the cores; waiting: {QUIET.name}"
 
 
+def test_no_run_is_begun_when_the_time_is_up(bench: Bench, used: list[float]) -> None:
+    """The clock is read before each run."""
+    assert len(names(bench, [BUSY], until=2.5)) == 3
+    used[:] = [1.0]
+    assert names(bench, [QUIET, SUITES["suite-same"]], until=50.0) == []
+
+
 def test_the_package_is_named_by_its_tree_and_has_no_changes(tmp_path: Path) -> None:
     make_project(tmp_path, "x = 1\n", "x = 2\n")
     write(tmp_path, {"pytest_ddpperf/rules.py": ""})
@@ -99,8 +109,35 @@ def test_a_run_of_the_suite_is_kept_whatever_it_comes_to(tmp_path: Path, monkeyp
     assert second.left_out == "not quiet: others used 20% of the cores while it was compared"
 
 
+def test_a_cell_is_chosen_by_name() -> None:
+    assert chosen("pauses-busy") == [CELLS["pauses-busy"]]
+    assert chosen("suite-same") == [SUITES["suite-same"]]
+    assert chosen(None) == [*CELLS.values()]
+    assert chosen(None, suites=True) == [*CELLS.values(), *SUITES.values()]
+    with pytest.raises(SettingError, match=r"--cell 'no': there are same-20s-quiet, .*, suite-1min$"):
+        chosen("no")
+
+
+def test_the_programs_of_a_run_are_always_the_same_and_those_of_a_cell_differ() -> None:
+    cell = CELLS["pauses-quiet"]
+    drawn = [cell.drawn(number) for number in range(40)]
+    assert drawn == [cell.drawn(number) for number in range(40)]
+    assert len({after for _, after in drawn}) > 20
+    assert {(after.pause, after.every) for _, after in drawn} == {(p, e) for p in (5, 20, 100) for e in (5, 10, 20)}
+    assert all(before == replace(after, pause=0.0, every=10, spins=False, alone=False) for before, after in drawn)
+    with pytest.raises(TypeError, match="suite-same runs the example suite, which has no programs to draw"):
+        SUITES["suite-same"].drawn(0)
+
+
+def test_stored_baselines_are_saved_and_compared_on_other_machines() -> None:
+    eight = [cell for name, cell in CELLS.items() if name.startswith(("stored-latency", "stored-compute"))]
+    assert len(eight) == 8
+    assert all(cell.saved_busy is not cell.busy and cell.wanted == 12 for cell in eight)
+    assert sum(cell.git for cell in eight) == 4
+
+
 def test_what_differs_between_two_commits_is_what_is_slower(tmp_path: Path) -> None:
-    before, after = CELLS["50%-20s-busy"].drawn(0)
+    before, after = CELLS["validation-busy"].drawn(0)
     make_project(tmp_path / "slower", before.text, after.text)
     make_project(tmp_path / "same", before.text, before.text)
     for name, lines in (("slower", "1\t1\ttrainer.py"), ("same", "2\t0\ttrainer.py")):
@@ -130,6 +167,13 @@ def test_what_is_neither_idle_nor_its_own_is_others() -> None:
     assert Ticks.now(Path("/proc/none")).others(Ticks(0, 0, 0.0)) == 0.0
 
 
+def test_what_a_child_and_its_child_computed_is_its_own() -> None:
+    before = Ticks.now()
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**7))'], check=True)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert Ticks.now().own - before.own >= 0.05 * os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("git_there", [True, False])
 def test_a_stored_baseline_is_compared_with_and_without_git(tmp_path: Path, *, git_there: bool) -> None:
@@ -137,5 +181,6 @@ def test_a_stored_baseline_is_compared_with_and_without_git(tmp_path: Path, *, g
     make_project(tmp_path / "project", program, program)
     cell = replace(CELLS["stored-latency-quiet-busy-git"], max_time=3.0, git=git_there, counted=False)
     found = compared(ROOT, tmp_path / "project", cell)
+    assert max(found["apart"]) < 0.01
     assert found["others_saved"] is not None
     assert (tmp_path / "project" / ".git").is_dir()

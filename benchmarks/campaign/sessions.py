@@ -1,0 +1,168 @@
+"""Attacks on a pytest session, each in a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import IO
+
+from benchmarks.campaign.attacks import FULL, OF_SAVING, PID
+from benchmarks.campaign.cases import acted, written
+from benchmarks.campaign.kinds import ANY_MOMENT, KINDS, Case, Place
+from benchmarks.campaign.left import Present, left
+from benchmarks.campaign.suite_files import HEAD, STEP
+from benchmarks.campaign.verdicts import GRACE, Verdict, judged
+from benchmarks.common.project import ROOT, repository, write
+from pytest_ddpperf.against.git import git
+
+SESSION_SECONDS = 90.0
+GUARD_SECONDS = 5.0  # in which the guard of a checkout removes that of a session that was killed
+TEST = """\
+from benchmarks.campaign.cases import add_up
+from subject import Subject
+
+
+def test_fault(ddpperf):
+    ddpperf.check(Subject)
+
+
+def test_next(ddpperf_group):
+    assert len(set(ddpperf_group.run(add_up).values)) == 1
+"""
+
+
+def run_session(case: Case, scratch: Path, temporary: Path, before: Present, log: IO[bytes]) -> Verdict:
+    """Runs the session of a case, and the next test after it."""
+    project, kind = scratch / "project", KINDS[case.kind]
+    usual = _usual_session(case, scratch.parent / f"usual.{case.world_size}", temporary)
+    command, environ = _prepared(case, scratch, project, temporary)
+    stored = usual[0] if case.phase == ANY_MOMENT else None
+    if stored is not None:
+        (project / "baselines").mkdir()
+        if case.kind == FULL:
+            mount(project / "baselines", "256k")
+            command += ["--ddpperf-save", "--ddpperf-force-save"]
+        shutil.copytree(stored, project / "baselines", dirs_exist_ok=True)
+    elif not kind.against:
+        command.append("--ddpperf-save")
+    if kind.against:
+        repository(project, {".gitignore": "made\n"})
+        command.append("--ddpperf-against=HEAD")
+    status, output = _run(command, project, environ, case, usual[1])
+    ended = time.time()
+    log.write(f"\n{case}\n{output}\nstatus {status}\n".encode())
+    (temporary / "full").unlink(missing_ok=True)
+    temporary.mkdir(exist_ok=True)
+    done = acted(scratch)
+    text = f"{output}\nstatus {status}\n{damage(project, stored)}"
+    if stored is not None and status in {0, 1, 10}:  # it goes on, and may take its usual time and a deadline
+        ended -= usual[1] + case.timeout * 2
+    if case.kind == FULL:
+        ctypes.CDLL(None).umount2(os.fsencode(project / "baselines"), 2)
+    again = [*command[: command.index("--ddpperf-max-time=2")], "test_fault.py::test_next"]
+    next_status, said = _run(again, project, environ)
+    outcome = {"error": "Session", "rank": None, "text": text, "length": 0, "ended": ended}
+    remains, _, _ = left(temporary, before, set(), GRACE)
+    return judged(case, outcome, remains, "" if next_status == 0 else said[-1500:], done)
+
+
+def _usual_session(case: Case, folder: Path, temporary: Path) -> tuple[Path, float]:
+    """What a session of the same project stores in which nothing happens, and how long it takes; made once."""
+    note = folder / "seconds"
+    if not note.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        project = folder / "project"
+        command, environ = _prepared(replace(case, phase="nowhere"), folder, project, temporary)
+        started = time.monotonic()
+        status, output = _run([*command, "--ddpperf-save", "--ddpperf-force-save"], project, environ)
+        if status != 0:
+            sys.exit(f"a session without a fault fails:\n{output}")
+        note.write_text(repr(time.monotonic() - started), encoding="ascii")
+    return folder / "project" / "baselines", float(note.read_text(encoding="ascii"))
+
+
+def _prepared(case: Case, scratch: Path, project: Path, temporary: Path) -> tuple[list[str], dict[str, str]]:
+    """Writes the project; the command that runs it, and its environment."""
+    subject = HEAD.format(case=written(case), scratch=str(scratch)) + STEP
+    write(project, {"subject.py": subject, "test_fault.py": TEST, "pytest.ini": "[pytest]\n"})
+    (project / "made").mkdir()
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+    command += [f"--ddpperf-world-size={case.world_size}", f"--ddpperf-timeout={case.timeout:g}"]
+    command += ["--ddpperf-max-time=2", "--ddpperf-report=json:made/results.json", "--ddpperf-verify=false"]
+    environ = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    return command, environ
+
+
+def _run(
+    command: list[str], project: Path, environ: dict[str, str], case: Case | None = None, usual: float = 0.0
+) -> tuple[int, str]:
+    process = subprocess.Popen(
+        command, cwd=project, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    if case is not None and (case.kind == OF_SAVING or case.phase == ANY_MOMENT):
+        _disturb(process, case, project, usual)
+    try:
+        output, _ = process.communicate(timeout=SESSION_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate(timeout=SESSION_SECONDS)
+        output += b"\nthe session hung and was killed"
+    return process.returncode, output.decode(errors="replace")
+
+
+def _disturb(process: subprocess.Popen[bytes], case: Case, project: Path, usual: float) -> None:
+    """Does at a random moment of a session's life what its kind says, or kills it while it writes its files."""
+    random, scratch = Random(f"{case.seed} {case.number} moment"), project.parent
+    if case.kind == OF_SAVING:
+        deadline = time.monotonic() + SESSION_SECONDS
+        files = (project / "baselines", project / "made" / "results.json")
+        while process.poll() is None and time.monotonic() < deadline and not any(file.exists() for file in files):
+            time.sleep(0.001)
+        time.sleep(random.random() * 0.02)
+    else:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0 if case.kind == FULL else random.uniform(0.03, 0.97) * usual)
+    (scratch / "acted").write_text(repr(time.time()), encoding="ascii")
+    if case.kind == OF_SAVING:
+        process.send_signal(signal.SIGKILL)
+    os.environ[PID] = str(process.pid)
+    KINDS[case.kind].act(Place(case=case, rank=0, scratch=str(scratch)))
+
+
+def damage(project: Path, stored: Path | None = None) -> str:
+    """Returns what is wrong with the files that a session has written, or has not left as they were ``stored``."""
+    wrong = []
+    for path in project.rglob("*.json"):
+        try:
+            if path.is_file():
+                json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            wrong.append(f"damaged: {path}")
+    kept = {} if stored is None else {path.relative_to(stored): path for path in stored.rglob("*.json")}
+    for name, path in kept.items():
+        now = project / "baselines" / name
+        if not now.exists() or now.read_bytes() != path.read_bytes():
+            wrong.append(f"damaged: {now} is not as it was stored")
+    wrong += [f"damaged: draft {path}" for path in project.rglob("*.tmp")]
+    if (project / ".git").exists():
+        deadline = time.monotonic() + GUARD_SECONDS
+        while (trees := git(project, "worktree", "list").splitlines()[1:]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        wrong += [f"damaged: worktree {tree}" for tree in trees]
+    return "\n".join(wrong) or "no damage"
+
+
+def mount(path: Path, size: str) -> None:
+    """Mounts a file system in memory."""
+    if ctypes.CDLL(None, use_errno=True).mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={size}".encode()):
+        sys.exit(f"{path} cannot be mounted: {os.strerror(ctypes.get_errno())}")
