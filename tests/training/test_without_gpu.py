@@ -39,8 +39,8 @@ def for_gpus() -> None:
     torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     dist.barrier(device_ids=[rank])
-    model = nn.Linear(8, 8).cuda()
-    model = DistributedDataParallel(model, device_ids=[rank])
+    module = nn.Linear(8, 8).cuda()
+    model = DistributedDataParallel(module, device_ids=[rank])
     criterion = nn.MSELoss().to(rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     while True:
@@ -121,7 +121,7 @@ def sharded() -> None:
 
 def accelerated() -> None:
     torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator: Any = torch.accelerator.current_accelerator()
     dist.init_process_group(dist.get_default_backend_for_device(accelerator))
     device = torch.device(f"{accelerator}:{dist.get_rank() % torch.accelerator.device_count()}")
     model = DistributedDataParallel(nn.Linear(8, 8).to(device), device_ids=[device.index])
@@ -151,11 +151,13 @@ def test_torch_is_as_it_was_for_scripts_that_call_no_gpu(launcher: Launcher) -> 
 
 
 def properties() -> None:
-    torch.cuda.get_device_properties(0)
+    device = torch.device("cuda")
+    torch.cuda.get_device_properties(device)
 
 
 def elapsed() -> None:
-    torch.cuda.Event(enable_timing=True).elapsed_time(torch.cuda.Event(enable_timing=True))
+    make: Callable[..., torch.cuda.Event] = torch.cuda.Event  # torch leaves it untyped
+    make(enable_timing=True).elapsed_time(make(enable_timing=True))
 
 
 @pytest.mark.parametrize("script", [properties, elapsed])
@@ -164,5 +166,5 @@ def test_a_call_without_a_meaning_on_the_cpu_fails_with_its_line_and_the_cure(
 ) -> None:
     with pytest.raises(RankFailed, match=r"^rank \d of 2 raised .*; this rank computes on the CPU: ") as failed:
         counted(launcher, script)
-    line = script.__code__.co_firstlineno + 1
+    line = script.__code__.co_firstlineno + 2
     assert failed.value.where.endswith(f"test_without_gpu.py:{line} in {script.__name__}")
