@@ -330,7 +330,7 @@ class Series:
         value: the value over all launches, in ``unit``.
         interval: interval of the value; None if its scatter is unknown.
         within: for each launch, how far each block of its steps moves its sample, on the scale of analysis; empty if it
-            is not computed from steps. See ``stats.blocks``.
+            is not computed from steps. See ``stats.launches``.
         own: standard deviation by which launches differ beyond the scatter of their blocks, on the same scale.
         rules: rules of this metric.
     """
