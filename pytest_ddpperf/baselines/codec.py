@@ -92,16 +92,14 @@ class StoredCounts(
     without=("copy",),
     sparse=("details_by_rank", "sites", "sites_by_rank", "alike", "steps", "varying"),
 ):
-    """Counts of a step; without the lines of operators, and with FLOPs by line, not by module."""
+    """Counts of a step, with operators and FLOPs by line, whichever operator or module it is."""
 
     details: Mapping[str, Mapping[str, float]] = about(
         source=lambda counts: {metric: parts for metric, parts in counts.details.items() if parts}
     )
     sites: Mapping[str, tuple[CallSite, ...]] = about(
         source=lambda counts: {
-            name: of_lines(sites) if name == "flops" else sites
-            for name, sites in counts.sites.items()
-            if name != "operators"
+            name: of_lines(sites) if name in {"flops", "operators"} else sites for name, sites in counts.sites.items()
         }
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row
@@ -35,11 +36,12 @@ class _Side(NamedTuple):
     """How training is set up on one side."""
 
     numbers: Mapping[str, float]  # by kind, and by name of a setting
-    sites: Mapping[str, CallSite]  # one of each
+    sites: Mapping[str, CallSite]  # one of each, if possible one that the other side does not have
 
     @classmethod
-    def of(cls, counts: Counts) -> _Side:
-        sites = counts.sites.get(SETTINGS, ())
+    def of(cls, counts: Counts, other: Counts) -> _Side:
+        known = {(site.part, site.source) for site in other.sites.get(SETTINGS, ())}
+        sites = sorted(counts.sites.get(SETTINGS, ()), key=lambda site: (site.part, site.source) in known)
         numbers: dict[str, float] = {}
         for site in sites:
             numbers[site.part] = numbers.get(site.part, 0.0) + site.value
@@ -56,7 +58,7 @@ def setup_changes(metric: str, then: Counts, now: Counts) -> list[str]:
 
     A change explains the first count that is more than before among those that it moves, else the first that is less.
     """
-    before, after = _Side.of(then), _Side.of(now)
+    before, after = _Side.of(then, now), _Side.of(now, then)
     if not (before.numbers and after.numbers):
         return []  # of a baseline from before settings were kept
     every = [*_checkpoints(then, now), *_kinds(before, after, then, now), *_settings(before, after)]
@@ -114,12 +116,7 @@ def _blocks(modules: Iterable[str]) -> list[str]:
 
 def _runs(numbers: list[int]) -> str:
     """Numbers in short: ``0 to 5``, ``0 and 3 to 5``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] + 1 == number:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     return words_of([f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs])
 
 

@@ -50,15 +50,6 @@ class CollectiveCall:
         return self.nbytes * (self.ranks - 1) * (2 if self.name == "all_reduce" else 1) / self.ranks
 
 
-@dataclass(frozen=True)
-class _Row:
-    """How an operator is read: its name here, the argument with its whole buffer, or with a rank's part of it."""
-
-    name: str
-    argument: int | None
-    part: bool = False
-
-
 _WITHOUT_SENDING = frozenset({"recv", "barrier"})
 _NO_COMMUNICATION = frozenset(
     {
@@ -76,34 +67,35 @@ _NO_COMMUNICATION = frozenset(
     }
 )
 
-# By operator names without trailing underscores: those of c10d, then the functional ones, whose names
-# `_c10d_functional_autograd` shares. torch's own table (torch.distributed._tools.fake_collectives) counts
-# a view's whole storage and lacks the coalesced ones.
-_C10D: Mapping[str, _Row] = {
-    **dict.fromkeys(("allreduce", "allreduce_coalesced"), _Row("all_reduce", 0)),
-    "broadcast": _Row("broadcast", 0),
-    "reduce": _Row("reduce", 0),
-    **dict.fromkeys(("allgather", "_allgather_base", "allgather_coalesced"), _Row("all_gather", 0)),
-    "allgather_into_tensor_coalesced": _Row("all_gather", 0),
-    **dict.fromkeys(("reduce_scatter", "_reduce_scatter_base"), _Row("reduce_scatter", 1)),
-    "reduce_scatter_tensor_coalesced": _Row("reduce_scatter", 1),
-    "gather": _Row("gather", 1, part=True),
-    "scatter": _Row("scatter", 0, part=True),
-    **dict.fromkeys(("alltoall", "alltoall_base"), _Row("all_to_all", 1)),
-    "send": _Row("send", 0),
-    **dict.fromkeys(("recv", "recv_any_source"), _Row("recv", 0)),
-    **dict.fromkeys(("barrier", "monitored_barrier"), _Row("barrier", None)),
+# The name here, and the argument with the buffer, by operator names without trailing underscores: those of c10d, then
+# the functional ones, whose names `_c10d_functional_autograd` shares. torch's own table
+# (torch.distributed._tools.fake_collectives) counts a view's whole storage and lacks the coalesced ones.
+_C10D: Mapping[str, tuple[str, int | None]] = {
+    **dict.fromkeys(("allreduce", "allreduce_coalesced"), ("all_reduce", 0)),
+    "broadcast": ("broadcast", 0),
+    "reduce": ("reduce", 0),
+    **dict.fromkeys(("allgather", "_allgather_base", "allgather_coalesced"), ("all_gather", 0)),
+    "allgather_into_tensor_coalesced": ("all_gather", 0),
+    **dict.fromkeys(("reduce_scatter", "_reduce_scatter_base"), ("reduce_scatter", 1)),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1),
+    "gather": ("gather", 1),
+    "scatter": ("scatter", 0),
+    **dict.fromkeys(("alltoall", "alltoall_base"), ("all_to_all", 1)),
+    "send": ("send", 0),
+    **dict.fromkeys(("recv", "recv_any_source"), ("recv", 0)),
+    **dict.fromkeys(("barrier", "monitored_barrier"), ("barrier", None)),
 }
 _GATHERING = tuple(f"all_gather_into_tensor{kind}" for kind in ("", "_out", "_coalesced"))
 _SCATTERING = tuple(f"reduce_scatter_tensor{kind}" for kind in ("", "_out", "_coalesced"))
-_FUNCTIONAL: Mapping[str, _Row] = {
-    **dict.fromkeys(("all_reduce", "all_reduce_coalesced"), _Row("all_reduce", 0)),
-    "broadcast": _Row("broadcast", 0),
-    **dict.fromkeys(_GATHERING, _Row("all_gather", 0, part=True)),
-    **dict.fromkeys(_SCATTERING, _Row("reduce_scatter", 0)),
-    **dict.fromkeys(("all_to_all_single", "shard_dim_alltoall"), _Row("all_to_all", 0)),
-    "isend": _Row("send", 0),
-    "irecv": _Row("recv", 0),
+_OF_A_RANK = frozenset({"gather", "scatter", *_GATHERING})  # which have a rank's part in the argument
+_FUNCTIONAL: Mapping[str, tuple[str, int | None]] = {
+    **dict.fromkeys(("all_reduce", "all_reduce_coalesced"), ("all_reduce", 0)),
+    "broadcast": ("broadcast", 0),
+    **dict.fromkeys(_GATHERING, ("all_gather", 0)),
+    **dict.fromkeys(_SCATTERING, ("reduce_scatter", 0)),
+    **dict.fromkeys(("all_to_all_single", "shard_dim_alltoall"), ("all_to_all", 0)),
+    "isend": ("send", 0),
+    "irecv": ("recv", 0),
 }
 
 
@@ -125,8 +117,9 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
     row, blocking = (_C10D if func.namespace == "c10d" else _FUNCTIONAL).get(name), _given(func, _ASYNC, args, kwargs)
     if row is None:
         return [CollectiveCall(name, _nbytes((*args, *kwargs.values())), ranks)]
-    nbytes = 0 if row.argument is None else _nbytes(args[row.argument])
-    return [CollectiveCall(row.name, nbytes * (ranks if row.part else 1), ranks, blocking is False)]
+    kind, argument = row
+    nbytes = 0 if argument is None else _nbytes(args[argument])
+    return [CollectiveCall(kind, nbytes * (ranks if name in _OF_A_RANK else 1), ranks, blocking is False)]
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
