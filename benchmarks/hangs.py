@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.common
 
 from benchmarks.common.project import ROOT, busy, environ_of, repository
-from pytest_ddpperf.stats.rates import clopper_pearson
+from pytest_ddpperf.stats.intervals import clopper_pearson
 
 TIMEOUT = 60  # seconds; of a launch, of which each side has one
 LIMIT = 2 * TIMEOUT + 60

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 E = TypeVar("E", bound="DdpperfError")
+PACKAGE = __file__.removesuffix("errors.py")  # begins the path of each of our files
 _LONGEST = 400  # characters of an exception's message in a sentence
 NOT_MEASURED = 10  # pytest's exit status if nothing was found worse but not all was measured; its own statuses end at 6
 
@@ -18,11 +19,7 @@ class DdpperfError(Exception):
     Attributes:
         benchmark: name and number of ranks of the benchmark that failed; None if unknown.
         sections: titles and texts of the ranks' output, for the test's report.
-        found_wrong: whether a result is worse or wrong, which no other attempt of the test changes; otherwise the
-            result could not be measured.
     """
-
-    found_wrong = False
 
     def __init__(
         self, message: str, *, benchmark: tuple[str, int] | None = None, sections: Sequence[tuple[str, str]] = ()
@@ -36,6 +33,18 @@ class DdpperfError(Exception):
         """The first line of the message: the fact, without cure and details."""
         first, *others = str(self).split("\n")
         return f"{first} {next(filter(None, map(str.strip, others)), '')}".rstrip() if first.endswith(":") else first
+
+
+def hidden(excinfo: Any) -> bool:
+    """Returns whether pytest hides the frames of a module that has this function as ``__tracebackhide__``.
+
+    They are shown only if our own code raised an error that is none of ours.
+    """
+    entry = excinfo.tb
+    while entry.tb_next is not None:
+        entry = entry.tb_next
+    ours = not isinstance(excinfo.value, Exception) or isinstance(excinfo.value, DdpperfError)
+    return ours or not entry.tb_frame.f_code.co_filename.startswith(PACKAGE)
 
 
 def in_a_line(error: BaseException) -> str:
@@ -62,9 +71,10 @@ def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[st
 
 
 class FoundWrong(DdpperfError):
-    """A measured or checked result is worse or wrong; any other error means that there is no result."""
+    """A measured or checked result is worse or wrong, which no other attempt of the test changes.
 
-    found_wrong = True
+    Any other error means that there is no result.
+    """
 
 
 class SettingError(DdpperfError):
@@ -86,9 +96,9 @@ class TrainingEnded(WorkloadError):
 class IncorrectTraining(FoundWrong):
     """A strategy computes other values than a single process; the message names parameter, rank and error."""
 
-    def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str] | None = None) -> None:
+    def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str]) -> None:
         super().__init__(message)
-        self.wrong: Mapping[tuple[str, int], str] = wrong or {}  # by benchmark, the reason in one line
+        self.wrong = wrong  # by benchmark, the reason in one line
 
     @property
     def causes(self) -> list[str]:
@@ -189,7 +199,7 @@ class QualityLost(FoundWrong):
 
 
 class NotTimed(DdpperfError):
-    """A test asks for a time in a run that only counts; the plugin then skips the rest of the test."""
+    """A test asks for a time in a run that only counts, or for a call after the budget: the rest of it is skipped."""
 
 
 class BaselineError(DdpperfError):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from pytest_ddpperf.errors import RankSkipped, SettingError, TargetMissed, UnexpectedCount
+from pytest_ddpperf.errors import RankSkipped, SettingError, TargetMissed, hidden
 from pytest_ddpperf.launch.environment import real_clocks
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Better, Environment, Measurement, Mode
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.call.benchmark import BenchmarkRun
+from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
 from pytest_ddpperf.run.call.requests import VerbCall, by_size, grows, of_size, require_consistent, several_sizes
 from pytest_ddpperf.run.call.time_sheet import TimeSheet
 from pytest_ddpperf.run.call.variant import Variant
@@ -24,7 +24,6 @@ from pytest_ddpperf.settings import Settings, overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
 from pytest_ddpperf.training.script import Script, Subject
 from pytest_ddpperf.training.workload import Workload
-from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.judge.targets import Measured, MetricTarget
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
     from pytest_ddpperf.run.call.judging import JudgedRun
     from pytest_ddpperf.run.call.ways import GivenStrategies, GivenStrategy, GivenWays
+
+__tracebackhide__ = hidden
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # arguments of the verbs besides settings
 
@@ -96,7 +97,6 @@ class Ddpperf:
             Regression: a verdict that fails the test.
             DdpperfError: it could not be measured.
         """
-        __tracebackhide__ = True
         from pytest_ddpperf.metrics.scaling import alone
 
         self._skip_script(subject)
@@ -121,7 +121,6 @@ class Ddpperf:
         **knobs: Any,
     ) -> Measurement:
         """Measures a benchmark as ``check`` does, but compares with nothing and stores nothing; a line reports it."""
-        __tracebackhide__ = True
         self._skip_script(subject)
         call = self._call("measure", knobs, samples_per_step, tokens_per_step)
         environments = self._environments(call, strategy)
@@ -171,7 +170,6 @@ class Ddpperf:
             Regression: a verdict that fails the test.
             DdpperfError: it could not be measured.
         """
-        __tracebackhide__ = True
         from pytest_ddpperf.metrics.scaling import with_efficiency
         from pytest_ddpperf.records.side_by_side import ScalingCurve
 
@@ -236,7 +234,6 @@ class Ddpperf:
             Regression: a verdict that fails the test.
             DdpperfError: it could not be measured.
         """
-        __tracebackhide__ = True
         from pytest_ddpperf.metrics.scaling import with_speedup
         from pytest_ddpperf.records.side_by_side import SideBySide
         from pytest_ddpperf.run.call.ways import several
@@ -295,7 +292,6 @@ class Ddpperf:
             QualityLost: a strategy ends with a worse or another result, and ``fail_on`` has ``regressed``.
             DdpperfError: it could not be trained.
         """
-        __tracebackhide__ = True
         from pytest_ddpperf.run.call.convergence import converged, job_of, require_quality
         from pytest_ddpperf.run.call.ways import several
 
@@ -348,7 +344,6 @@ class Ddpperf:
             SettingError: the network is unknown, or was not measured for such collectives.
             DdpperfError: the step could not be run.
         """
-        __tracebackhide__ = True
         from pytest_ddpperf.run.call.ways import Contender
 
         call = self._call("predict", knobs, samples_per_step, tokens_per_step)
@@ -384,7 +379,6 @@ class Ddpperf:
             SettingError: as for ``predict``, or variants that cannot be compared.
             DdpperfError: a step could not be run.
         """
-        __tracebackhide__ = True
         call = self._call("what_if", knobs, samples_per_step, tokens_per_step, ("ways", *OWN_WORDS))
         return self._predictor.what_if(call, subject, ways, strategy)
 
@@ -419,14 +413,12 @@ class Ddpperf:
             SettingError: as for ``predict``.
             DdpperfError: a step could not be run.
         """
-        __tracebackhide__ = True
         from pytest_ddpperf.planner.advising import advised, asked_of
 
         call = self._call("advise", knobs, others=("memory", "strategies", "precisions", "batch_sizes"))
         asked = asked_of(strategies, precisions, batch_sizes, memory, call.settings.accelerator)
 
         def step_time(workload: Workload, candidate: Candidate) -> float:
-            __tracebackhide__ = True
             found = self.measure(workload, strategy=candidate.strategy, **{**knobs, **candidate.settings})
             return found["step_time"].value
 
@@ -460,7 +452,7 @@ class Ddpperf:
             TargetMissed: a target was missed.
             SettingError: there is no such count or metric, a value is no number, or nothing was measured.
         """
-        __tracebackhide__ = True
+        from pytest_ddpperf.judge.expectations import require_counts
         from pytest_ddpperf.judge.targets import targets
         from pytest_ddpperf.records.counts import COUNTS
 
@@ -471,38 +463,12 @@ class Ddpperf:
             raise SettingError("ddpperf.expect: nothing was measured; call check, compare, scaling or measure first")
         if collectives is not None or counts or not metrics:
             last = next((run.measured for run in reversed(self._runs) if run.measured), ())
-            self._expect_counts(last if measured is None else _each(measured), collectives, counts)
+            require_counts(last if measured is None else _each(measured), collectives, counts)
         if found is not None and metrics:
             self._meet(targets(found, metrics))
 
-    def _expect_counts(
-        self, measured: Sequence[Measurement], collectives: Mapping[str, float] | None, totals: Mapping[str, Any]
-    ) -> None:
-        __tracebackhide__ = True
-        from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
-
-        empty = unsaid(collectives, totals)
-        if empty is not None:
-            raise SettingError(f"ddpperf.expect: {empty}")
-        counted = [(each, each.counts) for each in measured if each.counts is not None]
-        if not counted or len(counted) < len(measured):
-            raise SettingError(
-                "ddpperf.expect: nothing was counted; call check, compare or measure first, with counted on"
-            )
-        lines: list[str] = []
-        for each, counts in counted:
-            unknown = misnamed(counts, collectives or (), totals)
-            if unknown is not None:
-                raise SettingError(f"ddpperf.expect: {unknown}")
-            different = unexpected(counts, collectives, totals)
-            if different:
-                lines += [*different, f"  benchmark {each.name}, {format_count(each.world_size, 'rank')}"]
-        if lines:
-            raise UnexpectedCount("\n".join(lines))
-
     def _meet(self, wanted: Sequence[MetricTarget]) -> None:
         """Lists the outcomes of targets; fails the test if one was missed, or is open and ``fail_on`` says so."""
-        __tracebackhide__ = True
         for target in wanted:
             unmet = self._session.archive.never_met(self._test, target.measurement, target.series, target.wanted)
             self._session.outputs.remark(self._test, target.measurement.key, target.finding, *unmet)
@@ -544,7 +510,6 @@ class Ddpperf:
             WorkloadError: not even the smallest size fits.
             RankFailed: a rank failed for another reason than memory.
         """
-        __tracebackhide__ = True
         from pytest_ddpperf.baselines.fingerprint import environment_key
         from pytest_ddpperf.records.batch_size import Search
         from pytest_ddpperf.run.call.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
@@ -562,7 +527,6 @@ class Ddpperf:
         tried: list[Variant] = []
 
         def probe(batch_size: int) -> Sequence[RankLaunch]:
-            __tracebackhide__ = True
             workload = of_size(workload_of, batch_size, "batch size")
             tried.append(call.variant(workload, environment, strategy=strategy))
             return run.probe(tried[-1], PLAN, most)
@@ -599,7 +563,7 @@ class Ddpperf:
         """Returns a verb's call with its settings; ``others`` are the verb's keyword arguments besides settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
-            pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate takes check and measure")
+            pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate runs only check and measure")
         given = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
         settings = session.forced(given, counts=counts)
         require_consistent(settings)
@@ -637,7 +601,6 @@ class Ddpperf:
 
     def _put_on_network(self, call: VerbCall, subject: Subject, strategy: GivenStrategy, name: str | None) -> None:
         """Predicts the simulated step on the network, if a network is named."""
-        __tracebackhide__ = True
         if self._session.settings.simulate is None or call.settings.network is None:
             return
         from pytest_ddpperf.run.call.ways import Contender
@@ -652,13 +615,12 @@ class Ddpperf:
 
     def _judged_run(self, call: VerbCall, variants: Sequence[Variant]) -> JudgedRun:
         """Returns the run of a call whose benchmarks are judged; SettingError if two of the test share a name."""
-        __tracebackhide__ = True
         from pytest_ddpperf.run.call.judging import JudgedRun
 
         for benchmark in variants:  # results and baselines of this test could not distinguish them
             if benchmark.key in self._names:
                 twice = f"{self._test} has two benchmarks named {benchmark.name!r}"
-                raise SettingError(f"{twice}; tell them apart with name=...")
+                raise SettingError(f"{twice}; name them differently with name=...")
             self._names.add(benchmark.key)
         paired = self._session.sides.paired(self._sections)
         times = TimeSheet(call.begun)

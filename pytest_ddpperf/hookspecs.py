@@ -21,17 +21,17 @@ def pytest_ddpperf_strategies() -> Mapping[str, Callable[..., Any]]:  # type: ig
     """Adds strategies by name: ``ddpperf.check(workload, strategy="gossip[rounds=2]")`` then finds ``gossip``.
 
     Returns:
-        Functions by name: ``parallelise(module, ctx, **options) -> Parallel``. Ranks import the
-        modules of these functions; functions of a conftest are sent to the ranks.
+        Functions by name: ``parallelise(module, ctx, **options) -> Parallel``. Ranks import the modules of these
+        functions. Functions of a conftest are sent to the ranks instead.
     """
 
 
 @pytest.hookspec
 def pytest_ddpperf_metrics() -> Sequence[Metric]:  # type: ignore[empty-body]
-    """Adds metrics, which are measured, stored and gated like the plugin's own.
+    """Adds metrics. The plugin measures, stores and gates them like its own metrics.
 
     Returns:
-        Rows of the table of metrics. The function ``samples`` of a row takes a ``Measurement`` and returns one number
+        Metrics. The function ``samples`` of each takes a ``Measurement`` and returns one number
         for each of its launches, or None if the measurement does not have the metric.
     """
 
@@ -41,8 +41,8 @@ def pytest_ddpperf_environment() -> Mapping[str, str]:  # type: ignore[empty-bod
     """Adds facts of the environment: ``{"driver": "570.86"}``.
 
     Returns:
-        Facts by name. Baselines and results record them; they do not decide which baseline belongs to a run. A fact
-        ``host`` replaces the host's name.
+        Facts by name. Baselines and results record the facts, which do not decide with which baseline a run is
+        compared. A fact ``host`` replaces the host's name.
     """
 
 
@@ -51,31 +51,31 @@ def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
     """Adds a part to the summary on the terminal, at the end of a session that judged benchmarks.
 
     Args:
-        results: all benchmarks, in the order measured.
+        results: all benchmarks, in the order in which they were measured.
 
     Returns:
-        The title and the text of the part, or None. The hook may write files, too: pytest calls it even if it prints
-        nothing.
+        The title and the text of the part, or None. The hook may also write files: pytest calls it even if the terminal
+        shows no summary.
     """
 
 
 @pytest.hookspec
 def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -> None:
-    """Is called when a benchmark was measured, before its verdict fails the test.
+    """Is called after a benchmark was measured, before its verdict can fail the test.
 
     Args:
         test: pytest node id.
         measurement: the measurement of the candidate.
-        attempt: number of this run of the test, from 1; pytest-rerunfailures runs a test again.
+        attempt: 1 for the first run of the test, 2 if pytest-rerunfailures ran the test again, and so on.
     """
 
 
 @pytest.hookspec
 def pytest_ddpperf_verdict(result: Result) -> None:
-    """Is called when a benchmark was judged, or could not be measured, before its verdict fails the test.
+    """Is called after a benchmark was judged, or could not be measured, before its verdict can fail the test.
 
     If a test runs again, only its last attempt counts for the session.
 
     Args:
-        result: the benchmark with its verdict; ``result.attempt`` is the number of the test's run, from 1.
+        result: the benchmark with its verdict; ``result.attempt`` is 1 for the first run of the test.
     """

@@ -6,12 +6,10 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Enum)
 
 SWITCH_WORDS = {True: ("true", "yes", "on", "1"), False: ("false", "no", "off", "0")}  # what ini files use
 
@@ -51,18 +49,23 @@ positive_int = _at_least(1)
 several = _at_least(2)
 
 
+def _by_name(value: object, expected: str) -> dict[str, object]:
+    if isinstance(value, str):
+        value = [part.partition("=")[::2] for part in value.split(",")]
+    pairs = list(value.items()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
+    found = {str(name).strip(): given for name, given in pairs}
+    if not found or len(found) < len(pairs):
+        raise ValueError(expected)
+    return found
+
+
 def mesh(value: object) -> Mapping[str, int]:
     """Parses the sizes of a mesh's dimensions by name: ``{"dp": 2, "tp": 2}`` or ``"dp=2,tp=2"``."""
     expected = "the sizes of dimensions by name, such as dp=2,tp=2"
-    if isinstance(value, str):
-        value = [part.partition("=")[::2] for part in value.split(",")]
-    pairs = list(value.items()) if isinstance(value, Mapping) else value
-    if not isinstance(pairs, list) or not pairs:
+    sizes = _by_name(value, expected)
+    if not all(map(str.isidentifier, sizes)):
         raise ValueError(expected)
-    names = [str(name).strip() for name, _ in pairs]
-    if not all(map(str.isidentifier, names)) or len(set(names)) < len(names):
-        raise ValueError(expected)
-    return dict(zip(names, (positive_int(size) for _, size in pairs), strict=True))
+    return {name: positive_int(size) for name, size in sizes.items()}
 
 
 STAGES = ("start", "build", "compile", "warm_up", "measure")
@@ -71,17 +74,23 @@ STAGES = ("start", "build", "compile", "warm_up", "measure")
 def stage_seconds(value: object) -> Mapping[str, float]:
     """Parses seconds by stage of a launch: ``{"build": 120}`` or ``"start=60,build=2min"``."""
     expected = f"times by stage, such as start=60,build=2min; stages are {', '.join(STAGES)}"
-    if isinstance(value, str):
-        value = dict(part.partition("=")[::2] for part in value.split(","))
-    if not isinstance(value, Mapping) or not value:
-        raise ValueError(expected)
     try:
-        found = {str(name).strip(): duration(seconds) for name, seconds in value.items()}
+        found = {name: duration(seconds) for name, seconds in _by_name(value, expected).items()}
     except ValueError:
         raise ValueError(expected) from None
     if not found.keys() <= {*STAGES}:
         raise ValueError(expected)
     return found
+
+
+def variables(value: object) -> tuple[tuple[str, str], ...]:
+    """Parses variables with texts or numbers, ``{"NCCL_ALGO": "Ring"}``, to sorted (name, text) pairs."""
+    given = dict(value) if isinstance(value, Mapping) else {"": None}
+    named = all(isinstance(name, str) and name and not {"=", "\0"} & {*name} for name in given)
+    texts = (isinstance(text, (str, int, float)) and not isinstance(text, bool) for text in given.values())
+    if not named or not all(texts) or any("\0" in str(text) for text in given.values()):
+        raise ValueError("environment variables by name, with texts or numbers, such as {'NCCL_ALGO': 'Ring'}")
+    return tuple(sorted((name, str(text)) for name, text in given.items()))
 
 
 def words(value: object) -> str:
@@ -253,25 +262,6 @@ def switch(value: object) -> bool:
     if found is None or not isinstance(value, (bool, int, str)):
         raise ValueError("true or false")
     return found
-
-
-def members(kind: type[E], noun: str) -> Callable[[object], frozenset[E]]:
-    """Returns a parser for members of an enum by value: ``"regressed,broken"``, a list of such words, or ``none``."""
-    expected = f"{noun} out of {', '.join(one.value for one in kind)}, separated by commas, or none"
-
-    def parse(value: object) -> frozenset[E]:
-        parts = value.split(",") if isinstance(value, str) else value
-        if not isinstance(parts, Iterable):
-            raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
-        words = [str(part.value if isinstance(part, kind) else part).strip() for part in parts]
-        if words == ["none"]:
-            return frozenset()
-        try:
-            return frozenset(map(kind, words))
-        except ValueError:
-            raise ValueError(expected) from None
-
-    return parse
 
 
 def literal(value: object) -> str | int | float | bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,26 +13,7 @@ import pytest_ddpperf.run.session  # noqa: F401 - what follows is loaded by it
 
 # isort: split
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError, reason
-from pytest_ddpperf.run.session.configuration import (
-    FILES,
-    UNDER_LAUNCHER,
-    counts_alone,
-    declare,
-    follows,
-    given_options,
-    group_sizes,
-    item_settings,
-    mark_ours,
-    marker_line,
-    may_be_task,
-    may_follow,
-    register_passes,
-    require_marks,
-    require_no_rank,
-    require_system,
-    settings_of,
-    timeout_of,
-)
+from pytest_ddpperf.run.session import configuration
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.worktree import Revision
@@ -58,7 +40,7 @@ TESTS = pytest.StashKey[int]()  # number of tests that measure
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare every knob as an option and as an ini setting."""
-    declare(parser, pluginmanager)
+    configuration.declare(parser, pluginmanager)
 
 
 @pytest.hookimpl(trylast=True)  # conftest files have declared their options
@@ -83,19 +65,20 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main() -> None:
     """Refuse to run pytest inside a rank."""
-    require_no_rank()
+    configuration.require_no_rank()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say that another plugin's option leaves benchmarks untimed."""
-    return ["ddpperf: --benchmark-disable: benchmarks are counted and not timed"] if counts_alone(config) else []
+    counted = "ddpperf: --benchmark-disable: benchmarks are counted and not timed"
+    return [counted] if configuration.counts_alone(config) else []
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Resolve the settings of command line and ini file; refuse invalid ones."""
-    config.addinivalue_line("markers", marker_line())
+    config.addinivalue_line("markers", configuration.marker_line())
     try:
-        config.stash[SETTINGS] = settings = settings_of(config, probe=PROBE in config.stash)
+        config.stash[SETTINGS] = settings = configuration.settings_of(config, probe=PROBE in config.stash)
         if settings.against is not None or settings.against_python is not None:
             from pytest_ddpperf.against.worktree import reference
 
@@ -104,15 +87,15 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_ddpperf.against.worktree import this_checkout
 
             config.stash[REVISION] = this_checkout(config.rootpath)
-        if vars(settings) and not may_follow(settings):  # something is asked for
+        if vars(settings) and not configuration.may_follow(settings):  # something is asked for
             from pytest_ddpperf.run.session.refusals import require_outputs
 
             require_outputs(settings, config.rootpath)
-        if may_be_task(settings):
+        if configuration.may_be_task(settings):
             from pytest_ddpperf.run.session.under_launcher import UnderLauncher
 
             plugin = UnderLauncher(settings.rendezvous_dir, partial(session_of, config))
-            config.pluginmanager.register(plugin, UNDER_LAUNCHER)
+            config.pluginmanager.register(plugin, configuration.UNDER_LAUNCHER)
     except (SettingError, BaselineError, HistoryError) as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -120,11 +103,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every marker before the first test runs, and mark tests that use our fixtures for ``-m ddpperf``."""
-    mark_ours(items)
+    configuration.mark_ours(items)
     try:
-        require_marks(config, items)
+        configuration.require_marks(config, items)
         for item in items:
-            item_settings(config.stash[SETTINGS], item)
+            configuration.item_settings(config.stash[SETTINGS], item)
     except SettingError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -135,15 +118,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
     measuring = [item for item, names in zip(session.items, fixtures, strict=True) if "ddpperf" in names]
-    if config.getoption("benchmark_only", default=False) or config.getoption("benchmark_skip", default=False):
-        from pytest_ddpperf.run.session.selection import selected
-
-        measuring = selected(config, measuring)
-    config.stash[TESTS], ours = len(measuring), any({"ddpperf", "ddpperf_group"} & names for names in fixtures)
-    if follows(session) or config.option.collectonly or not ours:
+    config.stash[TESTS] = len(configuration.selected(config, measuring))
+    ours = any({"ddpperf", "ddpperf_group"} & names for names in fixtures)
+    if configuration.follows(session) or config.option.collectonly or not ours:
         return
-    timeout_of(config)
-    register_passes(config, config.stash[SETTINGS], partial(session_of, config))
+    configuration.timeout_of(config)
+    configuration.register_passes(config, config.stash[SETTINGS], partial(session_of, config))
     try:
         if config.stash[TESTS] and REVISION in config.stash and not hasattr(config, "workerinput"):
             session_of(config).sides.check_out()
@@ -161,49 +141,53 @@ def session_of(config: pytest.Config) -> Session:
             config.stash[SETTINGS],
             config.rootpath,
             LiveLine(*map(config.pluginmanager.get_plugin, ("terminalreporter", "capturemanager"))),
-            given_options(config),
+            configuration.given_options(config),
             config.stash.get(REVISION, None),
             probe=config.stash.get(PROBE, None),
             hook=config.hook,
-            timeout=timeout_of(config),
+            timeout=configuration.timeout_of(config),
             tests=config.stash.get(TESTS, 1),  # the controller of pytest-xdist collects none
         )
     return config.stash[SESSION]
 
 
 def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, str]]]:
-    """Return the settings of a test, and the sections of its report."""
-    return item_settings(request.config.stash[SETTINGS], request.node), request.node.stash.setdefault(SECTIONS, [])
+    """Return the settings of a test with ranks, and the sections of its report."""
+    from pytest_ddpperf.launch.processes import require_linux
+
+    require_linux()  # before modules are imported that another system lacks
+    settings = configuration.item_settings(request.config.stash[SETTINGS], request.node)
+    return settings, request.node.stash.setdefault(SECTIONS, [])
 
 
 @pytest.fixture
 def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
     """Measure distributed training and judge it: ``ddpperf.check(...)``, ``measure(...)`` and ``scaling(...)``."""
-    require_system()
-    from pytest_ddpperf.fixture import Ddpperf
-
     if hasattr(request.config, "workerinput"):
         request.node.stash[IN_WORKER] = True
         pytest.skip("benchmarks disturb each other in the workers of pytest-xdist; run them with -n 0")
+    given = _of_test(request)
+    from pytest_ddpperf.fixture import Ddpperf
+
     session = session_of(request.config)
     session.budget.begin_test(request.node.nodeid)
-    return Ddpperf(session, request.node.nodeid, *_of_test(request), (request.path.parent, request.config.rootpath))
+    return Ddpperf(session, request.node.nodeid, *given, (request.path.parent, request.config.rootpath))
 
 
 @pytest.fixture
 def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
     """Run functions on ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
-    require_system()
-    from pytest_ddpperf.run.session.rank_group import RankGroup, of_size
-
     settings, sections = _of_test(request)
-    settings = of_size(settings, getattr(request, "param", None))
+    from pytest_ddpperf.run.session.rank_group import RankGroup
+
+    if hasattr(request, "param"):  # the number of ranks
+        settings = replace(settings, world_size=(request.param,))
     return RankGroup(session_of(request.config), settings, sections, request.node.nodeid)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that uses only ``ddpperf_group`` once for each number of ranks in its marker."""
-    sizes = group_sizes(metafunc) if "ddpperf_group" in metafunc.fixturenames else ()
+    sizes = configuration.group_sizes(metafunc) if "ddpperf_group" in metafunc.fixturenames else ()
     if len(sizes) > 1:
         metafunc.parametrize("ddpperf_group", sizes, indirect=True, ids=[f"w{size}" for size in sizes])
 
@@ -314,7 +298,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the reports, record the run in the history, and set the exit status."""
     config, settings = session.config, session.config.stash[SETTINGS]
-    files = any(getattr(settings, name) is not None for name in FILES)
+    files = any(getattr(settings, name) is not None for name in configuration.FILES)
     unmeasured = sum(map(sum, config.stash.get(UNMEASURED, {}).values()))
     left_out = config.stash.get(NUMBER_LEFT_OUT, 0)
     if hasattr(config, "workerinput") or not (files or unmeasured or left_out or SESSION in config.stash):
@@ -332,7 +316,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Add our benchmarks to the file that pytest-benchmark writes."""
     if SESSION in config.stash:
-        from pytest_ddpperf.run.session.files import append_entries
+        from pytest_ddpperf.run.session.ending import append_entries
 
         append_entries(config.stash[SESSION], output_json["benchmarks"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,6 @@ from pytest_ddpperf.parsers import (
     fraction,
     identifier,
     instead,
-    members,
     mesh,
     modules,
     none_word,
@@ -35,6 +34,7 @@ from pytest_ddpperf.parsers import (
     steps_or_warmup,
     switch,
     switch_or_path,
+    variables,
     whole_number,
     words,
     world_sizes,
@@ -125,11 +125,18 @@ def _of_records(module: str, name: str) -> Callable[[object], Any]:
 
 
 def _failing(value: object) -> frozenset[Verdict]:
+    """Parses verdicts: ``"regressed,broken"``, a list of such words, or ``none``; ``+new`` adds to the default."""
     added = isinstance(value, str) and value.strip().startswith("+")
-    given = members(Verdict, "verdicts")(str(value).strip()[1:] if added else value)
-    if given and not added and given.isdisjoint(_WORST):
-        raise ValueError(f"regressed or broken among them, or +{written(given)} to add to these two")
-    return given | _WORST if added else given
+    parts = value.strip().removeprefix("+").split(",") if isinstance(value, str) else value
+    given = [str(getattr(part, "value", part)).strip() for part in parts] if isinstance(parts, Iterable) else [""]
+    try:
+        failing = frozenset[Verdict]() if given == ["none"] else frozenset(map(Verdict, given))
+    except ValueError:
+        known = ", ".join(verdict.value for verdict in Verdict)
+        raise ValueError(f"verdicts out of {known}, separated by commas, or none") from None
+    if failing and not added and failing.isdisjoint(_WORST):
+        raise ValueError(f"regressed or broken among them, or +{written(failing)} to add to these two")
+    return failing | _WORST if added else failing
 
 
 @dataclass(init=False, eq=False, repr=False, match_args=False)  # every pytest run pays for what is generated here
@@ -139,8 +146,8 @@ class Settings:
     world_size: tuple[int, ...] | None = _knob(
         None,
         world_sizes,
-        "number of ranks (default: the number of GPUs, or 2 on the CPU). Scaling benchmarks take several, others the "
-        "largest",
+        "number of ranks (default: the number of GPUs, or 2 on the CPU). Scaling benchmarks use all numbers, others "
+        "the largest",
         "N[,N...]",
         example="--ddpperf-world-size=1,2,4",
     )
@@ -166,34 +173,34 @@ class Settings:
     memory_limit: int | None = _knob(
         None,
         optional(byte_count, "none"),
-        "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU from the building of the model on",
+        "memory that each rank may use, such as 2GiB. On the CPU it is the memory taken from building the model on",
         "BYTES",
     )
     env: tuple[tuple[str, str], ...] | None = _knob(
         None,
-        optional(_of_records("variables", "variables"), "none"),
+        optional(variables, "none"),
         "environment variables of the ranks, which baselines and reports show",
         given="call",
     )
     mesh: Mapping[str, int] | None = _knob(
         None,
         optional(mesh, "none"),
-        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. It is for your own steps",
+        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. Only steps of your own use it",
         "NAME=N[,...]",
     )
     multi_node: str = _of_session(
         "auto",
         one_of("auto", "off"),
-        "auto: under torchrun, srun or mpirun rank 0 runs the tests, with ranks on all nodes; off: it is alone",
+        "auto: under torchrun, srun or mpirun, rank 0 runs the tests with ranks on all nodes; off: ignore the launcher",
         "auto|off",
     )
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
-        None, path, "folder in which processes of srun or mpirun on several nodes meet. All nodes share it", "DIR"
+        None, path, "shared folder in which the processes of srun or mpirun on all nodes meet", "DIR"
     )
     gpu_lock_timeout: float | None = _of_session(
         _LOCK_TIMEOUT,
         optional(seconds, "off"),
-        "seconds to wait for GPUs of another pytest run; off: lock no GPUs",
+        "seconds to wait for GPUs that another pytest run has locked; off: lock no GPUs",
         "SECONDS|off",
     )
     preload: tuple[str, ...] = _of_session(
@@ -205,54 +212,54 @@ class Settings:
     timeout: float = _knob(
         120.0,
         seconds,
-        "deadline of a launch; then its ranks are shown and killed",
+        "deadline of a launch. Ranks that still run are then shown with their stacks, and killed",
         "SECONDS",
         example="--ddpperf-timeout=300",
     )
     stage_timeouts: Mapping[str, float] | None = _knob(
         None,
         optional(stage_seconds, "none"),
-        "deadlines of the stages start, build, compile, warm_up and measure",
+        "stage deadlines of a launch: start, build, compile, warm_up, measure",
         "STAGE=TIME[,...]",
     )
     steps: int | None = _knob(
         None,
         optional(positive_int, "auto"),
-        "timed steps of a launch; auto: the baseline's number, or one second of steps",
+        "timed steps of a launch; auto: as many as in the baseline, or one second of steps",
         "N",
     )
     warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch; on GPUs at least 12", "N")
     launches: int = _knob(
         6,
         positive_int,
-        "process groups to start before the first verdict; more follow until it is decided or max-time is spent",
+        "process groups to start before the first verdict; more follow until the verdict is clear or max-time is over",
         "N",
     )
     max_time: float = _knob(
         60.0,
         seconds,
-        "seconds for a benchmark, once its ranks can start. Two launches run in any case, more if it looks slower",
+        "seconds for a benchmark, without imports. At least two launches run, and more if the benchmark looks slower",
         "SECONDS",
         example="--ddpperf-max-time=20",
     )
     budget: float | None = _of_session(
         None,
         optional(duration, "none"),
-        "time for the session, in equal shares for benchmarks. Undecided tests run twice, and max-time is unlimited "
-        "by default",
+        "time for the session, in equal shares for benchmarks. Undecided tests run twice; max-time is then "
+        "unlimited by default",
         "TIME",
         example="--ddpperf-budget=10min",
     )
     quick: bool = _switch(
-        "take a first look: 2 launches and about 5 s for a benchmark, nothing stored",
+        "measure each benchmark with 2 launches, for about 5 s, and store nothing",
         per_test=False,
         example="--ddpperf-quick",
     )
     interleave: bool | None = _knob(
         None,
         optional(switch, "auto"),
-        "let launches that are compared take turns in blocks of steps; auto: on the CPU. true: on GPUs too, "
-        "if all launches fit into their memory",
+        "let compared launches take turns after blocks of steps; auto: only on the CPU; true: also on GPUs, if all fit "
+        "into memory",
         "auto|true|false",
     )
     communication: bool | None = _knob(
@@ -278,11 +285,11 @@ class Settings:
     profile_on: str = _knob(
         "always",
         one_of("always", "regression"),
-        "profile each benchmark (always), or those that fail (regression)",
+        "benchmarks to profile: all (always), or those that fail (regression)",
         "NAME",
         needs="profile",
     )
-    profile_steps: int = _knob(5, positive_int, "profiled steps", "N", needs="profile")
+    profile_steps: int = _knob(5, positive_int, "number of profiled steps", "N", needs="profile")
     profile_warmup: int = _knob(
         1, positive_int, "warm-up steps that are traced too, as warmup_step", "N", needs="profile"
     )
@@ -290,7 +297,7 @@ class Settings:
     counts: str = _knob(
         "on",
         one_of("on", "off", "only"),
-        "count collectives, FLOPs, operators and tensor bytes of a step, and gate them exactly; only: without times",
+        "count collectives, FLOPs, operators and tensor bytes of a step, and compare exactly; only: measure no times",
         "on|off|only",
         example="--ddpperf-counts=only",
     )
@@ -314,71 +321,71 @@ class Settings:
     clip_steps: int | str | None = _training(
         None,
         optional(steps_or_warmup, "all"),
-        "steps that clip: the first N of a launch, or warmup for the untimed steps",
+        "steps that clip gradients: N (the first N of a launch), warmup (its untimed steps) or all",
     )
     lr_warmup_steps: int | str | None = _training(
         None,
         optional(steps_or_warmup, "none"),
-        "steps in which the learning rate rises linearly: the first N of a launch, or warmup for the untimed steps",
+        "steps in which the learning rate rises linearly: N (the first N of a launch) or warmup (its untimed steps)",
     )
     compile: str = _training(
-        "no", one_of("no", "model", "step"), "what torch.compile compiles: model, step (the whole step) or no"
+        "no", one_of("no", "model", "step"), "part that torch.compile compiles: model, step (the whole step) or no"
     )
     compile_backend: str = _training("inductor", identifier, "backend of torch.compile")
     activation_checkpointing: bool = _switch(
         "recompute the activations of the model's repeated blocks in backward instead of keeping them", **_STEP
     )
     cudnn_benchmark: bool = _switch(
-        "let cuDNN try its algorithms for each new shape of a convolution, and take the fastest", **_STEP
+        "let cuDNN try its algorithms for each new shape of a convolution, and use the fastest", **_STEP
     )
     loader: LoaderSettings | None = _training(  # noqa: RUF009 - a field, declared
         None,
         optional(_of_records("loader_settings", "loader_settings"), "none"),
         "settings of the Workload's DataLoader: workers=N, pin_memory=, prefetch_factor=, persistent_workers=, "
-        "sampler=rank (each rank its share); or auto (picked for machine and data)",
+        "sampler=rank (a share for each rank); or auto (chosen for the machine and the data)",
     )
     tolerance: float | None = _knob(
         None,
         optional(fraction, "auto"),
-        "worsening that a test accepts; auto: 1.5%% of times, 3%% of stored values",
+        "how much worse a metric may get; auto: 1.5%% for times side by side, 3%% compared with stored values",
         "FRACTION",
         example="--ddpperf-tolerance=3%%",
     )
     must_detect: float = _knob(
         0.1,
         positive_fraction,
-        "slowdown that a run has to rule out, such as 10%%. Otherwise the result is inconclusive",
+        "slowdown that a run must rule out, such as 10%%. If it cannot, the result is inconclusive",
         "FRACTION",
     )
     fail_on: frozenset[Verdict] = _knob(
         _WORST,
         _failing,
-        "verdicts that fail a test: the whole list, +VERDICT to add to the default, or none",
+        "verdicts that fail a test: a new list, +VERDICT to add one to the default, or none",
         "VERDICT[,...]",
         example="--ddpperf-fail-on=+inconclusive",
     )
     require_baseline: bool = _switch(
-        "fail a test without a comparable baseline. The run ends if a baseline's commit cannot be measured",
+        "fail tests without a comparable baseline; stop if a baseline's commit cannot be measured",
         example="--ddpperf-require-baseline",
     )
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
         None,
         optional(_of_records("acceptance", "worsenings"), "none"),
-        "accepted changes for the worse by metric: shares of the reference, or amounts. More is red",
+        "how much worse each of these metrics may get: a share of the reference, or an amount. More fails the test",
         given="call",
     )
     reason: str | None = _knob(
-        None, words, "why these changes are accepted, for the reports", given="call", needs="accept"
+        None, words, "reason to accept these changes, which reports show", given="call", needs="accept"
     )
     allow: tuple[tuple[str, str], ...] | None = _of_session(
         None,
         optional(_of_records("acceptance", "allowed"), "none"),
-        "accept that this metric of this test is worse; may be given several times. The test may be a file or a class",
+        "accept a worse metric of a test, in this run. NODEID may be a file or a class; may be given several times",
         "'NODEID METRIC'",
         repeats=True,
     )
     baseline_dir: Path = _of_session(  # noqa: RUF009 - a field, declared
-        Path("baselines"), path, "folder of the baselines. It is relative to the root of the project", "DIR"
+        Path("baselines"), path, "folder of the baselines, from the root of the project", "DIR"
     )
     baseline_set: str | None = _of_session(
         None, set_name, "set of baselines to compare with (default: the set of --ddpperf-save)", "NAME"
@@ -399,7 +406,7 @@ class Settings:
     recheck: str = _knob(
         "true",
         one_of("true", "false", "fetch"),
-        "measure times side by side with the baseline's commit; fetch: fetch it if missing. false: use stored times",
+        "measure the baseline's commit again to compare times; fetch: fetch it if missing; false: use stored times",
         "true|false|fetch",
     )
     gross: float = _of_session(
@@ -420,34 +427,34 @@ class Settings:
     against_python: str | None = _of_session(
         None,
         words,
-        "interpreter that runs the reference, such as .venv-new/bin/python. Without --ddpperf-against it runs this "
-        "checkout",
+        "interpreter that runs the reference, such as .venv-new/bin/python. Without --ddpperf-against, the "
+        "reference is this checkout",
         "PATH",
     )
     against_setup: str | None = _of_session(
         None, words, "command that builds the reference revision, such as 'pip install .'", "COMMAND", needs="against"
     )
-    against_tests: bool = _switch("run the tests of the reference revision, too", per_test=False, needs="against")
+    against_tests: bool = _switch("let the reference run the tests of its revision", per_test=False, needs="against")
     network: str | None = _knob(
         None,
         optional(one_of(HERE, *CLUSTERS), "none"),
-        "network of predictions and simulated steps; here: measure these ranks. none: the fit of ddpperf network",
+        "network of predictions and simulated steps: a cluster, here (measure it), none (the fit of ddpperf network)",
         given="ini",
     )
     accelerator: str | None = _knob(
-        None, optional(one_of(*ACCELERATORS), "none"), "accelerator of predictions. none: timed here", given="ini"
+        None, optional(one_of(*ACCELERATORS), "none"), "accelerator of predictions; none: time steps here", given="ini"
     )
     ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", given="ini")
     report: tuple[tuple[str, Path], ...] | None = _of_session(
         None,
         optional(reports, "none"),
-        "write a report: json, html, markdown, plots, ...; may be given several times. In the ini file each has a line",
+        "write a report: json, html, markdown, plots, ...; several may be given (ini file: one a line)",
         "KIND:FILE",
         repeats=True,
         example="--ddpperf-report=html:report.html",
     )
     junit_properties: bool = _switch(
-        "add user properties to JUnit files; false for readers that accept none, such as Jenkins",
+        "add user properties to JUnit files; false: for readers that reject properties, such as Jenkins",
         default=True,
         per_test=False,
     )

@@ -163,9 +163,9 @@ def format_percent(share: float) -> str:
 
 
 def format_difference(difference: float, unit: str, of: Iterable[float] = ()) -> str:
-    """Formats an absolute change with its sign, in the unit that fits its size: -0.07 of ``1`` is ``-0.070``.
+    """Formats an absolute change with its sign, in the unit that fits its size: -0.07 in unit ``1`` is ``-0.070``.
 
-    ``of`` are the subtracted values: a difference that rounding leaves of them is ``0``.
+    ``of`` are the two subtracted values. A difference as small as their rounding errors is shown as ``0``.
     """
     if abs(difference) <= _ROUNDING * max(map(abs, of), default=0.0):
         return "0"

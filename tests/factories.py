@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -16,10 +17,10 @@ import pytest
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.analysis.diagnosis import analysis_of
 from pytest_ddpperf.baselines.history.database import HistoryRun
-from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.phases import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
@@ -28,6 +29,7 @@ from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.run.call.planning import LaunchLimits
 from pytest_ddpperf.run.call.variant import CUSTOM, Variant
+from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.suites import change_of_suite
 from pytest_ddpperf.strategies.strategy import Strategy
 
@@ -102,9 +104,18 @@ def make_rank_launch(rank: int = 0, step_times: tuple[float, ...] = (1.0,), **fi
     return RankLaunch(rank=rank, step_times=step_times, **{**defaults, **fields})
 
 
-def make_limits(steps: int | None, warmup: int, launches: int, screening: float, **more: Any) -> LaunchLimits:
+def make_limits(  # noqa: PLR0917 - as a call gives them
+    steps: int | None,
+    warmup: int,
+    launches: int,
+    screening: float,
+    timeout: float = math.inf,
+    interleave: bool | None = None,  # noqa: FBT001 - a setting
+    **more: Any,
+) -> LaunchLimits:
     """Limits of launches, of which those of the first ``screening`` seconds are planned."""
-    return LaunchLimits(steps=steps, warmup=warmup, launches=launches, screening=screening, **more)
+    settings = Settings(steps=steps, warmup=warmup, launches=launches, timeout=timeout, interleave=interleave)
+    return LaunchLimits(settings=settings, screening=screening, **more)
 
 
 def make_counts(
@@ -145,7 +156,7 @@ def make_measurement(**fields: Any) -> Measurement:
 def make_baseline_record(**fields: Any) -> BaselineRecord:
     """What was stored of a benchmark named after its strategy, ddp, without metrics."""
     defaults: dict[str, Any] = {"name": "ddp", "strategy": "ddp", "mode": None, "plan": Plan(warmup=5, steps=60)}
-    defaults |= {"environment": make_environment(), "series": (), "commit": None, "date": "2026-01-12", "steps": ()}
+    defaults |= {"environment": make_environment(), "series": (), "commit": None, "date": "2026-01-12"}
     return BaselineRecord(**{**defaults, **fields})
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from pytest_ddpperf import errors
-from pytest_ddpperf.errors import IncorrectTraining, RankFailed, extended
+from pytest_ddpperf.errors import IncorrectTraining, RankFailed, extended, hidden
+from pytest_ddpperf.run.call.requests import of_size, require_consistent
 
 ALONE = ("ddp", 2)
 
@@ -27,7 +32,8 @@ def test_a_benchmark_that_is_known_stays() -> None:
 
 
 def test_what_was_found_wrong_is_told_from_what_could_not_be_measured() -> None:
-    finding = {name for name, kind in vars(errors).items() if getattr(kind, "found_wrong", False)}
+    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
+    finding = {name for name, kind in kinds.items() if issubclass(kind, errors.FoundWrong)}
     assert finding == {
         "FoundWrong",
         "IncorrectTraining",
@@ -37,7 +43,7 @@ def test_what_was_found_wrong_is_told_from_what_could_not_be_measured() -> None:
         "TargetMissed",
         "UnexpectedCount",
     }
-    assert extended(errors.Regression("slower")).found_wrong
+    assert isinstance(extended(errors.Regression("slower")), errors.FoundWrong)
 
 
 def test_a_headline_that_announces_something_says_what() -> None:
@@ -46,3 +52,14 @@ def test_a_headline_that_announces_something_says_what() -> None:
     )
     assert raised.headline == "rank 0 raised RuntimeError: Error(s) in loading state_dict: size mismatch for 0.weight"
     assert RankFailed("rank 0 raised:", rank=0).headline == "rank 0 raised:"
+
+
+def test_our_frames_are_hidden_unless_our_own_code_is_at_fault() -> None:
+    nothing: Any = None
+    with pytest.raises(errors.SettingError) as ours:
+        of_size(lambda n: n, 2, "ranks")
+    with pytest.raises(ZeroDivisionError) as of_the_user:
+        of_size(lambda n: n // 0, 2, "ranks")
+    with pytest.raises(AttributeError) as fault:
+        require_consistent(nothing)
+    assert [hidden(each) for each in (ours, of_the_user, fault)] == [True, True, False]

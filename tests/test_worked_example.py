@@ -23,8 +23,7 @@ from pytest_ddpperf.judge.detection import (
 from pytest_ddpperf.judge.sequential import ALPHA, PAIRED_ALPHA, PAIRED_SUITE_ALPHA
 from pytest_ddpperf.metrics.table import rules_of
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.blocks import CERTAINTY, OWN_ALONE, OWN_IN_TURNS
-from pytest_ddpperf.stats.centers import CAP, CAPPED_VARIANCE, DENIED
+from pytest_ddpperf.stats.launches import CAP, CAPPED_VARIANCE, CERTAINTY, DENIED, OWN_ALONE, OWN_IN_TURNS
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "internals" / "formulas.md").read_text()

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.launch.processes import finished
-from pytest_ddpperf.stats.rates import Rate
+from pytest_ddpperf.stats.intervals import Rate
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -137,6 +137,6 @@ def environ_of(paths: Sequence[Path]) -> dict[str, str]:
 
 def rate_text(found: int, of: int) -> str:
     """Returns a rate in per cent, with its 95 % interval."""
-    rate, decimals = Rate(found, of, of), 0 if of < MANY else 1
+    rate, decimals = Rate(found, of), 0 if of < MANY else 1
     ends = rate.interval
     return f"{100 * rate.value:.1f} % [{100 * ends.low:.{decimals}f} .. {100 * ends.high:.{decimals}f}]"

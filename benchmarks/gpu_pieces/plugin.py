@@ -10,9 +10,9 @@ from benchmarks.gpu_pieces.piece import Place
 from perf_tests.language_model import SMALL, Size, language_model
 from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.communication import RankProfile
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.phases import RankProfile
 from pytest_ddpperf.run.session.sides import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve

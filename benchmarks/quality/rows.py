@@ -13,7 +13,7 @@ from benchmarks.quality.verdicts import Outcome, against_partner, in_suite
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.rates import clopper_pearson
+from pytest_ddpperf.stats.intervals import clopper_pearson
 
 SUITE = 26
 UNCHANGED = "unchanged"

@@ -19,7 +19,7 @@ from pytest_ddpperf.records.measurement import Environment, Interval, Plan
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.budget.session_budget import SessionBudget
-from pytest_ddpperf.run.call.planning import LaunchOutcome, Purpose, limits_of
+from pytest_ddpperf.run.call.planning import LaunchLimits, LaunchOutcome, Purpose
 from pytest_ddpperf.run.call.references import PairedReferences
 from pytest_ddpperf.run.call.rounds import Measuring, Observer, Rounds
 from pytest_ddpperf.run.call.variant import Variant
@@ -107,14 +107,14 @@ class _Benchmark:
         budget.begin_test(self._name)
         call, _ = budget.next_call(self._name)
         shared = budget.share(call, settings, begun=budget.now(), compared=True, benchmarks=1)
-        judge = Judge("replay", settings, self._references, self._references.derive, tests)
+        judge = Judge("replay", settings, self._references, tests)
         rounds = None
         if self._before is not None:
             rounds, earlier = self._before
             judge.resume(earlier)
 
         observer = Observer(judge=judge, looked=lambda interim: budget.ask(call, judge.results, interim))
-        limits = limits_of(settings, screening=budget.screening, shared=shared)
+        limits = LaunchLimits(settings=settings, screening=budget.screening, shared=shared)
         sides = self._references.both_sides
         measuring = Measuring(sides, limits, self._dealt.run, observer, budget, rounds)
         measuring.measured()

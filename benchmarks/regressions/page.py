@@ -16,10 +16,10 @@ TOP = """\
 
 {summary}
 
-Somebody reported each regression on GitHub. `benchmarks/regressions/cases/` names the reports, and rebuilds each
-regression as two versions of a program of some twenty lines. Two ranks, in one case four, train it on a CPU. The better
-version is the baseline; the worse one is judged with `--ddpperf-counts=only`, or side by side if only times can show
-it. `python benchmarks/regressions/run.py` writes this page.
+Each regression was reported on GitHub. `benchmarks/regressions/cases/` rebuilds each regression as two versions of a
+program of some twenty lines. Two ranks, in one case four, train each version on a CPU. The better version is the
+baseline. The worse version is compared with `--ddpperf-counts=only`, or by times if only times can show the regression.
+`python benchmarks/regressions/run.py` writes this page.
 """
 GROUPS: Mapping[str, Sequence[str]] = {
     "Collectives": ("collective_calls", "collective_bytes"),

@@ -29,7 +29,7 @@ from benchmarks.common.project import ROOT, pytest_results, write
 from benchmarks.regressions.case import all_cases
 from benchmarks.regressions.run import left_out, programs, project_of
 from pytest_ddpperf.parsers import argument, positive_int
-from pytest_ddpperf.stats.rates import clopper_pearson
+from pytest_ddpperf.stats.intervals import clopper_pearson
 
 VERSIONS = ("better", "worse", "twin")
 FOLDERS = (ROOT / "perf_tests", ROOT / "benchmarks" / "diagnosed")

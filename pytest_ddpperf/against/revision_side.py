@@ -117,7 +117,7 @@ class RevisionSide:
         )
 
     def start(self, number: int = 1) -> None:
-        """Let ``number`` launchers import torch in the background; the first launch raises what prevents that."""
+        """Let ``number`` launchers import torch in the background; if that fails, the first launch raises the error."""
         with contextlib.suppress(LaunchError):
             self.launchers.start(number)
 

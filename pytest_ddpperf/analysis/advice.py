@@ -149,9 +149,9 @@ def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
 
 
 def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """More samples in a step: what happens once in it takes each sample less time.
+    """Advises more samples in a step: the cost of all that is done once in a step is then shared by more samples.
 
-    Micro-batches leave the calls of operators as they are, and need no memory: a larger batch has to gain more.
+    Micro-batches need no memory, but do not reduce operator calls. A larger batch is advised only if it gains more.
     """
     communication, overhead = _share(diagnosis, "communication"), _share(diagnosis, "overhead")
     computing = sum(_share(diagnosis, each) for each in ("compute", "memory_bandwidth", "overhead"))

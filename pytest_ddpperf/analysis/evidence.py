@@ -15,7 +15,6 @@ from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.records.launch import Launch, MachineRates
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES
-from pytest_ddpperf.stats.summaries import median_step
 from pytest_ddpperf.strategies.table import STRATEGIES
 
 _WAITS = 0.10  # of a step: where ranks wait less outside of backward, no phase tells how long each computes
@@ -117,7 +116,7 @@ def _phase_shares(launch: Launch, *, periodic: bool) -> list[dict[str, float]]:
     """Of each rank: the share of its steps that each phase takes; ``periodic``: whether they are a whole period."""
     found = []
     for phases in phases_of(launch) or ():
-        seconds = {phase: (math.fsum if periodic else median_step)(phases.seconds[phase]) for phase in PHASES}
+        seconds = {phase: (math.fsum if periodic else median)(phases.seconds[phase]) for phase in PHASES}
         whole = math.fsum(seconds.values())
         found.append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
     return found
@@ -175,13 +174,13 @@ def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
     """Seconds of each rank's step without the others, and of a step of the group; None if that is not known."""
     blocks = complete(rank.communication for rank in launch.ranks)
     if blocks is not None:
-        whole = median_step(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
-        return [median_step(rank.unsynchronised) for rank in blocks], whole
+        whole = median(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
+        return [median(rank.unsynchronised) for rank in blocks], whole
     phases = phases_of(launch)
     if phases is None:
         return None
-    waits = [median_step(rank.seconds[GRADIENT_SYNC]) for rank in phases]
-    steps = [median_step(rank.step_times) for rank in phases]
+    waits = [median(rank.seconds[GRADIENT_SYNC]) for rank in phases]
+    steps = [median(rank.step_times) for rank in phases]
     if max(waits) < _WAITS * max(steps):
         return None  # ranks wait inside of backward, where no phase tells it
     return [step - wait for step, wait in zip(steps, waits, strict=True)], max(steps)
@@ -206,7 +205,7 @@ def _slow_phase(launches: Sequence[Launch], rank: int) -> str:
     """The phase in which a rank takes longest beside the typical other rank; waits for others are no work."""
     more = dict.fromkeys((phase for phase in PHASES if phase != GRADIENT_SYNC), 0.0)
     for launch in launches:
-        seconds = [{phase: median_step(own.seconds[phase]) for phase in more} for own in phases_of(launch) or ()]
+        seconds = [{phase: median(own.seconds[phase]) for phase in more} for own in phases_of(launch) or ()]
         for phase in more:
             more[phase] += seconds[rank][phase] - median(own[phase] for i, own in enumerate(seconds) if i != rank)
     return max(more, key=more.__getitem__)

@@ -27,15 +27,14 @@ from pytest_ddpperf.baselines.document import (
 from pytest_ddpperf.baselines.jsonfile import FileKind, checked, problem_text, render, rounded
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
-from pytest_ddpperf.records.copies import Alike
-from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.counts import Alike, Counts
 from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite, of_lines
 
 BASELINE = FileKind(
     subject="baseline",
-    version=3,  # step times are the means of all steps
+    version=4,  # without statistics of the steps of each launch
     cure="restore it from version control, or delete it and measure again with --ddpperf-save",
 )
 
@@ -141,30 +140,16 @@ _OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns", "over", "lost", "b
 
 
 class StoredRecord(OfBaseline, record=BaselineRecord, sparse=_OPTIONAL):
-    """A record; the file has one list for each statistic of the steps."""
+    """A record of one benchmark."""
 
     name: Text
     date: Date
-    # A line for each statistic: a mapping for each launch would repeat the names.
-    steps: Mapping[str, tuple[float, ...]] = about(
-        source=lambda record: {
-            name: tuple(rounded(launch[name]) for launch in record.steps) for name in (*record.steps[:1], {})[0]
-        }
-    )
     lost: Share | None = about(lambda record: rounded(record.lost) or None)
-
-    def checked(self) -> None:
-        """Raises a ValueError if launches differ in their statistics."""
-        lengths = sorted({len(column) for column in self.steps.values()})
-        if len(lengths) > 1:
-            raise ValueError(f"steps: expected lists of one length, found {', '.join(map(str, lengths))}")
 
     @classmethod
     def made(cls, **values: Any) -> BaselineRecord:
-        """Builds a record of these fields, with a mapping for each launch."""
-        names, rows = values["steps"], zip(*values["steps"].values(), strict=True)
-        steps = tuple(dict(zip(names, row, strict=True)) for row in rows)
-        return BaselineRecord(**values | {"steps": steps, "lost": values["lost"] or 0.0})
+        """Builds a record of these fields."""
+        return BaselineRecord(**values | {"lost": values["lost"] or 0.0})
 
 
 class StoredFile(OfBaseline, record=BaselineFile):
@@ -209,18 +194,18 @@ def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Converts data of older files; before version 3 a step time is the mean of typical steps only."""
     if data["schema"] == BASELINE.schema or not isinstance(data.get("records"), list):
         return data
+    before_3 = not str(data["schema"]).endswith("/3")
 
-    def without(found: Any, gone: str) -> Any:
-        return {name: value for name, value in found.items() if name != gone} if isinstance(found, dict) else found
+    def without(found: Any, *gone: str) -> Any:
+        return {name: value for name, value in found.items() if name not in gone} if isinstance(found, dict) else found
 
     def upgraded(record: Any) -> Any:
-        record = without(record, "runs")
-        if not isinstance(record, dict) or not isinstance(record.get("series"), list):
-            return record
-        kept = [
-            each for each in record["series"] if not isinstance(each, dict) or each.get("metric") != "step_time_tail"
-        ]
-        return {**record, "series": [without(each, "control") for each in kept], "typical": bool(record.get("steps"))}
+        kept, series = without(record, "runs", "steps"), record.get("series") if isinstance(record, dict) else None
+        if not isinstance(series, list):
+            return kept
+        others = [each for each in series if not isinstance(each, dict) or each.get("metric") != "step_time_tail"]
+        typical = {"typical": True} if before_3 and record.get("steps") else {}
+        return {**kept, "series": [without(each, "control") for each in others], **typical}
 
     return {**data, "records": [upgraded(record) for record in data["records"]]}
 

@@ -24,7 +24,6 @@ from pytest_ddpperf.metrics.findings import busy_baseline, thin_baseline
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.settings import DEFAULT_SET
-from pytest_ddpperf.stats.summaries import step_summary
 
 _MAX_LENGTH = 100  # characters of a name; file systems take 255, and paths have their own limits
 _MODULE = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*\.py")
@@ -250,7 +249,7 @@ def warned(result: Result) -> Result:
 def baseline_record(result: Result, now: Provenance) -> BaselineRecord:
     """Returns the record of a result; it keeps previously stored times or counts that the result lacks."""
     measured, old = result.measurement, result.baseline
-    new = record_of(measured, now, tuple(step_summary(launch.step_times) for launch in measured.launches))
+    new = record_of(measured, now)
     same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
     if old is None or not same or result.reference.differs:
         return new

@@ -34,40 +34,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Workload in a file of Python or in a module, or a function batch_size -> Workload",
     )
     add("--world-size", type=argument(positive_int), required=True, metavar="N", help="number of ranks")
-    add_cluster(parser, "what ddpperf network has stored")
+    add_cluster(parser, "the one that ddpperf network has stored")
     add(
         "--memory",
         type=argument(byte_count),
         metavar="BYTES",
-        help="of a rank, such as 80GB (default: the accelerator's, else no limit)",
+        help="memory of a rank, such as 80GB (default: that on the accelerator, else no limit)",
     )
     add(
         "--strategies",
         type=lambda text: re.split(r"[,;](?![^\[]*\])", text),  # not those between the brackets of options
         metavar="NAMES",
-        help=f"separated by commas (default: {','.join(STRATEGIES)})",
+        help=f"strategies, separated by commas (default: {','.join(STRATEGIES)})",
     )
     add(
         "--precisions",
         type=lambda text: text.split(","),
         metavar="NAMES",
-        help=f"separated by commas (default: {','.join(PRECISIONS)})",
+        help=f"precisions, separated by commas (default: {','.join(PRECISIONS)})",
     )
     add(
         "--batch-sizes",
         type=argument(lambda text: [positive_int(number) for number in str(text).split(",")]),
         metavar="N[,N...]",
-        help="of a rank, for a function batch_size -> Workload",
+        help="batch sizes of a rank, for a function batch_size -> Workload",
     )
-    add("--timeout", default="600", metavar="TIME", help="of a launch (default: %(default)s s)")
+    add("--timeout", default="600", metavar="TIME", help="deadline of a launch (default: %(default)s s)")
 
 
 def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
     """Declares the settings of ``CLUSTER``, what predictions are made for; ``network``: the default."""
     add = parser.add_argument
-    add("--network", choices=(HERE, *CLUSTERS), help=f"the network (default: {network}; here: measured now)")
-    add("--accelerator", choices=ACCELERATORS, help="what computes (default: the device of this machine, timed)")
-    add("--ranks-per-node", type=argument(positive_int), metavar="N", help="of a named network (default: 8)")
+    add("--network", choices=(HERE, *CLUSTERS), help=f"network to predict for (default: {network}; here: measure now)")
+    add("--accelerator", choices=ACCELERATORS, help="accelerator to predict for (default: time this machine)")
+    add("--ranks-per-node", type=argument(positive_int), metavar="N", help="ranks on each node (default: 8)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -201,7 +201,7 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rank", type=argument(whole_number), default=0, metavar="N", help="the rank (default: %(default)s)"
     )
-    advise_command.add_cluster(parser, "none: no step is predicted")
+    advise_command.add_cluster(parser, "none, which predicts no times")
 
 
 def _simulate(options: argparse.Namespace) -> int:
@@ -225,7 +225,7 @@ def _failed(error: DdpperfError) -> int:
 COMMANDS = (
     Command(
         name="init",
-        help="write a first test file, and a CI job, for the project that you are in",
+        help="write a first test file, and a CI job, for the project in this folder",
         add_arguments=init_command.add_arguments,
         run=init_command.run,
     ),
@@ -257,26 +257,26 @@ COMMANDS = (
     ),
     Command(
         name="history",
-        help="add runs from JSON files to a history, or print one benchmark of it as CSV",
+        help="add runs from JSON files to a history, or print the history of one benchmark as CSV",
         add_arguments=history_command.add_arguments,
     ),
     Command(
         name="calibrate",
-        help="compare benchmarks with themselves: which false alarms they raise, and which slowdowns they find",
+        help="compare benchmarks with themselves, to see their false alarms and the slowdowns that they can find",
         add_arguments=_add_calibrate,
         run=lambda options: _become_pytest({"calibrate": options.runs}, options.rest),
         passes_on=True,
     ),
     Command(
         name="network",
-        help="measure collectives of many sizes, fit and store their costs, name what is slow",
+        help="measure collectives of many sizes, fit and store their costs, and name slow ranks and links",
         add_arguments=network_command.add_arguments,
         run=network_command.run,
         stores=True,
     ),
     Command(
         name="simulate",
-        help="count one rank's step for any number of ranks, in one process",
+        help="count the step of one rank, for any number of ranks, in one process",
         add_arguments=_add_simulate,
         run=_simulate,
         passes_on=True,
@@ -295,7 +295,7 @@ COMMANDS = (
     ),
     Command(
         name="bisect",
-        help="find the commit that made a benchmark worse, by side-by-side runs",
+        help="find the commit or package that made a benchmark worse, by side-by-side runs",
         add_arguments=bisection.add_arguments,
         run=bisection.run,
         passes_on=True,

@@ -23,9 +23,9 @@ from pytest_ddpperf.units import format_count
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the subcommands ``add`` and ``csv``."""
     commands = parser.add_subparsers(title="commands", metavar="add|csv", required=True)
-    adding = commands.add_parser("add", help="add runs from their JSON files; those that are there are left out")
+    adding = commands.add_parser("add", help="add runs from JSON files, except those that the history has already")
     adding.add_argument(
-        "results", type=Path, nargs="+", metavar="RUN.json", help="what pytest --ddpperf-report=json:RUN.json wrote"
+        "results", type=Path, nargs="+", metavar="RUN.json", help="file of pytest --ddpperf-report=json:RUN.json"
     )
     adding.set_defaults(run=_add)
     table = commands.add_parser("csv", help="print all metrics of one benchmark, a row for each run, oldest first")
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="only this metric, and only runs that have it; may be given several times (default: all metrics)",
     )
-    table.add_argument("--output", type=Path, default=Path("-"), metavar="FILE", help="write it there (default: -)")
+    table.add_argument("--output", type=Path, default=Path("-"), metavar="FILE", help="file to write (default: -)")
     table.set_defaults(run=_print_csv)
     for each in (adding, table):
         add_history(each)

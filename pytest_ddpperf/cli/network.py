@@ -59,26 +59,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--collectives",
         type=lambda text: tuple(text.split(",")),
         metavar="NAMES",
-        help=f"which, separated by commas (default: {','.join(COLLECTIVES)})",
+        help=f"collectives to measure, separated by commas (default: {','.join(COLLECTIVES)})",
     )
     add("--min-size", type=argument(byte_count), default=2**10, metavar="BYTES", help="smallest size (default: 1KiB)")
     # Above DDP's buckets of 25 MiB.
     add("--max-size", type=argument(byte_count), default=2**25, metavar="BYTES", help="largest size (default: 32MiB)")
-    add("--rounds", type=argument(positive_int), default=10, metavar="N", help="of all sizes (default: %(default)s)")
-    add("--device", choices=DEVICES, default=_AUTO, help="where ranks compute (default: %(default)s)")
-    add("--backend", choices=BACKENDS, default=_AUTO, help="of the process group (default: %(default)s)")
-    add("--timeout", type=argument(duration), default=300.0, metavar="TIME", help="of a launch (default: 300s)")
+    add("--rounds", type=argument(positive_int), default=10, metavar="N", help="rounds of sizes (default: %(default)s)")
+    add("--device", choices=DEVICES, default=_AUTO, help="device of the ranks (default: %(default)s)")
+    add("--backend", choices=BACKENDS, default=_AUTO, help="backend of the process group (default: %(default)s)")
+    add("--timeout", type=argument(duration), default=300.0, metavar="TIME", help="deadline (default: 300s)")
     add(
         "--check",
         nargs="?",
         const=_AUTO,
         choices=(_AUTO, *HARDWARE),
         metavar="LINK",
-        help="name what holds the network up; hold it against a link, by default that of the GPUs: "
+        help="name slow ranks, links and interfaces; compare the bandwidth with a link (default: that of the GPUs): "
         f"{', '.join(HARDWARE)}. The status is 1 if something is found",
     )
-    add("--predict", type=argument(byte_count), metavar="BYTES", help="print times of this size, from what is stored")
-    add("--no-save", action="store_true", help="store nothing; --check replaces nothing that is stored")
+    add("--predict", type=argument(byte_count), metavar="BYTES", help="print times of this size from the stored fit")
+    add("--no-save", action="store_true", help="store nothing; --check never replaces a stored fit")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     if not set(names) <= {*COLLECTIVES}:
         raise SettingError(f"--collectives={','.join(names)} is not known; it takes {', '.join(COLLECTIVES)}")
     if options.predict is not None and options.check is not None:
-        raise SettingError("--check measures, and --predict tells what is stored: give one of them")
+        raise SettingError("--check measures, and --predict reads the stored fit: give one of them")
     if options.predict is not None:
         for here in _environments(options):
             file = network_file(options.folder, here)

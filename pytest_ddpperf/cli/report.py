@@ -34,7 +34,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     _add_results(parser, "results")
     for kind in KINDS.values():
         parser.add_argument(f"--{kind.name}", type=Path, metavar="FILE", help=f"{kind.help}; - is standard output")
-    text = "folder for pictures, as PNG files; needs matplotlib, which the extra plots brings"
+    text = "folder for pictures, as PNG files; needs matplotlib (in the extra plots)"
     parser.add_argument("--plots", type=Path, metavar="DIR", help=text)
 
 

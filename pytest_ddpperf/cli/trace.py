@@ -17,30 +17,30 @@ from pytest_ddpperf.run.call.traces import MOST_CHANGES, groups_of, merge, pairs
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what the command takes."""
     kinds = parser.add_subparsers(metavar="summary|diff", required=True)
-    summary = kinds.add_parser("summary", help="what each rank's step is spent on, and who comes last to collectives")
+    summary = kinds.add_parser("summary", help="show how ranks spend their steps, and which is late to collectives")
     summary.add_argument(
-        "paths", nargs="+", type=Path, metavar="DIR|FILE", help="folders, traces, or what the names of files begin with"
+        "paths", nargs="+", type=Path, metavar="DIR|FILE", help="folders, trace files, or beginnings of their names"
     )
     summary.add_argument("--merge", type=Path, metavar="FILE", help="write one trace of all ranks to this file")
     summary.set_defaults(run=_summary)
     diff = kinds.add_parser(
-        "diff", help="operators, kernels and collectives that are added, gone, slower or faster in B"
+        "diff", help="show operators, kernels and collectives that are added, removed, slower or faster in B"
     )
     for name in ("A", "B"):
-        diff.add_argument(name, type=Path, help="a folder, a trace, or what the names of files begin with")
+        diff.add_argument(name, type=Path, help="a folder, a trace file, or the beginning of their names")
     diff.add_argument(
         "--least",
         type=argument(fraction),
         default=0.01,
         metavar="FRACTION",
-        help="the smallest change of time to tell, as a share of A's step, such as 0.01 or 1%% (default: %(default)s)",
+        help="omit smaller changes of time, as a share of A's step, such as 0.01 or 1%% (default: %(default)s)",
     )
     diff.add_argument(
         "--most",
         type=argument(positive_int),
         default=MOST_CHANGES,
         metavar="N",
-        help="how many changes to tell, the largest first (default: %(default)s)",
+        help="number of changes to print, the largest first (default: %(default)s)",
     )
     diff.set_defaults(run=_diff)
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "test", nargs="?", metavar="TEST", help="a test's node id, or a part of it (default: all tests that changed)"
     )
-    parser.add_argument("--metric", default="step_time", metavar="NAME", help="what to look at (default: %(default)s)")
+    parser.add_argument("--metric", default="step_time", metavar="NAME", help="metric to show (default: %(default)s)")
     add_history(parser)
     add_selection(parser)
     parser.add_argument(
@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=argument(positive_int),
         default=1000,
         metavar="N",
-        help="how many commits, counted from the newest (default: %(default)s)",
+        help="number of commits to show, the newest first (default: %(default)s)",
     )
     parser.add_argument(
         "--least",
         type=argument(fraction),
         default=MIN_CHANGE,
         metavar="FRACTION",
-        help="the smallest change to tell, such as 0.01 or 1%%, which for shares and losses is an absolute 0.01 "
+        help="omit smaller changes, such as 0.01 or 1%%; for shares and losses that is an absolute 0.01 "
         "(default: %(default)s)",
     )
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print as JSON, or write it to a file")

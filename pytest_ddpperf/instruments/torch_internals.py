@@ -171,7 +171,7 @@ def compilations() -> list[tuple[str, FrameSummary]]:
     told = []
     for each in found if len(found) == compiled_graphs() else ():
         guard = (getattr(each, "recompile_reason", None) or "").partition("\n")[0].partition(" #")[0].strip()
-        said = f"{each.co_name}: {guard.partition(': ')[2] or 'compiled late'}"
+        said = f"{each.co_name}: {guard.partition(': ')[2] or 'compiled after the first step'}"
         told.append((said, FrameSummary(each.co_filename, each.co_firstlineno, each.co_name, lookup_line=False)))
     return told
 

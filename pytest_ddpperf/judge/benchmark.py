@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.judge import decision
 from pytest_ddpperf.judge.counts import compare_counted, copies_apart, count_findings, of_one_work, ranks_apart
-from pytest_ddpperf.judge.decision import (
-    DecisionContext,
-    decide_benchmark,
-    decide_failure,
-    decide_unfit,
-    decided_anew,
-    to_confirm,
-    with_stand_in,
-)
 from pytest_ddpperf.judge.metric import compare_metric, slower_than_stored
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.launch_figures import long_steps_of
-from pytest_ddpperf.metrics.scaling import SPEEDUP
-from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.acceptance import Acceptance
-from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
+from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series
+from pytest_ddpperf.parsers import closest, instead
+from pytest_ddpperf.records.acceptance import Acceptance, belongs
+from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import GREEN, Verdict
+from pytest_ddpperf.settings import KNOBS, Settings
 
 LONG_SHARE = 0.1  # by how much long steps' share of the time has to exceed the reference's
 
 
-def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:
+def compare(test: str, measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> Result:
     """Judges one benchmark; a reference of another environment is shown, and judges only counts."""
     every = [
         compare_counted(series, measurement, reference)
@@ -38,18 +33,18 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
         else compare_metric(series, measurement, reference, context)
         for series in measurement.series
     ]
-    comparisons = with_stand_in(
+    comparisons = decision.with_stand_in(
         of_one_work(every), proves=context.proofs.proves, last=context.last or context.proofs.share >= 1
     )
     lost = _lost_metrics(measurement, reference)
     apart = (*ranks_apart(measurement, reference), *copies_apart(measurement, reference))
     alike = reference.alike if isinstance(reference, StoredBaseline) else ()
-    decided = decide_benchmark(comparisons, reference, lost=bool(lost), untimed=measurement.untimed)
+    decided = decision.decide_benchmark(comparisons, reference, lost=bool(lost), untimed=measurement.untimed)
     return Result(
         test=test,
         measurement=measurement,
         comparisons=comparisons,
-        verdict=decide_failure() if apart else decided,
+        verdict=decision.decide_failure() if apart else decided,
         reference=reference,
         findings=(
             *apart,
@@ -69,7 +64,23 @@ def unconfirmed(result: Result) -> Result:
     """Returns the result without the worse metrics that fresh launches have yet to confirm."""
     if result.verdict is Verdict.BROKEN:
         return result
-    return to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
+    return decision.to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
+
+
+def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[Acceptance]:
+    """Returns the worsenings that a test and the run accept; SettingError for an unknown metric.
+
+    ``added``: the metrics that hooks add.
+    """
+    option, reason = KNOBS["allow"].option, settings.reason or ""
+    found = [
+        *(Acceptance(name, reason, limit, share=share) for name, (limit, share) in (settings.accept or {}).items()),
+        *(Acceptance(name, option) for node, name in settings.allow or () if belongs(test, node)),
+    ]
+    known = {*COUNTS, EFFICIENCY, SPEEDUP, *(row.name for row in (*METRICS, *added))}
+    for name in (each.metric for each in found if each.metric not in known):
+        raise SettingError(f"accepted: there is no metric {name!r}; {instead(closest(name, known), sorted(known))}")
+    return found
 
 
 def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
@@ -94,21 +105,25 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
     comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
     if result.verdict is not Verdict.REGRESSED:
         return result  # it is worse as a whole
-    return decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
+    return decision.decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:
     """Returns the result of a benchmark that could not be measured; ``counts`` are from before the failure."""
-    findings = (Finding("broken", {"reason": reason}),)
-    plan = Plan(warmup=0, steps=0)
+    finding = Finding("broken", {"reason": reason})
     return Result(
         test=test,
-        measurement=Measurement(**identity.identity_fields, plan=plan, launches=(), findings=findings, counts=counts),
+        measurement=_unmeasured(identity, finding, counts),
         comparisons=(),
-        verdict=decide_failure(),
+        verdict=decision.decide_failure(),
         reference=StoredBaseline(record=None, origin="not compared"),
-        findings=findings,
+        findings=(finding,),
     )
+
+
+def _unmeasured(identity: BenchmarkId, why: Finding, counts: Counts | None) -> Measurement:
+    plan = Plan(warmup=0, steps=0)
+    return Measurement(**identity.identity_fields, plan=plan, launches=(), findings=(why,), counts=counts)
 
 
 def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, counts: Counts | None = None) -> Result:
@@ -122,20 +137,14 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
     else:
         fitted = record is not None and record.timed and not reference.differs
     finding = Finding("does_not_fit", {"reason": reason, "fitted": fitted})
-    measurement = Measurement(
-        **identity.identity_fields,
-        plan=Plan(warmup=0, steps=0),
-        launches=(),
-        findings=(finding,),
-        counts=counts,
-        series=() if counts is None else counted_series(counts),
-    )
+    series = () if counts is None else counted_series(counts)
+    measurement = replace(_unmeasured(identity, finding, counts), series=series)
     counted = of_one_work([compare_counted(each, measurement, reference) for each in measurement.series])
     return Result(
         test=test,
         measurement=measurement,
         comparisons=counted,
-        verdict=decide_unfit(fitted=fitted, counted=counted),
+        verdict=decision.decide_unfit(fitted=fitted, counted=counted),
         reference=reference,
         findings=(finding,),
     )
@@ -176,7 +185,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
     )
 
 
-def _warnings(measurement: Measurement, reference: Reference, context: DecisionContext) -> tuple[Finding, ...]:
+def _warnings(measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> tuple[Finding, ...]:
     """Returns findings: stored times alone judge times, or times differ from stored ones though no code changed."""
     if not isinstance(reference, StoredBaseline) or reference.record is None or not measurement.launches:
         return ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -11,7 +12,7 @@ from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.rates import Rate
+from pytest_ddpperf.stats.intervals import Rate
 
 ROOM = 1.5  # times the largest difference of two runs of the same code
 
@@ -39,20 +40,22 @@ class Calibrated:
         return self._rate(GREEN)
 
     def _rate(self, verdicts: set[Verdict] | frozenset[Verdict]) -> Rate:
-        number = len(self.results)
-        return Rate(sum(result.verdict in verdicts for result in self.results), number, number)
+        return Rate(sum(result.verdict in verdicts for result in self.results), len(self.results))
+
+    @staticmethod
+    def _median(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return statistics.median(known) if known else None
 
     @property
     def bound(self) -> float | None:
         """The slowdown of the step time that a run rules out: the median over runs; None if unknown."""
-        bounds = [bound for result in self.results if (bound := result[STEP_TIME].bound) is not None]
-        return statistics.median(bounds) if bounds else None
+        return self._median(result[STEP_TIME].bound for result in self.results)
 
     @property
     def mde(self) -> float | None:
         """The smallest slowdown of the step time that 95 of 100 runs find: the median over runs; None if unknown."""
-        smallest = [mde for result in self.results if (mde := result[STEP_TIME].mde) is not None]
-        return statistics.median(smallest) if smallest else None
+        return self._median(result[STEP_TIME].mde for result in self.results)
 
     @property
     def gross(self) -> float:

@@ -1,4 +1,4 @@
-"""The change of a metric from its reference, and the expected scatter of its launches."""
+"""The change of a metric from its reference, the expected scatter of its launches, and its tolerance."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.stats import intervals
-from pytest_ddpperf.stats.blocks import CERTAINTY, OWN_IN_TURNS, Expected, expected, paired_blocks
 from pytest_ddpperf.stats.intervals import Change
+from pytest_ddpperf.stats.launches import CERTAINTY, OWN_IN_TURNS, Expected, expected, paired_blocks
 
 CERTAIN = 100.0  # degrees of freedom of a scatter that was measured thousands of times, for a single launch
 
@@ -54,6 +54,26 @@ def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
     others = old if paired and len(old) == len(new) else (statistics.median(old),) * len(new)
     sign = 1 if series.better == "lower" else -1
     return sum(sign * one > sign * other for one, other in zip(new, others, strict=True))
+
+
+def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:
+    """Returns the tolerance of one metric: the test's, but at least the metric's smallest one.
+
+    If values are subtracted, it is an amount that grows with a baseline above 1, as in numpy.allclose: 3 % of a loss of
+    10, but 0.03 for a loss of 0.001. Bytes are far above 1: their smallest tolerance stays a plain amount. CPU time may
+    differ by as many seconds as the ``step`` itself: if ranks mostly wait, some per cent of their work mean nothing.
+    The same holds for the parts of a step, whose times are subtracted.
+    """
+    if series.scale == "difference" and series.unit == "B":
+        return max(series.min_tolerance, tolerance * abs(baseline))
+    accepted = max(tolerance, series.min_tolerance)
+    if series.scale == "difference" and series.unit == "s":
+        return accepted * (abs(baseline) if step is None else step)
+    if series.rules.stands_in and step is not None and baseline > 0:
+        return accepted * max(1.0, step / baseline)
+    if series.rules.negligible and min(baseline, series.value) > 0:  # the same for less and for more
+        return max(accepted, series.rules.negligible / min(baseline, series.value))
+    return accepted * max(1.0, abs(baseline)) if series.scale == "difference" else accepted
 
 
 def _expected_alone(series: Series) -> Expected | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts, certain, count_row, steps_to_tell
@@ -34,8 +34,8 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
             gated=series.gated and then is None and (now is None or metric not in now.unstable),
             note=absent if compared else None,
         )
-    change = change_of(metric, then, now)
-    incomparable = bool(differs) and not told and change.gated
+    gated, note = change_of(metric, then, now)
+    incomparable = bool(differs) and not told and gated
     return Comparison(
         series=series,
         baseline=then.totals[metric],
@@ -43,37 +43,28 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
         tolerance=0.0,
         mde=0.0,
         verdict=verdict,
-        gated=series.gated and change.gated and not told,
-        note=Finding("incomparable", {"differs": differs}) if incomparable else change.note,
-        difference=change.note if incomparable else None,
+        gated=series.gated and gated and not told,
+        note=Finding("incomparable", {"differs": differs}) if incomparable else note,
+        difference=note if incomparable else None,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CountChange:
-    """The change of a count."""
-
-    # Whether the verdict counts. It does not if steps of a run differ in the count and the difference is not new or
-    # worse, nor if the count follows another one that changed in the same direction.
-    gated: bool
-    note: Finding | None  # the parts of the change, or why it is not gated; None if nothing changed
-
-
-def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
-    """Returns the change of a count that both sides have.
+def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | None]:
+    """Returns whether the verdict on a count counts, and the parts of its change or why the verdict does not count.
 
     If steps differ without a rule, two runs of the same code may differ, too: the count is judged only if every step of
-    one side does more than every step of the other.
+    one side does more than every step of the other. A count that follows another one, which changed in the same
+    direction, is not judged either. Both sides have the count.
     """
     verdict = decide_count(metric, then, now)
     restless = [counts for counts in (now, then) if metric in counts.unstable]
     judged = verdict is not Verdict.UNCHANGED and all(metric in counts.varying for counts in restless)
     if restless and (not judged or verdict is Verdict.INCONCLUSIVE):
         reason = restless[0].unstable[metric]
-        return CountChange(gated=judged, note=Finding("unsteady_count", {"reason": reason, "doubled": judged}))
+        return judged, Finding("unsteady_count", {"reason": reason, "doubled": judged})
     changed = verdict is not Verdict.UNCHANGED or then.totals[metric] != now.totals[metric]  # or may have, or below
     note = Finding("count_changed", {"metric": metric, "then": then, "now": now}) if changed else None
-    return CountChange(gated=not _follows(metric, verdict, then, now), note=note)
+    return not _follows(metric, verdict, then, now), note
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
@@ -86,19 +77,29 @@ def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
 
 def count_findings(
     comparisons: Sequence[Comparison], measurement: Measurement, reference: Reference
-) -> tuple[Finding, ...]:
-    """Returns the findings on the counts as a whole, in addition to the verdict on each count."""
+) -> Iterator[Finding]:
+    """Yields the findings on the counts as a whole, in addition to the verdict on each count."""
     exact = [comparison for comparison in comparisons if comparison.series.scale == "exact"]
-    return (
-        *_lost_counts(measurement, reference),
-        *_later_counts(exact, reference),
-        *_other_work(exact, reference),
-        *_fewer_counts(exact, measurement, reference),
-        *_ungated_counts(exact, measurement, reference),
-        *_unsure_counts(exact, measurement, reference),
-        *_told_counts(exact, reference),
-        *_equal_batches(measurement, reference),
-    )
+    then, now, paired = _counts_of(reference), measurement.counts, reference.paired
+    if then is not None and now is None and not reference.counted_differs:
+        yield Finding("lost_counts", {"paired": paired})
+    if later := _later_counts(exact, reference):
+        yield Finding("not_compared", {"metrics": later})
+    other = next((each for each in exact if _is_other_work(each) and each.baseline is not None), None)
+    if other is not None:
+        before, value = other.baseline, other.series.value
+        yield Finding("other_work", {"metric": other.series.metric, "before": before, "now": value, "paired": paired})
+    for each in exact:
+        if each.gated and each.verdict is Verdict.IMPROVED:  # the baseline no longer guards it
+            yield Finding("fewer_counted", {"metric": each.series.metric, "then": then, "now": now, "paired": paired})
+    yield from _ungated_counts(exact, measurement, reference)
+    yield from _unsure_counts(exact, measurement, reference)
+    yield from _told_counts(exact, reference)
+    alike = None if now is None else now.alike
+    if alike is None or not (alike.batches and alike.loaded) or alike.apart:
+        return
+    if not copies_apart(measurement, reference):  # nothing shows that equal batches are wrong
+        yield Finding("equal_batches", {"ranks": alike.batches})
 
 
 def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
@@ -162,49 +163,13 @@ def _is_other_work(comparison: Comparison) -> bool:
     return of_work and (less or comparison.verdict is Verdict.INCOMPATIBLE)
 
 
-def _other_work(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Finds that a step does another amount of work than the reference's; reports the first such count only."""
-    return tuple(
-        Finding("other_work", {"metric": metric, "before": then, "now": each.series.value, "paired": reference.paired})
-        for each in exact
-        if _is_other_work(each) and (metric := each.series.metric) and (then := each.baseline) is not None
-    )[:1]
-
-
-def _equal_batches(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Notes that loaders give ranks the same batches, if nothing shows that this is wrong."""
-    now = None if measurement.counts is None else measurement.counts.alike
-    if now is None or not (now.batches and now.loaded) or now.apart or copies_apart(measurement, reference):
-        return ()
-    return (Finding("equal_batches", {"ranks": now.batches}),)
-
-
-def _lost_counts(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Finds that the reference has counts, and this run has none."""
-    if _counts_of(reference) is None or reference.counted_differs or measurement.counts is not None:
-        return ()
-    return (Finding("lost_counts", {"paired": reference.paired}),)
-
-
-def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Finds counts that the baseline lacks though every run has them: a later version added them."""
+def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[str, ...]:
+    """Returns counts that the baseline lacks though every run has them: a later version added them."""
     then = _counts_of(reference)
     if then is None or reference.paired or reference.counted_differs:
         return ()
-    always = [metric for metric, row in COUNTS.items() if not (row.profiled or row.guessed)]
     gated = {each.series.metric for each in exact if each.series.gated} - then.totals.keys()
-    later = [metric for metric in always if metric in gated]
-    return (Finding("not_compared", {"metrics": tuple(later)}),) if later else ()
-
-
-def _fewer_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Finds each count that fell: the baseline no longer guards it, because no noise explains the fall."""
-    then, now, paired = _counts_of(reference), measurement.counts, reference.paired
-    return tuple(
-        Finding("fewer_counted", {"metric": comparison.series.metric, "then": then, "now": now, "paired": paired})
-        for comparison in exact
-        if comparison.gated and comparison.verdict is Verdict.IMPROVED
-    )
+    return tuple(metric for metric, row in COUNTS.items() if metric in gated and not (row.profiled or row.guessed))
 
 
 def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from pytest_ddpperf.errors import SettingError, UnexpectedCount
 from pytest_ddpperf.parsers import closest, instead
 from pytest_ddpperf.records.counts import COLLECTIVES, SHOWN, Counts, quantity_texts
-from pytest_ddpperf.units import format_number
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.units import format_count, format_number
+
+
+def require_counts(
+    measured: Sequence[Measurement], collectives: Mapping[str, float] | None, totals: Mapping[str, Any]
+) -> None:
+    """Raises UnexpectedCount if benchmarks have other counts than expected; SettingError if nothing can be compared."""
+    counted = [(each, each.counts) for each in measured if each.counts is not None]
+    problem = unsaid(collectives, totals)
+    if problem is None and (not counted or len(counted) < len(measured)):
+        problem = "nothing was counted; call check, compare or measure first, with counts=on"
+    problems = (problem, *(misnamed(counts, collectives or (), totals) for _, counts in counted))
+    for problem in filter(None, problems):
+        raise SettingError(f"ddpperf.expect: {problem}")
+    lines: list[str] = []
+    for each, counts in counted:
+        if different := unexpected(counts, collectives, totals):
+            lines += [*different, f"  benchmark {each.name}, {format_count(each.world_size, 'rank')}"]
+    if lines:
+        raise UnexpectedCount("\n".join(lines))
 
 
 def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object]) -> str | None:

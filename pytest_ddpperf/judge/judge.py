@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from pytest_ddpperf.judge.benchmark import compare, unconfirmed
 from pytest_ddpperf.judge.decision import DecisionContext
@@ -18,10 +18,9 @@ from pytest_ddpperf.judge.sequential import (
     Interim,
     Key,
     Phase,
-    State,
-    advance,
     alpha_of_benchmark,
     next_action,
+    phase_after,
 )
 from pytest_ddpperf.judge.suspects import (
     blind_metrics,
@@ -34,7 +33,7 @@ from pytest_ddpperf.judge.suspects import (
 )
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.results import Comparison, Reference, Result, StoredBaseline
+from pytest_ddpperf.records.results import Comparison, Reference, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.settings import Settings
 
@@ -47,29 +46,11 @@ class References(Protocol):
         """Returns whether the reference is measured in the same rounds."""
 
     @property
-    def timed(self) -> bool:
-        """Returns whether any reference has times to compare the candidate's times with."""
+    def derive(self) -> DeriveSeries:
+        """Returns the function that adds metrics of several candidates, such as a speedup."""
 
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
         """Returns the reference of each candidate; the candidates come first in ``measured``."""
-
-
-@dataclass(frozen=True)
-class StoredReferences:
-    """The stored baseline of each variant, in the variants' order."""
-
-    baselines: tuple[StoredBaseline, ...]
-    paired: ClassVar[bool] = False
-
-    @property
-    def timed(self) -> bool:
-        """Returns whether any comparable baseline has times."""
-        records = [stored.record for stored in self.baselines if stored.record is not None and not stored.differs]
-        return any(record.timed for record in records)
-
-    def of(self, _measured: Sequence[Measurement]) -> Sequence[Reference]:
-        """Returns the baselines."""
-        return self.baselines
 
 
 class Judge:
@@ -80,7 +61,6 @@ class Judge:
         test: str,
         settings: Settings,
         references: References,
-        derive: DeriveSeries,
         tests: int = 1,
         *,
         margin: float = EQUIVALENCE_MARGIN,
@@ -90,11 +70,10 @@ class Judge:
         self._seeing: set[Key] = set()  # benchmarks that were not blind at the last look that could prove it
         self._test, self._settings = test, settings
         self._references = references
-        self._derive = derive
         self._tests = tests
         self._margin = margin
         self._resolution = None if margin < EQUIVALENCE_MARGIN else settings.must_detect  # a search asks for more
-        self._state = State(settings.launches, settings.launches)
+        self._phase = Phase.SCREEN
         self._proven: dict[Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
         self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in earlier diagnoses, which no longer count
@@ -117,17 +96,17 @@ class Judge:
         # A new baseline is measured for all of its time, because its error stays in every comparison with it; and
         # nothing has to confirm that it is slower than the baseline that it replaces.
         accepting = self._settings.accepting
-        screening = self._state.phase is Phase.SCREEN and not accepting
+        screening = self._phase is Phase.SCREEN and not accepting
         suspects = {result.measurement.key: suspicious_metrics(result) for result in self.results} if screening else {}
         paired = self._references.paired
         suspected = {key for key, names in suspects.items() if names and paired}
         worse = going_on(self.results, suspects) if suspected else None
         # Time may have run out for some, and a confirmation has as many launches as the suspects had.
         made = max(len(each.fresh) for each in measured if not suspected or each.key in suspected)
-        self._state = replace(self._state, launches=made)
         action = next_action(
-            self._state,
+            self._phase,
             [] if accepting else [comparison.verdict for comparison in statistical],
+            launches=max(self._settings.launches, made),
             suspects=any(suspects.values()),
             last=interim.last,
             measure_on=(accepting and bool(statistical)) or any(map(self._looks_better, statistical)),
@@ -137,12 +116,12 @@ class Judge:
             # No other look follows, so the proofs of metrics that are not worse may spend the rest.
             self._proofs.spend(interim.final, last=True, over=interim.over)
             self.results = self._judged(measured, interim)
-        self._state = advance(self._state, action, screened=interim.screened)
+        self._phase = phase_after(action, self._phase, screened=interim.screened)
         if action.kind != "confirm":  # a confirmation discards what this look showed of times
             self._proofs.commit()
         if action.kind == "more" and paired and not accepting:
             blind = self._look_for_blind(interim)
-            action = replace(action, going_on=undecided(self.results, self._looks_better, blind))
+            action = replace(action, benchmarks=undecided(self.results, self._looks_better, blind))
         if action.kind == "confirm":
             self._suspected = {
                 result.measurement.key: with_related_times(suspects[result.measurement.key], result)
@@ -152,15 +131,15 @@ class Judge:
             self._proven = {key: proven for key, proven in self._proven.items() if worse and key not in worse}
             if interim.defers:
                 self.results = tuple(map(unconfirmed, self.results))
-            return replace(action, suspects=tuple(named(suspects, self.results)), going_on=worse)
-        if self._state.phase is Phase.CLEAR and self._suspected is None and not accepting:
+            return replace(action, suspects=tuple(named(suspects, self.results)), benchmarks=worse)
+        if self._phase is Phase.CLEAR and self._suspected is None and not accepting:
             self._suspected = {}  # nothing looked worse in time
         regressed = any(result.verdict is Verdict.REGRESSED for result in self.results)
         return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
 
     def resume(self, earlier: Judge) -> None:
         """Continues after the judge of the first pass over a suite, with the same launches."""
-        self._proofs, self._seeing, self._state = earlier._proofs, earlier._seeing, earlier._state
+        self._proofs, self._seeing, self._phase = earlier._proofs, earlier._seeing, earlier._phase
         self._proofs.keep()
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
 
@@ -176,7 +155,7 @@ class Judge:
     def _judged(self, measured: tuple[Measurement, ...], interim: Interim) -> tuple[Result, ...]:
         """Returns the results of the candidates, which come first in ``measured``."""
         references = self._references.of(measured)
-        derived = self._derive(measured[: len(references)])
+        derived = self._references.derive(measured[: len(references)])
         results = []
         for candidate, reference in zip(derived, references, strict=True):
             context = self._context(candidate, interim, len(references))
@@ -238,7 +217,7 @@ class Judge:
         """Returns how many launches may show a suspect to be worse: side by side all, else those of half the time."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
-        if self._state.phase is Phase.CONFIRM:
+        if self._phase is Phase.CONFIRM:
             return made
         return made + interim.rounds if paired else max((made + interim.rounds) // 2, min(made, MIN_LAUNCHES))
 

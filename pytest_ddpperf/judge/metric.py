@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
-from pytest_ddpperf.judge.changes import change_from, part_of, worse_in, worsening_of_all_steps
+from pytest_ddpperf.judge import detection
+from pytest_ddpperf.judge.changes import change_from, part_of, tolerance_of, worse_in, worsening_of_all_steps
 from pytest_ddpperf.judge.decision import (
     Decision,
     DecisionContext,
@@ -15,19 +17,7 @@ from pytest_ddpperf.judge.decision import (
     decide_stored_times,
     not_the_code,
 )
-from pytest_ddpperf.judge.detection import (
-    ONE_LOOK,
-    hides_long_steps,
-    highest,
-    is_gross,
-    limit,
-    looks_better,
-    looks_worse,
-    mde,
-    worsening,
-)
 from pytest_ddpperf.judge.outlook import enough, what_it_takes
-from pytest_ddpperf.judge.tolerances import tolerance_of
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Measurement, Series
@@ -51,7 +41,7 @@ def compare_metric(
 ) -> Comparison:
     """Judges one metric: gives its verdict, and a note if the numbers alone do not explain the verdict."""
     if series.rules.diagnosed or not series.rules.weight:  # a single look, or nothing that differs between looks
-        context = replace(context, proofs=ONE_LOOK)
+        context = replace(context, proofs=detection.ONE_LOOK)
     judging = reference_of(series, reference)
     paired = isinstance(judging, PairedRevision)
     base = _series_in(judging, series.metric)
@@ -87,7 +77,7 @@ def compare_metric(
         note = _note(decision.verdict, evidence, judged, context, stale=stale, paired=paired, launches=launches)
     may_be = context.suspected is None or series.metric in context.suspected
     latest = fresh if obstacle is None and may_be else None
-    suspicious = latest is not None and looks_worse(latest, better=series.better, tolerance=tolerance)
+    suspicious = latest is not None and detection.looks_worse(latest, better=series.better, tolerance=tolerance)
     worse = suspicious or decision.verdict is Verdict.REGRESSED
     best = None if judged is None else with_launches(judged, context.affordable or judged.launches)
     proven = None if worse or decision.verdict is Verdict.OK else context.resolution_of(series)
@@ -95,18 +85,15 @@ def compare_metric(
     return Comparison(
         series=series,
         baseline=base.value,
-        change=None if change is None else change.estimate,
-        change_interval=None if change is None else intervals.interval_at(change, context.proofs.interval),
-        standard_error=None if change is None else change.standard_error,
+        **_figures(change, context.proofs.interval),
         tolerance=tolerance,
-        mde=None if best is None else mde(best, alpha=context.alpha_of(series), tolerance=tolerance),
+        mde=None if best is None else detection.mde(best, alpha=context.alpha_of(series), tolerance=tolerance),
         verdict=decision.verdict,
         gated=series.gated,
         note=note,
         suspicious=suspicious,
-        promising=judged is not None and looks_better(judged, better=series.better, tolerance=tolerance),
+        promising=judged is not None and detection.looks_better(judged, better=series.better, tolerance=tolerance),
         enough=enough(evidence, judged, context, proven) if judged and (worse or decision.verdict in OPEN) else None,
-        df=math.inf if change is None else change.df,
         base_samples=base.samples,
         margin=context.margin * tolerance,
         bound=bound,
@@ -139,14 +126,11 @@ def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, 
     return Comparison(
         series=series,
         baseline=base.value,
-        change=None if change is None else change.estimate,
-        change_interval=None if change is None else change.interval,
-        standard_error=None if change is None else change.standard_error,
+        **_figures(change, detection.UNPROVEN),
         tolerance=evidence.tolerance,
         verdict=decision.verdict,
         gated=series.gated,
         note=decision.note,
-        df=math.inf if change is None else change.df,
         base_samples=base.samples,
         worse_in=None if change is None else worse_in(series, base, paired=False),
     )
@@ -187,10 +171,11 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
     told = _stored_times(series, measurement, stored)
     if told.change is None or told.doubt is not None:
         return None
-    slower = worsening(told.change, series.better) > limit(told.change, context.resolution or context.gross)
+    most = detection.limit(told.change, context.resolution or context.gross)
     own = change_from(series, base, measurement, paired=True)
     explained = own is None or own.shift >= told.change.shift / 2  # the code explains at least half of it
-    if not slower or explained or is_gross(told.change, base, context.gross):
+    slower = detection.worsening(told.change, series.better) > most
+    if not slower or explained or detection.is_gross(told.change, base, context.gross):
         return None
     return Finding("slower_than_stored", {"change": told.change.estimate, "differ": stored.recorded_differ})
 
@@ -199,7 +184,7 @@ def _bound(change: Change, series: Series, context: DecisionContext, decision: D
     """Returns the bound of the worsening in the tolerance's unit, and its error at this look; None if proven before."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
-    most = highest(change, series.better, context.proofs.level)
+    most = detection.highest(change, series.better, context.proofs.level)
     return intervals.from_log(most) if most is not None and change.logarithmic else most, context.proofs.level
 
 
@@ -244,6 +229,18 @@ def _tolerance(
     return tolerance_of(series, base.value, context.accepted(paired=reference.paired), step_time)
 
 
+def _figures(change: Change | None, alpha: float) -> dict[str, Any]:
+    """Returns the fields of a comparison that a change alone gives; ``alpha``: the error of the interval."""
+    if change is None:
+        return {}
+    return {
+        "change": change.estimate,
+        "change_interval": intervals.interval_at(change, alpha),
+        "standard_error": change.standard_error,
+        "df": change.df,
+    }
+
+
 def _note(
     verdict: Verdict,
     evidence: Evidence,
@@ -261,7 +258,7 @@ def _note(
             return Finding("stale_baseline")
         case Verdict.UNCHANGED if (
             paired
-            and looks_better(change, better=better, tolerance=evidence.tolerance)
+            and detection.looks_better(change, better=better, tolerance=evidence.tolerance)
             and _all_better(change, better, context.proofs.interval)
         ):
             return Finding("looks_better")
@@ -275,8 +272,9 @@ def _note(
 def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContext) -> bool:
     """Returns whether all steps together are too slow, though most launches are not."""
     resolution, margin = context.resolution_of(evidence.series), context.margin * evidence.tolerance
-    usual = worsening(change, evidence.series.better) <= limit(change, max(margin, resolution or 0.0))
-    return usual and hides_long_steps(evidence.whole, resolution, margin)
+    most = detection.limit(change, max(margin, resolution or 0.0))
+    usual = detection.worsening(change, evidence.series.better) <= most
+    return usual and detection.hides_long_steps(evidence.whole, resolution, margin)
 
 
 def _all_better(change: Change, better: Better, level: float) -> bool:

@@ -19,19 +19,12 @@ MOVED = 8.0  # times the effect of moving all weights by a unit in the last plac
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QualityRules:
-    """The rules by which trainings are compared.
+    """The rules by which trainings are compared."""
 
-    Attributes:
-        metric: the quantity that is compared besides the loss; ``loss`` without an evaluation.
-        better: its direction of an improvement.
-        tolerance: the share of the first strategy's value by which another one may be worse.
-        confidence: of the intervals of all worsenings together.
-    """
-
-    metric: str
-    better: Better
-    tolerance: float
-    confidence: float = CONFIDENCE
+    metric: str  # the quantity that is compared besides the loss; ``loss`` without an evaluation
+    better: Better  # its direction of an improvement
+    tolerance: float  # the share of the first strategy's value by which another one may be worse
+    confidence: float = CONFIDENCE  # of the intervals of all worsenings together
 
 
 def trained(name: str, curves: Sequence[Curve], *, lost: Sequence[str] = ()) -> Trainings:
@@ -133,7 +126,7 @@ def lost(found: Convergence) -> list[str]:
     launches, steps = format_count(len(first.curves), "launch"), first.curves[0].steps[-1]
     of_all = f"in {launches} of {format_count(steps, 'step')}"
     of_lost = [one for one in found.strategies if one.lost]
-    lines = [f"{one.name}: {'; '.join(one.lost)}; by {first.name} all values are finite to the end" for one in of_lost]
+    lines = [f"{one.name}: {'; '.join(one.lost)}; with {first.name} all values stay finite" for one in of_lost]
     for kept in (row for row in found.kept if math.isfinite(row.worse.value)):
         before, after = (significant(found.final(name, kept.quantity).value) for name in (first.name, kept.name))
         ends = f"{kept.name} ends with {kept.quantity} {after}, {first.name} with {before}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, TypeAlias
 
@@ -75,7 +75,7 @@ class Interim:
 class Action:
     """The action after a look: stop, measure ``launches`` more, or confirm: start again with ``launches``.
 
-    ``going_on`` are the benchmarks that these launches measure, by key; None for all that are measured together. After
+    ``benchmarks`` are those that these launches measure, by key; None for all that are measured together. After
     diagnosed launches, ``confirm`` asks for fresh diagnosed ones.
     """
 
@@ -84,16 +84,7 @@ class Action:
     suspects: tuple[str, ...] = ()  # names of the metrics that looked worse
     explain: bool = False  # whether a diagnosis is wanted even without time left
     worse: bool = False  # whether a metric is worse, which is reported even if no diagnosis succeeds
-    going_on: frozenset[Key] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The state of the procedure after a look."""
-
-    launches: int  # of this phase, so far
-    first: int  # launches at the first look of a phase
-    phase: Phase = Phase.SCREEN
+    benchmarks: frozenset[Key] | None = None
 
 
 STOP = Action("stop")
@@ -105,21 +96,23 @@ def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
     return min(alone, of_suite / max(1, benchmarks))
 
 
-def advance(state: State, action: Action, *, screened: bool = False) -> State:
-    """Returns the state at the next look, when the launches of ``action`` have been measured."""
+def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phase:
+    """Returns the phase of the next look, when the launches of ``action`` have been measured."""
     if action.kind == "confirm":
-        return State(action.launches, state.first, Phase.CONFIRM)
-    phase = Phase.CLEAR if state.phase is Phase.SCREEN and screened else state.phase
-    return replace(state, launches=state.launches + action.launches, phase=phase)
+        return Phase.CONFIRM
+    return Phase.CLEAR if phase is Phase.SCREEN and screened else phase
 
 
 def next_action(
-    state: State, verdicts: Iterable[Verdict], *, suspects: bool, last: bool, measure_on: bool = False
+    phase: Phase, verdicts: Iterable[Verdict], *, launches: int, suspects: bool, last: bool, measure_on: bool = False
 ) -> Action:
-    """Returns the action after a look; a confirmation begins whatever it costs, because a suspicion is no verdict."""
+    """Returns the action after a look; a confirmation begins whatever it costs, because a suspicion is no verdict.
+
+    ``launches``: those that a confirmation would have.
+    """
     seen = set(verdicts)
-    if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
-        return Action("confirm", max(state.first, state.launches))
+    if phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
+        return Action("confirm", launches)
     if Verdict.REGRESSED in seen or not (measure_on or seen & OPEN):
         return STOP
     return STOP if last else Action("more", 1)

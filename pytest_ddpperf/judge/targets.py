@@ -24,19 +24,12 @@ Outcome: TypeAlias = "Literal['met', 'missed', 'open']"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricTarget:
-    """A test's target for a metric, and its outcome.
+    """A test's target for a metric, and its outcome."""
 
-    Attributes:
-        measurement: the benchmark's measurement.
-        whose: the benchmark in words, such as ``4 ranks`` or ``bf16``; empty for a single benchmark.
-        series: the metric.
-        wanted: the least value if higher is better, the largest value if lower is better.
-    """
-
-    measurement: Measurement
-    whose: str
-    series: Series
-    wanted: float
+    measurement: Measurement  # the benchmark's measurement
+    whose: str  # the benchmark in words, such as ``4 ranks`` or ``bf16``; empty for a single benchmark
+    series: Series  # the metric
+    wanted: float  # the least value if higher is better, the largest value if lower is better
 
     @property
     def outcome(self) -> Outcome:

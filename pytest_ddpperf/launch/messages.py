@@ -141,7 +141,7 @@ class GroupCalls:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCalls:
-    """A rank's answer: its groups by name."""
+    """A rank's answer to a roll call: its calls in each process group, by the group's name."""
 
     groups: Mapping[str, GroupCalls]
     whole: bool  # whether it is the last answer; the first one has numbers alone, and only of a single group

@@ -139,7 +139,7 @@ def _set(option: int, value: int, meaning: str) -> None:
 
 def die_with_parent(number: int, parent: int) -> None:
     """Let the kernel send this process the signal ``number`` when the thread that forked it ends."""
-    _set(_PR_SET_PDEATHSIG, number, "end this process with its parent")
+    _set(_PR_SET_PDEATHSIG, number, "end this process when its parent ends")
     if os.getppid() != parent:  # the parent has ended before the call
         os._exit(1)
 

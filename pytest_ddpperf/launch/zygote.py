@@ -227,7 +227,7 @@ def preload(names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _ending_with(control: socket.socket) -> Iterator[None]:
-    """Within, end this process with its controller, which the kernel does not do; a thread does, and ends then."""
+    """Let a thread end this process when its controller ends; the thread stops at the end of the context."""
     ours, of_thread = socket.socketpair()
 
     def watch() -> None:

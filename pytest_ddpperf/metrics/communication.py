@@ -8,7 +8,7 @@ from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, onc
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
+from pytest_ddpperf.stats.launches import MIN_BLOCKS, OWN_IN_TURNS, influences
 
 EXPOSED = "exposed_communication"
 OVERHEAD = "communication_overhead"

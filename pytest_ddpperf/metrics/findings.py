@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from pytest_ddpperf.metrics.communication import no_memory_headroom, synchronisation_kept
 from pytest_ddpperf.metrics.figures import gpu_utilisation
 from pytest_ddpperf.metrics.health import health_findings
@@ -10,7 +12,6 @@ from pytest_ddpperf.metrics.memory import full_gpu_memory, growing_memory, no_al
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.stats.summaries import median_step, quantile
 
 SLOW_START = 0.10  # by how much the first quarter of the timed steps may be slower than the rest
 MIN_STEPS = 8  # with fewer, a quarter is a single step
@@ -125,7 +126,7 @@ def unseen_work(measurement: Measurement) -> Finding | None:
 def idle_gpus(measurement: Measurement) -> Finding | None:
     """Reports that the ranks' GPUs had nothing to run for much of the time."""
     shares = gpu_utilisation(measurement)
-    share = quantile(shares, 0.5) if shares else USED
+    share = median(shares) if shares else USED
     return None if share >= USED else Finding("idle_gpus", {"share": share, "busy": USED})
 
 
@@ -138,10 +139,10 @@ def outlying_launches(measurement: Measurement) -> Finding | None:
     times = [mean_step(launch) for launch in measurement.launches]
     if len(times) < MIN_LAUNCHES:
         return None
-    median = quantile(times, 0.5)
-    sigma = SIGMA_PER_MAD * quantile([abs(time - median) for time in times], 0.5)
-    limit = max(OUTLYING_SIGMAS * sigma, OUTLYING_SHARE * median)
-    far = tuple((number, time / median - 1) for number, time in enumerate(times, 1) if abs(time - median) > limit)
+    middle = median(times)
+    sigma = SIGMA_PER_MAD * median([abs(time - middle) for time in times])
+    limit = max(OUTLYING_SIGMAS * sigma, OUTLYING_SHARE * middle)
+    far = tuple((number, time / middle - 1) for number, time in enumerate(times, 1) if abs(time - middle) > limit)
     return Finding("outlying_launches", {"outlying": far, "launches": len(times)}) if far else None
 
 
@@ -152,4 +153,4 @@ def _starts_slowly(launch: Launch) -> bool:
     if len(times) < MIN_STEPS:
         return False
     quarter = len(times) // 4
-    return median_step(times[:quarter]) > (1 + SLOW_START) * median_step(times[quarter:])
+    return median(times[:quarter]) > (1 + SLOW_START) * median(times[quarter:])

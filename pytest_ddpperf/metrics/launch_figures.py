@@ -10,16 +10,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import accumulate
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, TypeVar
 
 from pytest_ddpperf.records.health import GpuHealth
 from pytest_ddpperf.records.launch import Launch, LongSteps, RankLaunch
 from pytest_ddpperf.records.measurement import Better, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import BACKWARD, GRADIENT_SYNC, PHASES, PhaseTimes
-from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, even_sizes, expected, influences
 from pytest_ddpperf.stats.intervals import ANY, center, possible
-from pytest_ddpperf.stats.summaries import LONG, least, long_steps, median_step
+from pytest_ddpperf.stats.launches import (
+    LONG,
+    MIN_BLOCKS,
+    OWN_ALONE,
+    even_sizes,
+    expected,
+    influences,
+    least,
+    long_steps,
+)
 
 PART_OF_LONG = 0.5  # share of the extra time of long steps; a phase with this share makes them long
 
@@ -146,7 +154,7 @@ def _mean_of_blocks(blocks: Sequence[tuple[float, int]]) -> float:
 @once
 def step_time_median(launch: Launch) -> float:
     """Returns the seconds of the median step of the group."""
-    return median_step(launch.step_times)
+    return median(launch.step_times)
 
 
 def long_steps_of(measurement: Measurement) -> LongSteps:
@@ -165,8 +173,8 @@ def _phase_of_long_steps(measurement: Measurement) -> str | None:
     for launch in measurement.every:
         ranks = phases_of(launch) or ()
         times = tuple(map(max, zip(*(rank.step_times for rank in ranks), strict=True)))
-        usual = [{phase: median_step(rank.seconds[phase]) for phase in PHASES} for rank in ranks]
-        for place in (place for place, time in enumerate(times) if time > LONG * median_step(times)):
+        usual = [{phase: median(rank.seconds[phase]) for phase in PHASES} for rank in ranks]
+        for place in (place for place, time in enumerate(times) if time > LONG * median(times)):
             longer = [
                 {phase: rank.seconds[phase][place] - of_rank[phase] for phase in PHASES}
                 for rank, of_rank in zip(ranks, usual, strict=True)

@@ -11,7 +11,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.stats.summaries import growth_per_step
+from pytest_ddpperf.stats.launches import growth_per_step
 
 GROWTH_TOLERANCE = 64 * 2**10
 """Bytes a step that are no leak. torch's flight recorder keeps some 360 bytes per collective, up to 2000 times: at most

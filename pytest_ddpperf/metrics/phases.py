@@ -9,7 +9,7 @@ from pytest_ddpperf.metrics.launch_figures import Samples, Within, once, phases_
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionSummary, SectionTimes
-from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
+from pytest_ddpperf.stats.launches import MIN_BLOCKS, OWN_IN_TURNS, influences
 
 
 def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-from pytest_ddpperf.records.communication import Bandwidth, Collective, CommunicationProfile, RankProfile
+from pytest_ddpperf.records.phases import Bandwidth, Collective, CommunicationProfile, RankProfile
 
 Instance = tuple[Collective, ...]  # one collective, on each rank
 

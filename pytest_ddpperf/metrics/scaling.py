@@ -14,7 +14,7 @@ from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, mea
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Mode, Series
-from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, paired_blocks
+from pytest_ddpperf.stats.launches import OWN_APART, OWN_IN_TURNS, paired_blocks
 
 EFFICIENCY = "scaling_efficiency"
 SPEEDUP = "speedup"
@@ -44,11 +44,11 @@ def with_efficiency(
 
 
 def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = False) -> tuple[Measurement, ...]:
-    """Returns measurements with speedup and memory over the one named ``over``, from the rounds that measured both.
+    """Returns measurements with their speedup and memory relative to ``over``, from the rounds that measured both.
 
     If ``over`` was not measured, because it does not fit into memory, the first measurement is the base. ``gated``:
-    whether a lost gain is a regression; it is none if the base may become faster by itself, as a strategy or a subject
-    may. No speedup of or over an oversubscribed measurement is gated.
+    whether a smaller speedup is a regression. It is none if the base is a strategy or a subject, because the speedup
+    also falls if the base becomes faster. If one of both is oversubscribed, the speedup is never gated.
     """
     base = next((point for point in measured if point.name == over), measured[0])
     gated = gated and base.name == over  # a replaced base makes the gain another one than before

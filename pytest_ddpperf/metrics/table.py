@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import truediv
+from statistics import median
 from typing import Any
 
 from pytest_ddpperf.metrics.communication import (
@@ -61,7 +62,6 @@ from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Better, Family, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.stats.intervals import ANY
-from pytest_ddpperf.stats.summaries import median_step, quantile
 
 Sampler = Callable[[Measurement], "Samples | None"]
 
@@ -174,8 +174,8 @@ token_throughput = rate_of(lambda rank: rank.tokens_per_step)
 @of_launches
 def straggler_skew(launch: Launch) -> float | None:
     """Returns how much longer the slowest rank's own median step is than the median rank's: max / median - 1."""
-    times = [median_step(rank.step_times) for rank in launch.ranks]
-    return max(times) / quantile(times, 0.5) - 1 if len(times) > 1 else None
+    times = [median(rank.step_times) for rank in launch.ranks]
+    return max(times) / median(times) - 1 if len(times) > 1 else None
 
 
 def per_rank(of_group: Sampler) -> Sampler:

@@ -7,17 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A batch size that was tried.
+    """A batch size that was tried."""
 
-    Attributes:
-        size: samples of one rank's batch.
-        fits: whether every rank could train with it.
-        peak: the most bytes that a rank used; None if it ran out of memory, or if the peak is unknown.
-    """
-
-    size: int
-    fits: bool
-    peak: float | None
+    size: int  # samples of one rank's batch
+    fits: bool  # whether every rank could train with it
+    peak: float | None  # the most bytes that a rank used; None if it ran out of memory, or if the peak is unknown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

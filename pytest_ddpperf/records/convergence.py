@@ -15,53 +15,37 @@ Agreement = Literal["equal", "within tolerance", "inconclusive", "differs", "wor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """One training: a point after each of several optimizer steps; each value is a mean over the ranks.
+    """One training: a point after each of several optimizer steps; each value is a mean over the ranks."""
 
-    Attributes:
-        steps: the optimizer steps before each point.
-        values: by name, a number for each point: ``loss``, the mean over the steps since the previous point, and each
-            metric of ``Workload(evaluate=...)``.
-    """
-
-    steps: tuple[int, ...]
+    steps: tuple[int, ...]  # the optimizer steps before each point
+    # By name, a number for each point: ``loss``, the mean over the steps since the previous point, and each metric of
+    # ``Workload(evaluate=...)``.
     values: Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalValue:
-    """The last value of trainings.
+    """The last value of trainings."""
 
-    Attributes:
-        value: the mean over launches.
-        interval: 95 % interval over launches; None for a single launch. All worsenings together hold with 95 %.
-        samples: of each launch.
-    """
-
-    value: float
+    value: float  # the mean over launches
+    # 95 % interval over launches; None for a single launch. All worsenings together hold with 95 %.
     interval: Interval | None
-    samples: tuple[float, ...]
+    samples: tuple[float, ...]  # of each launch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """Compares the last value of a strategy's trainings with that of the first strategy's, launch by launch.
+    """Compares the last value of a strategy's trainings with that of the first strategy's, launch by launch."""
 
-    Attributes:
-        name: of the strategy.
-        quantity: ``loss``, or the name of a metric.
-        worse: by how much it is worse, as a share of the first strategy's value; below 0 if it is better. NaN if a
-            training was lost.
-        apart: the largest difference in a launch, in the quantity's unit.
-        allowed: the largest difference that rounding explains; None if the strategy's gradients are not exact.
-        tolerance: the share by which it may be worse.
-    """
-
-    name: str
-    quantity: str
+    name: str  # of the strategy
+    quantity: str  # ``loss``, or the name of a metric
+    # By how much it is worse, as a share of the first strategy's value; below 0 if it is better. NaN if a training was
+    # lost.
     worse: FinalValue
-    apart: float
+    apart: float  # the largest difference in a launch, in the quantity's unit
+    # The largest difference that rounding explains; None if the strategy's gradients are not exact.
     allowed: float | None
-    tolerance: float
+    tolerance: float  # the share by which it may be worse
 
     @property
     def agreement(self) -> Agreement:
@@ -83,18 +67,13 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trainings:
-    """The trainings by one strategy.
+    """The trainings by one strategy."""
 
-    Attributes:
-        name: of the strategy.
-        curves: one for each launch; a training ends at a loss or a metric that is not finite; its other values are NaN.
-        finals: by quantity, the last values of the trainings.
-        lost: a line for each launch with a value that is not finite: ``loss is nan at step 3 of 40 on rank 0 ...``.
-    """
-
-    name: str
+    name: str  # of the strategy
+    # One for each launch; a training ends at a loss or a metric that is not finite; its other values are NaN.
     curves: tuple[Curve, ...]
-    finals: Mapping[str, FinalValue]
+    finals: Mapping[str, FinalValue]  # by quantity, the last values of the trainings
+    # A line for each launch with a value that is not finite: ``loss is nan at step 3 of 40 on rank 0 ...``.
     lost: tuple[str, ...] = ()
 
 

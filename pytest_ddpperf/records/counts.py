@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_ddpperf.records.copies import Alike, RankCopy
 from pytest_ddpperf.records.rhythm import Components, rhythm_of_all, rhythm_text, unusual_of
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.units import exact_texts
@@ -91,6 +90,36 @@ COLLECTIVES = (
     *("send", "recv", "barrier"),
 )
 """The names by which calls of collectives are counted, point-to-point ones too."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankCopy:
+    """One rank's checksums of the model copy that it trains."""
+
+    place: tuple[str, ...] = ()  # its mesh coordinates in dimensions that do not split data
+    samples: tuple[int, ...] = ()  # checksums of the samples its loaders drew; empty if none draws by number
+    batch: int | None = None  # a checksum of its models' input; None if that was no tensor
+    loaded: bool = False  # whether a DataLoader gave the batch
+    model: int = 0  # a checksum of the names and shapes of ``parameters``
+    # For each parameter that is no shard: the difference that rounding excuses, and some sums over the parameter.
+    parameters: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    peers: tuple[int, ...] = ()  # the ranks whose parameters DistributedDataParallel keeps equal; empty without it
+    # Code that draws samples ("drawn"), and code that defers a step's last micro-batch's gradients ("deferred").
+    sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alike:
+    """Ranks with equal or different data and parameters; None if that is unknown."""
+
+    samples: tuple[int, ...] | None = None  # the ranks that drew the same samples as another one
+    batches: tuple[int, ...] | None = None  # the ranks that trained on the same batches as another one
+    loaded: bool = False  # whether DataLoaders gave the batches
+    apart: tuple[int, ...] | None = None  # the ranks whose parameters differ after steps, though they train one model
+    parameter: str = ""  # name of the first differing parameter; empty if none differs
+    wrapped: bool = False  # whether DistributedDataParallel keeps parameters equal
+    model: int = 0  # checksum of the first rank
+    sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)  # of ``RankCopy``; only shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

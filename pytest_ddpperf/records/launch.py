@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.phases import PhaseTimes
+from pytest_ddpperf.records.phases import BlockTimes, MemoryHeadroom, PhaseTimes
 
 Window = tuple[float, float]
 """Begin and end in seconds of the machine's monotonic clock, which all of its processes share."""
@@ -174,7 +173,6 @@ class TimeSpent:
     measuring: steps that were timed, and their warm-up.
     diagnosing: steps that show growth of memory, phases and communication; the profile.
     other: judging, launches that failed, and time between launches.
-        other: judging, launches that failed, and what lies between launches.
     """
 
     starting: float = 0.0
@@ -201,21 +199,14 @@ class TimeSpent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LongSteps:
-    """The steps of some launches that take more than twice as long as the median step of their launch.
+    """The steps of some launches that take more than twice as long as the median step of their launch."""
 
-    Attributes:
-        number: number of long steps.
-        steps: number of all steps.
-        factor: how many times the median step a long one takes, on average; 0 if there is none.
-        share: the part of the time of all steps that the long ones take.
-        period: steps from one long step to the next; None if these distances differ, or if there are fewer than two.
-        phase: the phase with most of the extra time of long steps over the median step; None if no diagnosed step was
-            long, or no phase has half of that time.
-    """
-
-    number: int
-    steps: int
-    factor: float
-    share: float
+    number: int  # number of long steps
+    steps: int  # number of all steps
+    factor: float  # how many times the median step a long one takes, on average; 0 if there is none
+    share: float  # the part of the time of all steps that the long ones take
+    # Steps from one long step to the next; None if these distances differ, or if there are fewer than two.
     period: int | None
+    # The phase with most of the extra time of long steps over the median step; None if no diagnosed step was long, or
+    # no phase has half of that time.
     phase: str | None = None

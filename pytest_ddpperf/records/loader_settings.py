@@ -22,24 +22,18 @@ _EXPECTED = f"auto, or word=value out of {', '.join(_PARSERS)}, separated by com
 class LoaderSettings:
     """Changes of a workload's DataLoader; None keeps the loader's own setting.
 
-    Attributes:
-        workers: processes that fetch batches for a rank (torch's ``num_workers``); 0 to fetch them in the rank itself.
-        pin_memory: whether batches are put into page-locked memory, from which a GPU copies them while it computes.
-        prefetch_factor: batches that each worker prepares in advance.
-        persistent_workers: whether workers live on when the data begin again.
-        sampler: ``rank`` to split the data among the ranks with a DistributedSampler.
-        auto: whether the first launch picks the first four for machine and data.
-
     Raises:
         ValueError: torch would refuse a value or a combination; the text says what is expected.
     """
 
+    # Processes that fetch batches for a rank (torch's ``num_workers``); 0 to fetch them in the rank itself.
     workers: int | None = None
+    # Whether batches are put into page-locked memory, from which a GPU copies them while it computes.
     pin_memory: bool | None = None
-    prefetch_factor: int | None = None
-    persistent_workers: bool | None = None
-    sampler: Literal["rank"] | None = None
-    auto: bool = False
+    prefetch_factor: int | None = None  # batches that each worker prepares in advance
+    persistent_workers: bool | None = None  # whether workers live on when the data begin again
+    sampler: Literal["rank"] | None = None  # ``rank`` to split the data among the ranks with a DistributedSampler
+    auto: bool = False  # whether the first launch picks the first four for machine and data
 
     def __post_init__(self) -> None:
         for name, parse in _PARSERS.items():

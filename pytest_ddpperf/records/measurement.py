@@ -9,11 +9,11 @@ from statistics import median
 from typing import Any, Literal
 
 from pytest_ddpperf.errors import NotTimed
-from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import GpuHealth
 from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.phases import CommunicationProfile
 from pytest_ddpperf.units import format_count, format_value
 
 Better = Literal["lower", "higher"]

@@ -51,17 +51,11 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSweep:
-    """The measurements of one rank.
+    """The measurements of one rank."""
 
-    Attributes:
-        times: the calls of each collective and size.
-        pairs: the seconds of the fastest message of each turn, by the other rank.
-        beside: computing during an all-reduce, one for each round.
-    """
-
-    times: tuple[CollectiveTimes, ...]
-    pairs: Mapping[int, tuple[float, ...]]
-    beside: tuple[Beside, ...] = ()
+    times: tuple[CollectiveTimes, ...]  # the calls of each collective and size
+    pairs: Mapping[int, tuple[float, ...]]  # the seconds of the fastest message of each turn, by the other rank
+    beside: tuple[Beside, ...] = ()  # computing during an all-reduce, one for each round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,21 +78,13 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveFit:
-    """The cost of one collective for one number of ranks.
+    """The cost of one collective for one number of ranks."""
 
-    Attributes:
-        collective: its name.
-        world_size: the number of ranks; the fit holds for no other number.
-        min_bytes: the smallest size that was measured.
-        segments: one or two, ascending; the last one ends with the largest size.
-        error: the median relative error for sizes that the fit had not seen.
-    """
-
-    collective: str
-    world_size: int
-    min_bytes: int
-    segments: tuple[Segment, ...]
-    error: float
+    collective: str  # its name
+    world_size: int  # the number of ranks; the fit holds for no other number
+    min_bytes: int  # the smallest size that was measured
+    segments: tuple[Segment, ...]  # one or two, ascending; the last one ends with the largest size
+    error: float  # the median relative error for sizes that the fit had not seen
 
     @property
     def max_bytes(self) -> int:

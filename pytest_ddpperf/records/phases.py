@@ -1,11 +1,11 @@
-"""The time of a step by phase on one rank, as a diagnosed launch reports it."""
+"""A step taken apart: its time by phase on one rank, and its communication on one rank and over a group."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 MemoryKind = Literal["allocated", "heap"]
 """allocated: live tensors, in blocks of CUDA's caching allocator. heap: all memory that the process holds of malloc,
@@ -70,3 +70,119 @@ class SectionSummary:
     def mean(self) -> float:
         """Seconds of one entry."""
         return self.seconds / self.count
+
+
+LearningRates: TypeAlias = tuple[tuple[int, tuple[float, ...]], ...]
+"""For each optimizer step, its begin in nanoseconds of the system's clock and its parameter groups' learning rates."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockTimes:
+    """Steps with and without synchronisation of gradients on one rank, from blocks that alternated."""
+
+    synchronised: tuple[float, ...]  # seconds of each whole step, in order
+    unsynchronised: tuple[float, ...]  # seconds of each step that averaged no gradients
+    still_sent: str = ""  # describes what those steps still sent
+    pairs: int = 1  # pairs of blocks, one of either kind; all blocks are equally long
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryHeadroom:
+    """Bytes that copies of the training state of all ranks of a machine need, and bytes that are free for them."""
+
+    needed: int
+    free: int
+
+    @property
+    def enough(self) -> bool:
+        """Returns whether the copies fit."""
+        return self.needed <= self.free
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collective:
+    """One collective as the profiler saw it on one rank."""
+
+    kind: str  # all_reduce, all_gather ...
+    seconds: float  # from this rank's start of it, before the others come, to its end
+    nbytes: float | None  # that this rank contributes; None if the profile does not say
+    ranks: int | None = None  # of its group; None if the profile does not say
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfiledStep:
+    """One step under the profiler on one rank, in seconds."""
+
+    seconds: float  # the whole step, which the profiler lengthens
+    busy: float  # in which at least one collective was under way
+    computed: float  # in which something was computed
+    overlapped: float  # in which both happened
+    collectives: tuple[Collective, ...]  # in the order in which they began
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """DDP's own figures on its backward, in seconds, averaged over its own sample of steps."""
+
+    communication: float  # from the start of the first all-reduce to the end of the last one
+    overlapped: float  # from the same start to the end of backward's computation
+
+    @property
+    def exposed(self) -> float:
+        """Seconds of the window after backward's computation."""
+        return self.communication - self.overlapped
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankProfile:
+    """What one rank reports of a launch under the profiler."""
+
+    steps: tuple[ProfiledStep, ...]
+    window: Window | None = None  # None for other strategies than DDP
+    subgroups: bool = False  # whether this rank knows of process groups with fewer ranks than the world
+    no_snapshot: str = ""  # why a requested snapshot of a GPU's memory is missing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bandwidth:
+    """The speed of collectives of one kind, in bytes per second, as defined by nccl-tests."""
+
+    kind: str
+    algorithm: float  # size over time
+    bus: float  # the load of the links, comparable between numbers of ranks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommunicationProfile:
+    """The communication of a step as the profiler sees it: averages over steps and ranks, in seconds."""
+
+    step: float  # a step under the profiler
+    busy: float  # time with at least one collective under way
+    overlapped: float  # the part of ``busy`` in which something was computed
+    gaps: float  # the part of ``exposed`` that may be the host's time between two operators: an estimate of the error
+    # Time of the collectives, each as long as on the rank on which it was shortest; None if ranks had different
+    # collectives, or the profile does not say which ranks met in them.
+    transfer: float | None
+    # Additional time of the collectives on the average rank: waiting for the last rank; None as ``transfer``.
+    wait: float | None
+    # The rank that came last most often, and its share of the collectives; None as ``transfer``.
+    slowest: tuple[int, float] | None
+    # By kind of collective, from transfers; empty if there are none or the profile has no sizes.
+    bandwidths: tuple[Bandwidth, ...]
+    window: Window | None  # DDP's own figures on rank 0; None for other strategies
+    unplaced: bool = False  # whether collectives may have involved only some of the ranks, and no profile says which
+
+    @property
+    def busy_share(self) -> float:
+        """Busy time as a share of the step; not the overhead of communication, because part of it is hidden."""
+        return self.busy / self.step
+
+    @property
+    def exposed(self) -> float:
+        """Busy time in which nothing was computed."""
+        return self.busy - self.overlapped
+
+    @property
+    def overlap(self) -> float | None:
+        """The share of busy time in which something was computed; None if nothing was sent."""
+        return self.overlapped / self.busy if self.busy else None

@@ -15,17 +15,11 @@ from pytest_ddpperf.units import format_count, format_percent, format_values
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replayed:
-    """The times of a step on a network, in seconds.
+    """The times of a step on a network, in seconds."""
 
-    Attributes:
-        seconds: the whole step.
-        computing: the step if no transfer took any time.
-        communication: of all transfers, including hidden ones.
-    """
-
-    seconds: float
-    computing: float
-    communication: float
+    seconds: float  # the whole step
+    computing: float  # the step if no transfer took any time
+    communication: float  # of all transfers, including hidden ones
 
     @property
     def exposed(self) -> float:

@@ -1,12 +1,12 @@
-"""Merges the counts of all ranks, and extracts those of one rank."""
+"""Merges the counts of all ranks, compares the copies that they train, and extracts the counts of one rank."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.records.copies import alike
-from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.records.counts import Alike, Counts, RankCopy, count_row
 from pytest_ddpperf.records.rhythm import Components, rhythm_of_all
 from pytest_ddpperf.records.sites import RECORDED_LINES, SETTINGS, CallSite
 
@@ -19,9 +19,6 @@ def merged(ranks: Sequence[Counts]) -> Counts:
 
     The details of a metric are those of the first rank with the largest total. A metric is omitted if some rank's
     profiler could not count it, or some rank is not sure of it.
-
-    Args:
-        ranks: counts of each rank, by rank; at least one rank.
     """
     metrics = [
         metric
@@ -104,3 +101,47 @@ def as_rank(metric: str, rank: int, counts: Counts) -> Counts:
         details={**counts.details, metric: {**counts.details.get(metric, {}), **parts}},
         sites={**counts.sites, metric: sites},
     )
+
+
+def alike(ranks: Sequence[RankCopy]) -> Alike | None:
+    """Compares the copies that ranks train; None for fewer than two ranks."""
+    if len(ranks) <= 1:
+        return None
+    apart, parameter = _apart(ranks)
+    samples = _shared(ranks, [each.samples or None for each in ranks])
+    return Alike(
+        samples=samples,
+        batches=_shared(ranks, [each.batch for each in ranks]),
+        loaded=all(each.loaded for each in ranks),
+        apart=apart,
+        parameter=parameter,
+        wrapped=all(each.peers for each in ranks),
+        model=ranks[0].model,
+        sites=ranks[min(samples or apart or (0,))].sites,
+    )
+
+
+def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int, ...] | None:
+    """Returns the ranks that share a value with another rank of their place; None if unknown or without copies."""
+    places = Counter((each.place, value) for each, value in zip(ranks, values, strict=True))
+    if None in values or len({each.place for each in ranks}) == len(ranks):
+        return None
+    return tuple(rank for rank, each in enumerate(ranks) if places[each.place, values[rank]] > 1)
+
+
+def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
+    """Returns ranks whose parameters differ, and the first such parameter; each is compared with its first peer."""
+    teams: dict[Hashable, list[int]] = {}
+    for rank, each in enumerate(ranks):
+        teams.setdefault(each.peers or each.place, []).append(rank)
+    found: dict[int, str] = {}
+    for first, *others in teams.values():
+        for rank in others:
+            one, other = ranks[first], ranks[rank]
+            if one.model != other.model or not one.parameters:
+                return None, ""
+            for name, (most, *sums) in one.parameters.items():
+                if any(abs(a - b) > most for a, b in zip(sums, other.parameters[name][1:], strict=True)):
+                    found |= {first: name, rank: name}
+                    break
+    return (tuple(sorted(found)), next(iter(found.values()), "")) if len(teams) < len(ranks) else (None, "")

@@ -37,7 +37,6 @@ class BaselineRecord(BenchmarkId):
     series: tuple[Series, ...]
     commit: str | None
     date: str  # ISO 8601, day
-    steps: tuple[Mapping[str, float], ...]  # per launch: min, p25, p50, p75, p90, max, mean of its step times
     counts: Counts | None = None
     dirty: bool = False  # whether tracked files differed from the commit
     counted: Provenance | None = None  # of the counts, if another run made them
@@ -60,17 +59,14 @@ class BaselineRecord(BenchmarkId):
         return self.counted or Provenance(date=self.date, commit=self.commit, dirty=self.dirty)
 
 
-def record_of(
-    measured: Measurement, provenance: Provenance, steps: tuple[Mapping[str, float], ...] = ()
-) -> BaselineRecord:
-    """Returns a measurement as the record that later measurements are compared with; ``steps`` as in the record."""
+def record_of(measured: Measurement, provenance: Provenance) -> BaselineRecord:
+    """Returns a measurement as the record that later measurements are compared with."""
     return BaselineRecord(
         **measured.identity_fields,
         plan=measured.plan,
         series=measured.series,
         commit=provenance.commit,
         date=provenance.date,
-        steps=steps,
         counts=measured.counts,
         dirty=provenance.dirty,
         turns=measured.turns,

@@ -45,15 +45,11 @@ class ScalingCurve:
 
         If the model grows with the ranks: T1/Tn times a rank's FLOPs over the FLOPs of a rank at the first point.
         """
-        return self._relative("scaling_efficiency", world_size)
+        return self.point(world_size)["scaling_efficiency"].value
 
     def speedup(self, world_size: int) -> float:
         """Returns the work per second as a multiple of the first point's (strong: T1/Tn, weak: n T1/Tn)."""
-        return self._relative("speedup", world_size)
-
-    def _relative(self, metric: str, world_size: int) -> float:
-        point = self.point(world_size)
-        return 1.0 if point.world_size == self._base.world_size else point[metric].value
+        return self.point(world_size)["speedup"].value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,8 +84,7 @@ class SideBySide:
     def speedup(self, name: Any) -> float:
         """Returns the work per second as a multiple of that under ``over``."""
         __tracebackhide__ = True
-        measurement = self[name]
-        return 1.0 if self.canonical(name) == self.over else measurement["speedup"].value
+        return self[name]["speedup"].value
 
     def fits(self, name: Any) -> bool:
         """Returns whether a strategy or subject fits into memory; if not, it was not measured."""

@@ -9,10 +9,9 @@ from statistics import median
 from typing import TypeAlias
 
 from pytest_ddpperf.metrics.communication import EXPOSED
-from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Series
-from pytest_ddpperf.records.phases import PHASES, SectionSummary
+from pytest_ddpperf.records.phases import PHASES, CommunicationProfile, SectionSummary
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.lines import names_of, whom, wrapped
 from pytest_ddpperf.reports.phrases import find

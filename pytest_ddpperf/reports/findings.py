@@ -126,7 +126,7 @@ def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
 
 def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
     """Who takes turns where not all variants do."""
-    return "only both sides of a benchmark take turns" if paired else "launched one after the other, without turns"
+    return "only the two sides of one benchmark take turns" if paired else "launched one after the other, without turns"
 
 
 def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 - called by name
@@ -243,7 +243,7 @@ def _not_on_network(
 
 
 def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:
-    """What the stored network would have the collectives of a step take, beside what they took or what is exposed."""
+    """Says how long a step's collectives take by the stored network, and how long they took or how much is exposed."""
     told = _predicted(predicted, error)
     if measured is not None:
         return f"{told}; {how} {format_value(measured, 's')}"
@@ -394,7 +394,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "gpu_clock_fell": lambda lowest, highest: (
         f"the slowest GPU's clock was {lowest / 1e6:.0f} MHz in one launch and {highest / 1e6:.0f} MHz in another"
     ),
-    "last_attempt": "attempt {attempt} of its test: what earlier ones measured is left out",
+    "last_attempt": "attempt {attempt} of its test: measurements of earlier attempts are omitted",
     "measured_beside": lambda pid, folder: (
         f"another run of pytest measured on this machine{f' (process {pid}' * bool(pid)}"
         f"{f' in {folder}' * bool(folder)}{')' * bool(pid)}: times of both are longer for it"
@@ -506,8 +506,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "told_counts": _told_counts,
     "tests_differ": "{files:list}: the reference has another one, and both sides run this checkout's: what it defines "
     "is compared with itself; --ddpperf-against-tests runs each side's own",
-    "no_name_to_look_up": "this checkout's on both sides, for want of a name at the top of a module that {option} "
-    "could look up: {names:list}",
+    "no_name_to_look_up": "both sides run this checkout's code, because {option} finds only names at the top level of "
+    "a module: {names:list}",
     "tool_measured": "{tool} itself is what measures: both sides run this checkout's",
     "same_code": "neither side imported a module from its checkout: both ran the same code; a module or namespace "
     "package that was installed from elsewhere is not looked for there",

@@ -69,8 +69,8 @@ def record_table(test: str, record: BaselineRecord) -> Table:
     columns: dict[str, Callable[[Series], str]] = {
         "metric": lambda series: series.metric,
         "value": _value,
-        interval: lambda series: _interval(series) if record.steps else "",
-        "launches": lambda series: str(len(series.samples)) if record.steps and series.scale != "exact" else "",
+        interval: lambda series: _interval(series) if record.timed else "",
+        "launches": lambda series: str(len(series.samples)) if record.timed and series.scale != "exact" else "",
         "better": lambda series: series.better,
         "gated": lambda series: "yes" if series.gated else "no",
     }
@@ -92,9 +92,10 @@ def _interval(series: Series) -> str:
 
 
 def _plan(record: BaselineRecord) -> str:
-    if not record.steps:
+    if not record.timed:
         return "counts alone"
-    launches = format_count(len(record.steps), "launch")
+    most = max(len(series.samples) for series in record.series if series.scale != "exact")
+    launches = format_count(most, "launch")
     return f"{launches} x {format_count(record.plan.steps, 'step')} after {record.plan.warmup} of warm-up"
 
 

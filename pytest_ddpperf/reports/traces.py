@@ -16,7 +16,7 @@ _SUMMARY = {
     "compute": "in which something was computed: operators on the CPU, kernels on a GPU",
     "communication": "in which a collective was under way, the wait for other ranks included",
     "overlap": "the share of the communication beside which something was computed",
-    "idle": "in which nothing was computed and nothing sent; on the CPU that is also Python between two operators",
+    "idle": "in which nothing was computed or sent; on the CPU this includes Python between two operators",
 }
 _DIFFERENCE = {
     "time": "of a step, mean over steps and ranks; of an operator its own, without the operators that it calls"

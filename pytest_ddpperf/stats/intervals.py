@@ -1,4 +1,4 @@
-"""t intervals over launches: around a value, and around the change between two runs."""
+"""Intervals: around a value over launches, around the change between two runs, and around a rate of runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any
 
 from pytest_ddpperf.records.measurement import Interval, Scale
-from pytest_ddpperf.stats.blocks import Expected
-from pytest_ddpperf.stats.centers import Center, center_of, moderated
+from pytest_ddpperf.stats.launches import Center, Expected, center_of, moderated
 
 CONFIDENCE = 0.95
 LARGEST_LOG = 700.0  # exp(700) is still a finite float: JSON has no infinity
@@ -20,49 +19,40 @@ FEW = 3  # launches that an interval needs if no scatter is expected
 WIDEST = 3.0  # a value has no interval if its ends differ by more than this factor
 
 
-class _Errors(NamedTuple):
-    """The squared standard errors of both means."""
-
-    new: float
-    base: float
-    freedom: tuple[float, float]  # degrees of freedom of ``new`` and of ``base``
-    assumed: float = 0.0  # how many degrees of ``new`` come from the expected scatter
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """The change from a baseline to a new run, and how well it is known.
 
     Ratios are analysed as differences of logarithms, so that a doubling and a halving are equally large. ``shift``,
-    ``standard_error`` and the variances are on this scale of analysis; ``estimate`` and ``interval`` are not.
-
-    Attributes:
-        estimate: relative change for ratios (0.132 is +13.2 %), absolute change for differences.
-        interval: confidence interval of ``estimate``; None if no scatter could be measured.
-        logarithmic: whether the scale of analysis is logarithmic.
-        shift: new minus base on the scale of analysis.
-        standard_error: of ``shift``; None if both sides have a single launch, so that the scatter is unknown.
-        df: degrees of freedom of ``standard_error``; infinite if the error is 0.
-        launches: how many launches the new side has.
-        sampling_variance: the part of the squared standard error that more launches of the new side would shrink.
-        fixed_variance: the rest of the squared standard error: the baseline's own error.
-        paired_rounds: whether both sides were measured in the same rounds.
-        freedom: degrees of freedom of the new side's error and of the base's.
-        assumed: how many degrees of freedom of the new side come from the expected scatter of launches.
+    ``standard_error`` and the variances are on this scale of analysis; ``estimate`` is not.
     """
 
-    estimate: float
-    interval: Interval | None = None
-    logarithmic: bool
-    shift: float
-    standard_error: float | None = None
-    df: float = 0.0
-    launches: int
-    sampling_variance: float = 0.0
-    fixed_variance: float = 0.0
-    paired_rounds: bool = False
-    freedom: tuple[float, float] = (math.inf, math.inf)
-    assumed: float = 0.0
+    shift: float  # new minus base on the scale of analysis
+    launches: int  # how many launches the new side has
+    logarithmic: bool = False  # whether the scale of analysis is logarithmic
+    # The part of the squared standard error that more launches of the new side would shrink; None if both sides have a
+    # single launch, so that the scatter is unknown.
+    sampling_variance: float | None = None
+    fixed_variance: float = 0.0  # the rest of the squared standard error: the baseline's own error
+    freedom: tuple[float, float] = (math.inf, math.inf)  # degrees of freedom of the new side's error and of the base's
+    assumed: float = 0.0  # how many degrees of freedom of the new side come from the expected scatter of launches
+    paired_rounds: bool = False  # whether both sides were measured in the same rounds
+
+    @property
+    def estimate(self) -> float:
+        """Relative change for ratios (0.132 is +13.2 %), absolute change for differences."""
+        return from_log(self.shift) if self.logarithmic else self.shift
+
+    @property
+    def standard_error(self) -> float | None:
+        """Standard error of ``shift``; None if the scatter is unknown."""
+        return None if self.sampling_variance is None else math.sqrt(self.sampling_variance + self.fixed_variance)
+
+    @property
+    def df(self) -> float:
+        """Degrees of freedom of the standard error; infinite if the error is 0, and 0 if it is unknown."""
+        error = self.standard_error
+        return min(self.freedom) if error else 0.0 if error is None else math.inf
 
 
 def center(
@@ -73,25 +63,14 @@ def center(
     robust: bool = False,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, Interval | None]:
-    """Returns the value over launches and the t interval around it, in the samples' unit.
+    """Returns the value over launches, each with one sample, and the t interval around it, in the samples' unit.
 
-    Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise.
-
-    Args:
-        samples: one number for each launch.
-        scale: how the metric is compared.
-        expected: the expected scatter of launches; None to use the samples' scatter alone.
-        robust: whether outliers hardly move the value; see ``center_of``.
-        confidence: of the interval.
-
-    Returns:
-        The value and its interval. The interval is None for a single sample or two that differ, if no scatter is
-        expected, and if its ends differ by more than a factor of three.
-
-    Raises:
-        ValueError: there are no samples.
+    Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise. If launches
+    are ``expected`` to scatter, that counts besides the samples' scatter; without it the interval is None for a single
+    sample or two that differ. It is None, too, if its ends differ by more than a factor of three. ``robust``: as in
+    ``center_of``.
     """
-    logarithmic = scale == "ratio" and min(samples, default=1) > 0
+    logarithmic = scale == "ratio" and min(samples) > 0
     side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, robust=robust)
     side = moderated(side, expected if logarithmic or scale != "ratio" else None)
     back = (lambda value: math.exp(min(value, LARGEST_LOG))) if logarithmic else float
@@ -117,23 +96,12 @@ def change(
     The interval has the degrees of freedom of the smaller side (Hsu 1938): Welch's approximation claims more than a few
     launches support, if their scatter is examined after each of them. A side with a single launch borrows the other
     side's scatter. Ratios with samples that are not positive have no logarithm: their change is the difference of means
-    as a fraction of the base's mean, and the base's error is propagated to first order.
-
-    Args:
-        new: one number for each new launch.
-        base: one number for each launch of the baseline.
-        scale: ``ratio`` or ``difference``.
-        expected: the expected scatter of launches of either side, as in ``center``.
-
-    Returns:
-        The change; None for a ratio to zero, and for samples that are not finite.
-
-    Raises:
-        ValueError: a side has no samples.
+    as a fraction of the base's mean, and the base's error is propagated to first order. None for a ratio to zero, and
+    for samples that are not finite.
     """
     if not all(map(math.isfinite, (*new, *base))):
         return None
-    logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
+    logarithmic = scale == "ratio" and min((*new, *base)) > 0
     new_side, base_side = (
         center_of([math.log(sample) for sample in side] if logarithmic else side) for side in (new, base)
     )
@@ -143,8 +111,9 @@ def change(
         new_side, base_side = _relative_to(new_side, base_side)
     else:
         new_side, base_side = (moderated(side, expected) for side in (new_side, base_side))
-    errors = _errors(new_side, base_side)
-    return _assemble(new_side.mean - base_side.mean, errors, new_side.n, logarithmic=logarithmic)
+    shift, launches = new_side.mean - base_side.mean, new_side.n
+    known = _scatter(new_side, base_side)
+    return _if_finite(Change(shift=shift, launches=launches, logarithmic=logarithmic, **known))
 
 
 def paired(
@@ -153,24 +122,12 @@ def paired(
     """Returns the change from ``base`` to ``new`` in the same rounds, with Student's interval over the differences.
 
     A disturbance of a whole round affects both sides and cancels out (Student 1908). More rounds shrink the whole
-    error. Ratios are as in ``change``; a ratio without a logarithm is a difference relative to the base's mean.
-
-    Args:
-        new: one number for each round.
-        base: one number of the other side for each round, in the same order.
-        scale: ``ratio`` or ``difference``.
-        expected: the expected scatter of the differences; None to use the rounds' scatter alone.
-        robust: as in ``center``, for the differences.
-
-    Returns:
-        The change, or None as in ``change``.
-
-    Raises:
-        ValueError: a side has no samples, or the sides have different numbers of samples.
+    error. Ratios and None are as in ``change``; a ratio without a logarithm is a difference relative to the base's
+    mean. ``expected`` is the scatter of the differences.
     """
     if not all(map(math.isfinite, (*new, *base))):
         return None
-    logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
+    logarithmic = scale == "ratio" and min((*new, *base)) > 0
     size = 1.0
     if scale == "ratio" and not logarithmic:
         size = abs(center_of(base).mean)
@@ -179,30 +136,32 @@ def paired(
     pairs = zip(new, base, strict=True)
     differences = [math.log(one / other) if logarithmic else (one - other) / (size or 1.0) for one, other in pairs]
     side = moderated(center_of(differences, robust=robust), expected if logarithmic or scale != "ratio" else None)
-    errors = None if side.variance is None else _Errors(side.variance, 0.0, (side.df, math.inf), side.assumed)
-    return _assemble(side.mean, errors, side.n, logarithmic=logarithmic, paired_rounds=True)
+    return _if_finite(
+        Change(
+            shift=side.mean,
+            launches=side.n,
+            logarithmic=logarithmic,
+            sampling_variance=side.variance,
+            freedom=(side.df, math.inf),
+            assumed=side.assumed,
+            paired_rounds=True,
+        )
+    )
 
 
 def with_launches(change: Change, launches: int) -> Change:
-    """Returns the change as it would be known if the new side had ``launches`` launches with the same scatter.
+    """Returns the change as certain as it would be if the new side had ``launches`` launches with the same scatter.
 
-    The launches' degrees of freedom grow with their number, those of the expected scatter do not. The estimate and its
+    More launches add degrees of freedom to the measured scatter, but not to the expected scatter. The estimate and its
     interval stay the same.
     """
-    if change.standard_error is None:
+    if change.sampling_variance is None:
         return change
-    sampling = change.sampling_variance * change.launches / launches
     new, base = change.freedom
     least = 0.0 if change.assumed else 1.0
     freedom = change.assumed + max(least, (new - change.assumed + 1) * launches / change.launches - 1)
-    return replace(
-        change,
-        launches=launches,
-        sampling_variance=sampling,
-        standard_error=math.sqrt(sampling + change.fixed_variance),
-        freedom=(freedom, base),
-        df=min(freedom, base),
-    )
+    sampling = change.sampling_variance * change.launches / launches
+    return replace(change, launches=launches, sampling_variance=sampling, freedom=(freedom, base))
 
 
 def possible(interval: Interval | None, least: float, most: float) -> Interval | None:
@@ -247,40 +206,26 @@ def from_log(shift: float) -> float:
     return math.expm1(min(shift, LARGEST_LOG))
 
 
-def _assemble(
-    shift: float, errors: _Errors | None, launches: int, *, logarithmic: bool, paired_rounds: bool = False
-) -> Change | None:
-    """Builds a change from its shift and the errors of both means; None if a number is not finite."""
-    variance = 0.0 if errors is None else errors.new + errors.base
-    if not math.isfinite(shift) or not math.isfinite(variance):
-        return None
-    back = from_log if logarithmic else float
-    unknown = Change(
-        estimate=back(shift), logarithmic=logarithmic, shift=shift, launches=launches, paired_rounds=paired_rounds
-    )
-    if errors is None:
-        return unknown
-    known = replace(
-        unknown,
-        standard_error=math.sqrt(variance),
-        df=min(errors.freedom) if variance else math.inf,
-        sampling_variance=errors.new,
-        fixed_variance=errors.base,
-        freedom=errors.freedom,
-        assumed=errors.assumed,
-    )
-    return replace(known, interval=interval_at(known, 1 - CONFIDENCE))
+def _if_finite(change: Change) -> Change | None:
+    """Returns the change; None if a number is not finite."""
+    return change if math.isfinite(change.shift) and math.isfinite(change.standard_error or 0.0) else None
 
 
-def _errors(new: Center, base: Center) -> _Errors | None:
-    """Returns the errors of both means; a single launch borrows the other side's scatter, None if both are single."""
+def _scatter(new: Center, base: Center) -> dict[str, Any]:
+    """Returns a change's fields on scatter; a single launch borrows the other side's, none are known if both are."""
     if new.variance is not None and base.variance is not None:
-        return _Errors(new.variance, base.variance, (new.df, base.df), new.assumed)
-    if base.variance is not None:
-        return _Errors(base.variance * base.n, base.variance, (base.df, base.df))
-    if new.variance is not None:
-        return _Errors(new.variance, new.variance * new.n, (new.df, new.df))
-    return None
+        freedom = (new.df, base.df)
+        return {
+            "sampling_variance": new.variance,
+            "fixed_variance": base.variance,
+            "freedom": freedom,
+            "assumed": new.assumed,
+        }
+    known = new if base.variance is None else base
+    if known.variance is None:
+        return {}
+    of_launch, freedom = known.variance * known.n, (known.df, known.df)
+    return {"sampling_variance": of_launch / new.n, "fixed_variance": of_launch / base.n, "freedom": freedom}
 
 
 def _relative_to(new: Center, base: Center) -> tuple[Center, Center]:
@@ -295,3 +240,31 @@ def _relative_to(new: Center, base: Center) -> tuple[Center, Center]:
             variance=None if base.variance is None else base.variance / size / size * leverage * leverage,
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The share of runs in which something happened."""
+
+    found: int  # runs in which it happened
+    of: int  # runs
+
+    @property
+    def value(self) -> float:
+        """The share, from 0 to 1."""
+        return self.found / self.of
+
+    @property
+    def interval(self) -> Interval:
+        """The interval of the true rate."""
+        return clopper_pearson(self.found, self.of)
+
+
+def clopper_pearson(found: int, of: int) -> Interval:
+    """Returns the exact binomial interval of ``found`` in ``of`` trials (Clopper and Pearson 1934)."""
+    from scipy.special import betaincinv
+
+    tail = (1 - CONFIDENCE) / 2
+    low = 0.0 if found <= 0 else float(betaincinv(found, of - found + 1, tail))
+    high = 1.0 if found >= of else float(betaincinv(found + 1, of - found, 1 - tail))
+    return Interval(low=low, high=high, confidence=CONFIDENCE)

@@ -22,19 +22,12 @@ scatter shows it. In 24 runs of 14 or 15 tests against their own commit the comm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonChange:
-    """The relative change that tests have in common.
+    """The relative change that tests have in common."""
 
-    Attributes:
-        tests: how many tests it is estimated from.
-        change: relative: 0.031 is +3.1 %.
-        interval: confidence interval of ``change``.
-        slower: whether the suite is slower for certain, by more than two sides with the same code may differ.
-    """
-
-    tests: int
-    change: float
-    interval: Interval
-    slower: bool
+    tests: int  # how many tests it is estimated from
+    change: float  # relative: 0.031 is +3.1 %
+    interval: Interval  # confidence interval of ``change``
+    slower: bool  # whether the suite is slower for certain, by more than two sides with the same code may differ
 
 
 def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
@@ -48,16 +41,11 @@ def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
 
 
 def common_change(tests: Sequence[Sequence[float]]) -> CommonChange | None:
-    """Returns the change that tests measured side by side have in common: Huber's estimate over their logarithms.
+    """Returns what the relative changes of the variants of each test have in common: Huber's estimate over logarithms.
 
     Each test counts once, as the mean of its variants, because these share their rounds. The interval is Student's over
-    the tests, so it includes both the scatter of each test and the differences between tests.
-
-    Args:
-        tests: for each test the relative change of each of its variants, above -1.
-
-    Returns:
-        The change; None for fewer than ``MIN_TESTS`` tests, and if their scatter is unknown.
+    the tests, so it includes both the scatter of each test and the differences between tests. None for fewer than
+    ``MIN_TESTS`` tests, and if their scatter is unknown.
     """
     if len(tests) < MIN_TESTS:
         return None

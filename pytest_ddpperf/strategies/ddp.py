@@ -42,8 +42,8 @@ def parallelise(
     if comm_hook == "powersgd" and ctx.backend == "gloo":
         if options.get("find_unused_parameters"):
             raise SettingError(
-                "comm_hook=powersgd with find_unused_parameters=true works with nccl only: on gloo what PowerSGD sends "
-                "and what DDP sends of the parameters used would meet in different orders; leave out one of them"
+                "comm_hook=powersgd with find_unused_parameters=true works with nccl only: on gloo, ranks could start "
+                "the collectives of PowerSGD and of DDP in different orders; remove one of both options"
             )
         options["bucket_cap_mb"] = _one_bucket(module, options.get("bucket_cap_mb"))
     wrapped = wrap(module, ctx, **options)

@@ -90,7 +90,7 @@ def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Copies must have equally many ranks, and more than one, or torch leaves out the sum over the copies."""
+    """Returns why FSDP1 cannot train these replicas: with one rank in each, torch does not sum their gradients."""
     replicas = options.get("replicas")
     if replicas is not None and replicas == world_size > 1:
         return (
@@ -101,7 +101,7 @@ def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
 
 
 def _whole_replicas(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Copies of the model must have equally many ranks."""
+    """Returns why the ranks cannot be split into this many equal replicas of the model."""
     replicas = options.get("replicas")
     if replicas is not None and world_size % replicas:
         return (

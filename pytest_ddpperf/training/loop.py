@@ -29,8 +29,8 @@ from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.faults.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.launch.preloading.imports import end_watch
-from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.phases import MemoryHeadroom
 from pytest_ddpperf.training.jobs import growth_steps
 from pytest_ddpperf.training.memory_limit import limited
 from pytest_ddpperf.training.timing import (
@@ -234,7 +234,7 @@ def works_in_background() -> bool:
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | None) -> dict[str, Any]:
     """Runs the diagnosing passes one after the other, each with steps of its own; returns fields of ``RankLaunch``."""
-    from pytest_ddpperf.instruments.phases.diagnosis import diagnose
+    from pytest_ddpperf.instruments.phases.diagnosed_steps import diagnose
     from pytest_ddpperf.instruments.rates import read_rates
     from pytest_ddpperf.training.separable import SynchronisationKept
 

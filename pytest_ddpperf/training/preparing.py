@@ -31,9 +31,9 @@ from pytest_ddpperf.training.timing import checked_run, warm_up
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_ddpperf.records.communication import RankProfile
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.launch import RankLaunch
+    from pytest_ddpperf.records.phases import RankProfile
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.training.step import Step
 
@@ -103,7 +103,7 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 @contextmanager
 def _warnings_noted() -> Iterator[list[str]]:
-    """Within, what is warned of is shown as ever, and its text is kept; hooks of the counters are not warned of."""
+    """Collects the texts of warnings, which are shown as usual, except those about the hooks of counters."""
     said: list[str] = []
     show = warnings.showwarning
 
@@ -144,7 +144,7 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
 
 
 def small_shared_memory(ctx: RankView) -> list[Finding]:
-    """A finding where several ranks use NCCL, which sends between GPUs without a direct way through /dev/shm."""
+    """Returns a finding if /dev/shm is small and several ranks use NCCL, which may send through it between GPUs."""
     size = shared_memory() if ctx.backend == "nccl" and ctx.local_world_size > 1 else None
     return [] if size is None or size >= _SHARED_MEMORY else [Finding("small_shared_memory", {"size": size})]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock, clock_for, collector_paused
 from pytest_ddpperf.launch import progress
-from pytest_ddpperf.records.communication import BlockTimes
+from pytest_ddpperf.records.phases import BlockTimes
 from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, blocks_for
 
 if TYPE_CHECKING:

@@ -438,7 +438,7 @@ def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) 
     assert found["test_conftest"]["against"]["modules"]["conftest"]["there"].endswith("/checkout/perf/conftest.py")
     for line in (
         "test_added custom: revision * cannot run it: *LookupError: there is no test_added.py in that revision",
-        "*this checkout's on both sides, for want of a name *: test_local.<locals>.build (test*",
+        "*both sides run this checkout's code, because * finds only names *: test_local.<locals>.build (test*",
         "test_fresh custom: revision * cannot run it: *LookupError: test_tests.py of that revision has no fresh",
     ):
         run.stdout.fnmatch_lines([line])

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.analysis.expected import network_finding
-from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.network import CollectiveFit, Segment
+from pytest_ddpperf.records.phases import BlockTimes
 from pytest_ddpperf.reports.findings import finding_text
 from tests.factories import PROFILE, make_environment, make_launch, make_measurement
 

@@ -14,7 +14,7 @@ from benchmarks.quality.rows import UNCHANGED, Found, Goal, Made, Row, alarms, n
 from benchmarks.quality.verdicts import Outcome
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.rates import clopper_pearson
+from pytest_ddpperf.stats.intervals import clopper_pearson
 from tests.benchmarks.quality.test_laws import Silent
 
 

@@ -37,7 +37,6 @@ RECORD = BaselineRecord(
     series=(STEP_TIME,),
     commit=None,
     date="2026-01-12",
-    steps=({"min": 0.04},),
 )
 
 

@@ -204,7 +204,7 @@ def test_check_names_a_link_that_is_slow(capsys: pytest.CaptureFixture[str], mon
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--predict=4KiB", "--check"], "--check measures, and --predict tells what is stored: give one of them"),
+        (["--predict=4KiB", "--check"], "--check measures, and --predict reads the stored fit: give one of them"),
         (["--collectives=gossip"], "--collectives=gossip is not known; it takes all_reduce, reduce_scatter"),
         (["--min-size=1MiB", "--max-size=1MiB"], "--max-size=1048576 is less than twice --min-size=1048576"),
         (["--min-size=16", "--max-size=32"], "--min-size=16 and --max-size=32 have 3 sizes between them"),

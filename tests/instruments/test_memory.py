@@ -26,7 +26,7 @@ from pytest_ddpperf.instruments.memory import (
     watch_memory,
 )
 from pytest_ddpperf.records.launch import DeviceMemory
-from pytest_ddpperf.stats.summaries import growth_per_step
+from pytest_ddpperf.stats.launches import growth_per_step
 
 MIB = 2**20
 CPU = torch.device("cpu")

@@ -69,17 +69,8 @@ def with_commit(base: StoredBaseline, *metrics: Series, turns: bool = False) -> 
 
 def difference(shift: float, standard_error: float | None, *, fixed: float = 0.0, launches: int = 4) -> Change:
     """A change on the plain scale whose scatter is known as well as can be."""
-    sampling = 0.0 if standard_error is None else standard_error**2 - fixed
-    return Change(
-        estimate=shift,
-        logarithmic=False,
-        shift=shift,
-        standard_error=standard_error,
-        df=math.inf,
-        launches=launches,
-        sampling_variance=sampling,
-        fixed_variance=fixed,
-    )
+    sampling = None if standard_error is None else standard_error**2 - fixed
+    return Change(shift=shift, launches=launches, sampling_variance=sampling, fixed_variance=fixed)
 
 
 def needed(change: Change, *, tolerance: float, alpha: float, margin: float = EQUIVALENCE_MARGIN) -> int | None:
@@ -90,13 +81,4 @@ def needed(change: Change, *, tolerance: float, alpha: float, margin: float = EQ
 
 def quotient(factor: float, standard_error: float) -> Change:
     """The same of a ratio."""
-    shift = math.log(factor)
-    return Change(
-        estimate=factor - 1,
-        logarithmic=True,
-        shift=shift,
-        standard_error=standard_error,
-        df=math.inf,
-        launches=4,
-        sampling_variance=standard_error**2,
-    )
+    return Change(shift=math.log(factor), launches=4, logarithmic=True, sampling_variance=standard_error**2)

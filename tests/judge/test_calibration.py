@@ -9,7 +9,7 @@ import pytest
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.rates import clopper_pearson
+from pytest_ddpperf.stats.intervals import clopper_pearson
 from tests.factories import make_measurement, make_result, make_series
 
 R, U, O, I = Verdict.REGRESSED, Verdict.UNCHANGED, Verdict.OK, Verdict.INCONCLUSIVE  # noqa: E741

@@ -10,8 +10,7 @@ import pytest
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext, decide_count
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.copies import Alike
-from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.counts import Alike, Counts
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline

@@ -12,8 +12,8 @@ from pytest_ddpperf.judge.sequential import alpha_of_benchmark
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.blocks import OWN_IN_TURNS, Expected, expected
 from pytest_ddpperf.stats.intervals import change, paired, t_quantile
+from pytest_ddpperf.stats.launches import OWN_IN_TURNS, Expected, expected
 from tests.judge.made_up import STEADY, difference, needed, quotient, series
 
 # Levels of all looks together that make 0.05 of one before the last, and of the last one: there the interval reaches

@@ -15,7 +15,7 @@ import pytest
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.judge.detection import Proofs
-from pytest_ddpperf.judge.judge import Judge, StoredReferences
+from pytest_ddpperf.judge.judge import Judge
 from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.metrics.scaling import DeriveSeries, alone, gated_if_paired, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
@@ -26,7 +26,7 @@ from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Provenance, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
-from pytest_ddpperf.run.call.references import PairedReferences
+from pytest_ddpperf.run.call.references import PairedReferences, StoredReferences
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import t_quantile
@@ -113,7 +113,7 @@ AT_THE_END = Interim(60.0, 1.0, last=False)  # of the time; all of the error of 
 
 
 def stored(*baselines: StoredBaseline) -> StoredReferences:
-    return StoredReferences(baselines)
+    return StoredReferences(baselines=baselines, both_sides=(), derive=alone)
 
 
 def paired(
@@ -128,17 +128,17 @@ LONG = Settings(launches=4, max_time=60.0)
 def of_several(names: str, settings: Settings, derive: DeriveSeries = alone) -> Judge:
     """One of benchmarks with these letters as names, beside another revision."""
     variants = [make_variant(name, environment=measured(STEADY).environment) for name in names]
-    return Judge("test_it", settings, paired(variants, derive), derive)
+    return Judge("test_it", settings, paired(variants, derive))
 
 
 def of_one(settings: Settings | None = None, derive: DeriveSeries = alone) -> Judge:
     """One of a single benchmark, beside another revision."""
     variant = make_variant("ddp", environment=measured(STEADY).environment)
-    return Judge("test_it", settings or Settings(launches=4), paired([variant], derive), derive)
+    return Judge("test_it", settings or Settings(launches=4), paired([variant], derive))
 
 
 def judge(found: StoredBaseline, tolerance: float = 0.03) -> Judge:
-    return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), stored(found), alone)
+    return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), stored(found))
 
 
 def test_without_a_baseline_one_look_is_enough() -> None:
@@ -149,22 +149,19 @@ def test_without_a_baseline_one_look_is_enough() -> None:
 
 def test_what_is_to_be_stored_is_measured_for_longer() -> None:
     one = Judge(
-        "test_it",
-        Settings(launches=4, save="default"),
-        stored(StoredBaseline(record=None, origin="no baseline")),
-        alone,
+        "test_it", Settings(launches=4, save="default"), stored(StoredBaseline(record=None, origin="no baseline"))
     )
     assert one((measured(STEADY),), after(4.0)) == Action("more", 1, explain=True)
     assert one.results[0].verdict is Verdict.NEW
     larger = (taking([1.2 * size for size in STEADY]),)
-    one = Judge("test_it", Settings(launches=4, save="default"), stored(baseline(STEADY)), alone)
+    one = Judge("test_it", Settings(launches=4, save="default"), stored(baseline(STEADY)))
     assert one(larger, after(4.0)) == Action("more", 1, explain=True)  # accepted, so there is nothing to confirm
 
 
 def test_what_is_to_be_stored_stays_worse_when_all_of_its_time_has_been_for_that() -> None:
     """Whoever stores it has to see that it takes more; and a run that diagnoses changes nothing in it."""
     larger = (taking([1.2 * size for size in STEADY]),)
-    one = Judge("test_it", Settings(launches=4, save="default"), stored(baseline(STEADY)), alone)
+    one = Judge("test_it", Settings(launches=4, save="default"), stored(baseline(STEADY)))
     end = side_by_side(60.0)
     assert one(larger, end) == Action("stop", explain=True)
     assert one(larger, replace(end, diagnosed=True)) == Action("stop")
@@ -232,7 +229,7 @@ def test_growth_may_be_red_whatever_else_was_suspected() -> None:
 
 def test_of_several_each_has_to_grow_again_itself() -> None:
     """One grows, and in the fresh launch another one: either may be chance."""
-    one = Judge("test_it", Settings(launches=4), stored(not_growing(), not_growing()), alone)
+    one = Judge("test_it", Settings(launches=4), stored(not_growing(), not_growing()))
     assert one((growing(1024.0, "a"), growing(0.0, "b")), DIAGNOSED) == Action("confirm", 1, ("memory_growth of a",))
     assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Action("stop")
     assert [result["memory_growth"].verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
@@ -240,7 +237,7 @@ def test_of_several_each_has_to_grow_again_itself() -> None:
 
 
 def test_growth_that_is_accepted_need_not_be_confirmed() -> None:
-    one = Judge("test_it", Settings(launches=4, save="default"), stored(not_growing()), alone)
+    one = Judge("test_it", Settings(launches=4, save="default"), stored(not_growing()))
     assert one((growing(1024.0),), DIAGNOSED) == Action("stop")
 
 
@@ -248,7 +245,7 @@ def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
     """Their scatter is far below what is accepted, so they raise no false alarm that others would have to share."""
 
     def seen(side: Measurement) -> float | None:
-        one = Judge("test_it", Settings(launches=4), paired([make_variant("ddp")], alone), alone)
+        one = Judge("test_it", Settings(launches=4), paired([make_variant("ddp")], alone))
         one((side, side), AT_THE_END)
         return one.results[0]["step_time"].mde
 
@@ -262,7 +259,7 @@ def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
 
 
 def test_another_set_is_compared_with_as_ever() -> None:
-    one = Judge("test_it", Settings(launches=4, save="x", baseline_set="default"), stored(baseline(STEADY)), alone)
+    one = Judge("test_it", Settings(launches=4, save="x", baseline_set="default"), stored(baseline(STEADY)))
     assert one((taking([1.2 * size for size in STEADY]),), after(4.0)) == Action("confirm", 4, ("peak_allocated",))
 
 
@@ -353,14 +350,14 @@ def test_a_probe_asks_on_which_side_of_the_tolerance_it_is() -> None:
     here = in_turns([0.1 * math.exp(0.025 * sign) for sign in (1, -1, 1, -1)])
     for tolerance, expected in ((0.02, Verdict.INCONCLUSIVE), (0.025, Verdict.UNCHANGED)):
         settings = Settings(launches=4, tolerance=tolerance)
-        one = Judge("test_it", settings, paired([variant], alone), alone, margin=1.0)
+        one = Judge("test_it", settings, paired([variant], alone), margin=1.0)
         one((here, in_turns([0.1] * 4)), AT_THE_END)
         assert one.results[0]["step_time"].verdict is expected
 
 
 @pytest.mark.parametrize(("tolerance", "expected"), [(None, (0.03, 0.05)), (0.06, (0.06, 0.1))], ids=str)
 def test_beside_a_baseline_it_is_5_percent(tolerance: float | None, expected: tuple[float, float]) -> None:
-    one = Judge("test_it", Settings(launches=4, tolerance=tolerance), stored(baseline(STEADY)), alone)
+    one = Judge("test_it", Settings(launches=4, tolerance=tolerance), stored(baseline(STEADY)))
     one((taking(STEADY),), after(4.0))
     memory = one.results[0]["peak_allocated"]
     assert (memory.tolerance, memory.margin) == pytest.approx(expected)
@@ -420,8 +417,8 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
 
     one = of_several("ab", Settings(launches=4))
     those = frozenset({("a", 2)})
-    assert one(sides(1.2, 1.0), after(4.0)) == Action("confirm", 4, ("step_time of a",), going_on=those)
-    assert one(sides(1.0, 1.2), after(8.0)) == Action("more", 1, going_on=frozenset({("b", 2)}))
+    assert one(sides(1.2, 1.0), after(4.0)) == Action("confirm", 4, ("step_time of a",), benchmarks=those)
+    assert one(sides(1.0, 1.2), after(8.0)) == Action("more", 1, benchmarks=frozenset({("b", 2)}))
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
     assert words_of_note(one.results[1]["step_time"].note) == (
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
@@ -446,12 +443,12 @@ def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
 
     one = of_several("ab", LONG)
     noisy = [0.1, 0.11, 0.09, 0.105]
-    going_on = frozenset({("b", 2)})
-    assert one(sides(noisy), side_by_side(20.0)) == Action("more", 1, going_on=going_on)
+    measured_on = frozenset({("b", 2)})
+    assert one(sides(noisy), side_by_side(20.0)) == Action("more", 1, benchmarks=measured_on)
     a, b = one.results
     assert (a.verdict, b.verdict) == (Verdict.UNCHANGED, Verdict.INCONCLUSIVE)
     early = bound_of(one, 0)
-    assert one(sides([*noisy, 0.095]), side_by_side(21.0)) == Action("more", 1, going_on=going_on)
+    assert one(sides([*noisy, 0.095]), side_by_side(21.0)) == Action("more", 1, benchmarks=measured_on)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
     assert bound_of(one, 0) == early
     assert one(sides([*noisy, 0.095, 0.101]), side_by_side(60.0)).kind == "stop"
@@ -478,7 +475,7 @@ def test_proofs_are_spent_on_looks_at_launches_of_the_benchmark_alone() -> None:
     """b waits from 6 s until it is launched on at 33 s: looks at a alone in between took no part of its errors."""
     one, of_b = of_several("ab", LONG), [*NOISY_B, *[0.1, 0.1002, 0.0998] * 3]
     for launches, seconds in ((6, 6.0), (7, 13.0), (8, 27.0)):
-        assert one(waiting(NOISY_A[:launches], NOISY_B), of_budget(seconds)).going_on == frozenset({("a", 2)})
+        assert one(waiting(NOISY_A[:launches], NOISY_B), of_budget(seconds)).benchmarks == frozenset({("a", 2)})
         assert one.results[1].verdict is Verdict.OK
     one(waiting(NOISY_A[:8], of_b), of_budget(33.0))
     assert one.results[1].verdict is Verdict.UNCHANGED
@@ -497,7 +494,7 @@ def test_a_look_for_which_there_is_less_time_takes_the_place_of_the_one_before()
 def test_what_looks_worse_is_confirmed_by_as_many_launches_as_it_had() -> None:
     """a went on alone, and has twelve launches; b has the four that it is suspected by."""
     one = of_several("ab", LONG)
-    asked = Action("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
+    asked = Action("confirm", 4, ("step_time of b",), benchmarks=frozenset({("b", 2)}))
     assert one(waiting(NOISY_A[:12], [0.12, 0.121, 0.119, 0.12]), of_budget(14.0)) == asked
 
 
@@ -506,7 +503,7 @@ def test_what_is_launched_with_a_suspect_has_no_say_in_how_many_launches_confirm
     derive = partial(with_speedup, over="a", gated=True)
     one = of_several("ab", LONG, derive)
     action = one(waiting(STEADY * 3, [0.12, 0.121, 0.119, 0.12]), of_budget(14.0))
-    assert (action.kind, action.launches, action.going_on) == ("confirm", 4, None)
+    assert (action.kind, action.launches, action.benchmarks) == ("confirm", 4, None)
 
 
 def test_of_a_budget_what_could_see_at_its_last_proof_does_not_hold_up_others() -> None:
@@ -523,7 +520,7 @@ def test_of_a_budget_what_could_see_is_blind_again_where_a_proof_fails() -> None
     one, of_b = of_several("ab", LONG), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102]
     assert one(waiting(of_b[::-1], of_b), of_budget(5.0)) == Action("more", 1)
     scattered = [*of_b, 0.13, 0.075, 0.14, 0.07]
-    assert one(waiting(of_b[::-1], scattered), of_budget(10.5)).going_on == frozenset({("b", 2)})
+    assert one(waiting(of_b[::-1], scattered), of_budget(10.5)).benchmarks == frozenset({("b", 2)})
 
 
 def test_the_hint_of_max_time_counts_rounds_of_the_benchmark_itself() -> None:
@@ -571,15 +568,15 @@ def test_of_a_budget_nothing_waits_for_what_looked_worse_too_late() -> None:
     assert note.code == "unconfirmed"
 
 
-@pytest.mark.parametrize(("shared", "going_on"), [(False, "bc"), (True, "c")])
-def test_of_a_budget_what_could_not_see_comes_before_proofs(going_on: str, *, shared: bool) -> None:
+@pytest.mark.parametrize(("shared", "measured_on"), [(False, "bc"), (True, "c")])
+def test_of_a_budget_what_could_not_see_comes_before_proofs(measured_on: str, *, shared: bool) -> None:
     """Side by side a is unchanged, b is ok, and c could be slower by more than the resolution."""
     times = {"a": STEADY, "b": [0.1, 0.103, 0.097, 0.101, 0.099, 0.102], "c": [0.1, 0.14, 0.07, 0.11, 0.09, 0.12]}
     here = [replace(in_turns(times[name]), name=name) for name in "abc"]
     there = [replace(in_turns([0.1] * len(times[name])), name=name) for name in "abc"]
     one = of_several("abc", LONG)
-    keys = frozenset((name, 2) for name in going_on)
-    assert one((*here, *there), replace(side_by_side(20.0), shared=shared)) == Action("more", 1, going_on=keys)
+    keys = frozenset((name, 2) for name in measured_on)
+    assert one((*here, *there), replace(side_by_side(20.0), shared=shared)) == Action("more", 1, benchmarks=keys)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.OK, Verdict.INCONCLUSIVE]
 
 
@@ -587,7 +584,7 @@ def test_beside_a_stored_baseline_all_are_launched_together() -> None:
     """What is launched beside others is compared with what was."""
     here = (replace(taking(STEADY), name="a"), replace(taking([0.1, 0.11, 0.09, 0.105]), name="b"))
     found = stored(baseline(STEADY), baseline(STEADY))
-    one = Judge("test_it", Settings(launches=4, max_time=60.0, tolerance=0.06), found, alone)
+    one = Judge("test_it", Settings(launches=4, max_time=60.0, tolerance=0.06), found)
     assert one(here, after(4.0)) == Action("more", 1)
 
 
@@ -611,10 +608,10 @@ def test_what_is_gated_over_another_one_is_launched_on_with_it() -> None:
     here = [replace(in_turns(times[name]), name=name) for name in "abc"]
     there = [replace(in_turns([sum(times[name]) / len(times[name])] * len(times[name])), name=name) for name in "abc"]
     for gated, names in ((True, "ac"), (False, "c")):
-        going_on = frozenset((name, 2) for name in names)
+        measured_on = frozenset((name, 2) for name in names)
         derive = partial(with_speedup, over="a", gated=gated)
         one = of_several("abc", LONG, derive)
-        assert one((*here, *there), side_by_side(20.0)) == Action("more", 1, going_on=going_on)
+        assert one((*here, *there), side_by_side(20.0)) == Action("more", 1, benchmarks=measured_on)
 
 
 @pytest.mark.parametrize("slower", [1.2, 1.0])
@@ -629,7 +626,7 @@ def test_what_ends_with_a_regression_is_proven_by_what_is_left_of_the_errors(slo
         here = [replace(in_turns(times[name]), name=name) for name in "ab"]
         return *here, *(replace(in_turns(steady), name=name) for name in "ab")
 
-    one = Judge("test_it", Settings(launches=4), paired(variants, alone), alone)
+    one = Judge("test_it", Settings(launches=4), paired(variants, alone))
     action = one(sides(4), after(4.0))
     assert action.kind == ("confirm" if slower > 1 else "more")
     action = one(sides(8), after(8.0))
@@ -669,7 +666,7 @@ def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
         for factor, name in ((1.2, "a"), (0.6, "b"), (1.0, "a"), (0.5, "b"))
     )
     derive = partial(with_speedup, over="a")
-    one = Judge("test_it", Settings(launches=4), paired(variants, derive), derive)
+    one = Judge("test_it", Settings(launches=4), paired(variants, derive))
     assert one(sides, after(4.0)) == Action("confirm", 4, ("step_time of a and b",))
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
     assert [result.reference.origin for result in one.results] == [
@@ -782,7 +779,7 @@ def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
 def test_what_the_other_side_cannot_run_is_new() -> None:
     variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
     sides = tuple(replace(in_turns(STEADY), name=name) for name in ("a", "b", "b"))
-    one = Judge("test_it", Settings(launches=4), paired(variants, alone, {("a", 2): "it raised"}), alone)
+    one = Judge("test_it", Settings(launches=4), paired(variants, alone, {("a", 2): "it raised"}))
     assert one(sides, after(4.0)) == Action("stop")
     assert [result.verdict for result in one.results] == [Verdict.NEW, Verdict.UNCHANGED]
     assert one.results[0].reference.origin == "revision 3f2a1c0 (main) cannot run it"
@@ -871,7 +868,7 @@ def test_a_look_that_leads_to_a_confirmation_spends_nothing() -> None:
     every = replace(in_turns([*(1.2 * time for time in STEADY), *STEADY]), fresh_from=4)
     bounds = []
     for confirming in (True, False):
-        one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
+        one = Judge("test_it", Settings(launches=4), paired([variant], alone))
         if confirming:
             assert one((slower, in_turns(STEADY)), after(20.0)).kind == "confirm"
         one((every, in_turns(STEADY * 2)), after(60.0))
@@ -903,7 +900,7 @@ def test_beside_the_commit_of_a_baseline_memory_is_still_judged_by_what_was_stor
     """Both sides take a fifth more of it, and as long as each other."""
     variant = make_variant("ddp", environment=measured(STEADY).environment)
     references = replace(paired([variant], alone), baselines=(baseline(STEADY),))
-    one = Judge("test_it", Settings(launches=4, tolerance=0.03), references, alone)
+    one = Judge("test_it", Settings(launches=4, tolerance=0.03), references)
     larger = replace(taking([1.2 * size for size in STEADY]), turns=True)
     assert one((larger, larger), after(4.0)) == Action("confirm", 4, ("peak_allocated",))
     every = replace(taking([1.2 * size for size in STEADY * 2]), turns=True, fresh_from=4)
@@ -928,7 +925,7 @@ def test_what_waits_while_another_one_is_confirmed_is_judged_once_more() -> None
     """The look that led to the confirmation was not told, so it kept no proofs; the next one proves a unchanged."""
     one = of_several("ab", LONG)
     slower = [0.12, 0.121, 0.119, 0.12]
-    asked = Action("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
+    asked = Action("confirm", 4, ("step_time of b",), benchmarks=frozenset({("b", 2)}))
     assert one(waiting(STEADY[:4], slower), side_by_side(8.0)) == asked
     red = tuple(replace(each, fresh_from=4 * (each.name == "b")) for each in waiting(STEADY[:4], slower * 2))
     assert one(red, side_by_side(16.0)) == Action("stop", explain=True, worse=True)

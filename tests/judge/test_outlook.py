@@ -10,8 +10,8 @@ import pytest
 from pytest_ddpperf.judge.decision import decide
 from pytest_ddpperf.judge.detection import LAST_SHARE, SEPARATE_LOOKS
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.blocks import Expected
 from pytest_ddpperf.stats.intervals import Change, change, paired, with_launches
+from pytest_ddpperf.stats.launches import Expected
 from tests.judge.made_up import difference, needed
 
 # As in test_decision: levels of all looks together that make 0.05 of one before the last, and of the last one.

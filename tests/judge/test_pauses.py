@@ -45,7 +45,7 @@ def judged(
     references = PairedReferences(
         revision=Revision("main", "3f2a1c0", Path("/project")), variants=(variant,), derive=alone, lacking={}
     )
-    judge = Judge("test_it", Settings(launches=4, max_time=MAX_TIME), references, alone)
+    judge = Judge("test_it", Settings(launches=4, max_time=MAX_TIME), references)
     sides: tuple[list[Launch], list[Launch]] = ([], [])
     wanted, fresh_from = 4, 0
     while wanted:

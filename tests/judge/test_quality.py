@@ -158,5 +158,5 @@ def test_a_strategy_of_which_a_training_was_lost_is_worse_whatever_the_others_sa
     assert (other.finals["loss"].interval, math.isnan(other.finals["loss"].value)) == (None, True)
     assert [row.agreement for row in kept(other, exact=True).values()] == ["worse", "worse"]
     assert lost(convergence(other, exact=True)) == [
-        "bad: loss is nan at step 7 of 10 on rank 1 in launch 3; by ddp all values are finite to the end"
+        "bad: loss is nan at step 7 of 10 on rank 1 in launch 3; with ddp all values stay finite"
     ]

@@ -80,7 +80,7 @@ def test_how_often_work_comes_is_compared(
 ) -> None:
     before, after = calls(then), calls(now)
     assert decide_count(CALLS, before, after) is verdict
-    assert change_of(CALLS, before, after).gated
+    assert change_of(CALLS, before, after)[0]
     assert steps_to_tell(CALLS, before, after) == needed
 
 

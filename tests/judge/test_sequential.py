@@ -13,10 +13,9 @@ from pytest_ddpperf.judge.sequential import (
     STOP,
     Action,
     Phase,
-    State,
-    advance,
     alpha_of_benchmark,
     next_action,
+    phase_after,
 )
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change, paired
@@ -24,29 +23,25 @@ from pytest_ddpperf.stats.intervals import Change, paired
 FIRST = 6
 
 
-def act(state: State, *verdicts: Verdict, suspects: bool = False, last: bool = False) -> Action:
-    return next_action(state, verdicts, suspects=suspects, last=last)
-
-
-BEGIN = State(FIRST, FIRST)
-CONFIRMING = State(FIRST, FIRST, Phase.CONFIRM)
+def act(phase: Phase, *verdicts: Verdict, launches: int = FIRST, suspects: bool = False, last: bool = False) -> Action:
+    return next_action(phase, verdicts, launches=launches, suspects=suspects, last=last)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.UNCHANGED, Verdict.IMPROVED, Verdict.NEW, Verdict.INCOMPATIBLE])
 def test_what_is_decided_or_cannot_be_compared_stops(verdict: Verdict) -> None:
-    assert act(BEGIN, verdict) == STOP
+    assert act(Phase.SCREEN, verdict) == STOP
 
 
 def test_nothing_to_judge_stops() -> None:
-    assert act(BEGIN) == STOP
+    assert act(Phase.SCREEN) == STOP
 
 
-@pytest.mark.parametrize("state", [BEGIN, CONFIRMING])
-def test_launches_are_added_one_by_one(state: State) -> None:
-    action = act(state, Verdict.UNCHANGED, Verdict.INCONCLUSIVE, Verdict.NEW)
+@pytest.mark.parametrize("phase", [Phase.SCREEN, Phase.CONFIRM])
+def test_launches_are_added_one_by_one(phase: Phase) -> None:
+    action = act(phase, Verdict.UNCHANGED, Verdict.INCONCLUSIVE, Verdict.NEW)
 
     assert action == Action("more", 1)
-    assert advance(state, action) == State(FIRST + 1, FIRST, state.phase)
+    assert phase_after(action, phase) is phase
 
 
 @pytest.mark.parametrize(
@@ -54,53 +49,46 @@ def test_launches_are_added_one_by_one(state: State) -> None:
     [(Verdict.INCONCLUSIVE, True), (Verdict.UNCHANGED, True), (Verdict.REGRESSED, True), (Verdict.REGRESSED, False)],
 )
 def test_a_suspect_is_confirmed_by_as_many_fresh_launches(verdict: Verdict, *, suspects: bool) -> None:
-    late = State(launches=16, first=FIRST)
+    action = act(Phase.SCREEN, verdict, launches=16, suspects=suspects)
 
-    action = act(late, verdict, suspects=suspects)
-
-    assert action == Action("confirm", 16)  # no fewer than made it suspicious
-    assert advance(late, action) == State(16, FIRST, Phase.CONFIRM)
-
-
-def test_a_first_look_that_time_has_cut_is_confirmed_by_a_whole_one() -> None:
-    assert act(State(launches=2, first=FIRST), Verdict.UNCHANGED, suspects=True) == Action("confirm", FIRST)
+    assert action == Action("confirm", 16)
+    assert phase_after(action, Phase.SCREEN) is Phase.CONFIRM
 
 
 def test_after_the_screening_nothing_new_is_suspected() -> None:
     """What is undecided then is measured on to be cleared, and nothing makes it begin again."""
-    late = State(launches=16, first=FIRST)
-    clearing = advance(late, act(late, Verdict.INCONCLUSIVE), screened=True)
+    clearing = phase_after(act(Phase.SCREEN, Verdict.INCONCLUSIVE), Phase.SCREEN, screened=True)
 
-    assert clearing == State(17, FIRST, Phase.CLEAR)
+    assert clearing is Phase.CLEAR
     assert act(clearing, Verdict.INCONCLUSIVE, suspects=True) == Action("more", 1)
     assert act(clearing, Verdict.INCONCLUSIVE, suspects=True, last=True) == STOP
     assert act(clearing, Verdict.UNCHANGED, suspects=True) == STOP
-    assert advance(clearing, Action("more", 1)) == State(18, FIRST, Phase.CLEAR)
+    assert phase_after(Action("more", 1), clearing) is Phase.CLEAR
 
 
 def test_the_last_look_in_time_may_still_raise_a_suspicion() -> None:
     """And what confirms it is not the screening any more."""
-    late = State(launches=16, first=FIRST)
-    confirming = advance(late, act(late, Verdict.INCONCLUSIVE, suspects=True), screened=True)
+    suspecting = act(Phase.SCREEN, Verdict.INCONCLUSIVE, suspects=True)
+    confirming = phase_after(suspecting, Phase.SCREEN, screened=True)
 
-    assert confirming == State(16, FIRST, Phase.CONFIRM)
-    assert advance(confirming, Action("more", 1), screened=True).phase is Phase.CONFIRM
+    assert confirming is Phase.CONFIRM
+    assert phase_after(Action("more", 1), confirming, screened=True) is Phase.CONFIRM
 
 
 @pytest.mark.parametrize("verdict", [Verdict.REGRESSED, Verdict.UNCHANGED])
 @pytest.mark.parametrize("suspects", [False, True])
 def test_a_confirmation_ends_with_its_verdict(verdict: Verdict, *, suspects: bool) -> None:
-    assert act(CONFIRMING, verdict, suspects=suspects) == STOP
+    assert act(Phase.CONFIRM, verdict, suspects=suspects) == STOP
 
 
-@pytest.mark.parametrize("state", [BEGIN, CONFIRMING])
-def test_one_is_added_only_if_it_fits(state: State) -> None:
-    assert act(state, Verdict.INCONCLUSIVE) == Action("more", 1)
-    assert act(state, Verdict.INCONCLUSIVE, last=True) == STOP
+@pytest.mark.parametrize("phase", [Phase.SCREEN, Phase.CONFIRM])
+def test_one_is_added_only_if_it_fits(phase: Phase) -> None:
+    assert act(phase, Verdict.INCONCLUSIVE) == Action("more", 1)
+    assert act(phase, Verdict.INCONCLUSIVE, last=True) == STOP
 
 
 def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
-    assert act(BEGIN, Verdict.REGRESSED, last=True) == Action("confirm", FIRST)
+    assert act(Phase.SCREEN, Verdict.REGRESSED, last=True) == Action("confirm", FIRST)
 
 
 @pytest.mark.parametrize(
@@ -131,24 +119,24 @@ def difference(samples: list[float]) -> Change:
 
 def procedure(
     rng: np.random.Generator, *, slowdown: float, tolerance: float = 0.015, alpha: float = PAIRED_ALPHA
-) -> Iterator[tuple[State, Verdict]]:
+) -> Iterator[tuple[Phase, Verdict]]:
     """Every look of one run beside another revision, with its verdict."""
-    state, samples, fresh_from = BEGIN, rounds(rng, slowdown, FIRST), 0
+    phase, samples, fresh_from = Phase.SCREEN, rounds(rng, slowdown, FIRST), 0
     while True:
         found, fresh = difference(samples), difference(samples[fresh_from:])
-        last = state.launches == MOST
+        last = len(samples) - fresh_from == MOST
         verdict = decide(found, better="lower", tolerance=tolerance, alpha=alpha, last=last, fresh=fresh)
-        yield state, verdict
+        yield phase, verdict
         suspect = looks_worse(fresh, better="lower", tolerance=tolerance)
-        action = act(state, verdict, suspects=suspect, last=last)
+        action = act(phase, verdict, launches=max(FIRST, len(samples) - fresh_from), suspects=suspect, last=last)
         if action == STOP:
             return
         fresh_from = len(samples) if action.kind == "confirm" else fresh_from
         samples = [*samples, *rounds(rng, slowdown, action.launches)]
-        state = advance(state, action)
+        phase = phase_after(action, phase)
 
 
-def ends(*, slowdown: float, runs: int, seed: int, **kwargs: float) -> list[tuple[State, Verdict]]:
+def ends(*, slowdown: float, runs: int, seed: int, **kwargs: float) -> list[tuple[Phase, Verdict]]:
     rng = np.random.default_rng(seed)
     return [list(procedure(rng, slowdown=slowdown, **kwargs))[-1] for _ in range(runs)]
 
@@ -178,5 +166,5 @@ def test_what_is_slower_is_found_and_was_confirmed(slowdown: float) -> None:
     runs = 150
     found = ends(slowdown=slowdown, runs=runs, seed=4)
 
-    assert all(state.phase is Phase.CONFIRM for state, verdict in found if verdict is Verdict.REGRESSED)
+    assert all(phase is Phase.CONFIRM for phase, verdict in found if verdict is Verdict.REGRESSED)
     assert [verdict for _, verdict in found].count(Verdict.REGRESSED) >= 0.98 * runs

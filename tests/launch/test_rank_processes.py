@@ -121,7 +121,7 @@ def test_ranks_that_send_different_sizes_are_told_so(launcher: Launcher) -> None
     error = fails(launcher, reduces, world_size=4)
     assert error.rank == 1
     assert str(error).startswith(
-        "ranks called collectives of different sizes: rank 1 called another one than the others; "
+        "ranks called collectives of different sizes: rank 1 called another collective than the other ranks; "
     )
 
 

@@ -16,10 +16,10 @@ from pytest_ddpperf.metrics.communication import (
 )
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.phases import BlockTimes, MemoryHeadroom
 from tests.factories import make_environment, make_measurement, make_rank_launch
 
 

@@ -26,7 +26,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
 from pytest_ddpperf.records.phases import FORWARD, PHASES, PhaseTimes
-from pytest_ddpperf.stats.blocks import OWN_ALONE, variance_of
+from pytest_ddpperf.stats.launches import OWN_ALONE, variance_of
 from tests.factories import make_environment, make_measurement, make_rank_launch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddpperf.metrics.profile import bus_factor, merged, saw_work
-from pytest_ddpperf.records.communication import Bandwidth, Collective, ProfiledStep, RankProfile, Window
+from pytest_ddpperf.records.phases import Bandwidth, Collective, ProfiledStep, RankProfile, Window
 
 
 def step(*seconds: float, busy: float = 4.0, overlapped: float = 3.0, kind: str = "all_reduce") -> ProfiledStep:

@@ -20,7 +20,7 @@ from pytest_ddpperf.metrics.scaling import (
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Mode, Plan
-from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS
+from pytest_ddpperf.stats.launches import OWN_APART, OWN_IN_TURNS
 from tests.factories import make_environment, make_measurement, make_rank_launch
 
 

@@ -11,11 +11,10 @@ from pytest_ddpperf.baselines.store import SavedRecord
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.batch_size import Search, Trial
-from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, TimeSpent
 from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan
-from pytest_ddpperf.records.phases import PHASES
+from pytest_ddpperf.records.phases import PHASES, BlockTimes
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.outputs import Outputs, Stored
@@ -128,7 +127,6 @@ def result(
         series=(),
         commit=COMMIT,
         date="2026-01-12",
-        steps=({"min": step},),
     )
     known = fields.pop("reference", None) or StoredBaseline(
         record=record if stored else None,
@@ -325,7 +323,6 @@ def _saved(result: Result, number: int) -> tuple[Result, SavedRecord]:
         series=tuple(replace(each.series, gated=each.gated) for each in result.comparisons),
         date="2026-01-12",
         commit=None,
-        steps=(),
     )
     factors = (1.0, 1.005, 1.02, 0.96)
     factor = factors[number % 4]

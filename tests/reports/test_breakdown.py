@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval
-from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
+from pytest_ddpperf.records.phases import PHASES, BlockTimes, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table

@@ -500,8 +500,8 @@ CASES = [
     Case(
         "short_of_memory",
         {"paired": True},
-        "only both sides of a benchmark take turns: all benchmarks together would take more than three quarters of "
-        "the available memory; fewer in one call take less",
+        "only the two sides of one benchmark take turns: all benchmarks together would take more than three quarters "
+        "of the available memory; fewer in one call take less",
     ),
     Case(
         "short_of_gpu_memory",

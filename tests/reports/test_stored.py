@@ -15,6 +15,7 @@ from pytest_ddpperf.reports.outputs import Stored
 from pytest_ddpperf.reports.stored import list_tables, record_table, stored_lines
 from tests.factories import make_environment, make_new_result, make_series
 
+FLOPS = make_series("flops", 2e6, unit="FLOP", scale="exact", samples=(2e6,))
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 
 
@@ -23,7 +24,6 @@ def record() -> BaselineRecord:
     interval = Interval(low=0.0412, high=0.0424, confidence=0.95)
     step_time = make_series("step_time", 0.0418, samples=(0.0412, 0.0424), interval=interval)
     skew = make_series("straggler_skew", 0.01, unit="1", scale="difference", gated=False, samples=(0.01,))
-    steps = ({"min": 0.04}, {"min": 0.041})
     return BaselineRecord(
         name="weak",
         strategy="ddp",
@@ -33,7 +33,6 @@ def record() -> BaselineRecord:
         series=(step_time, skew),
         commit="3f2a1c0def",
         date="2026-01-12",
-        steps=steps,
     )
 
 
@@ -48,7 +47,7 @@ def test_list_has_a_row_for_each_record(record: BaselineRecord) -> None:
 
 
 def test_list_has_a_table_for_each_environment_and_times_only_where_there_are_any(record: BaselineRecord) -> None:
-    counts = replace(record, environment=replace(CPU, world_size=1), series=record.series[1:], steps=())
+    counts = replace(record, environment=replace(CPU, world_size=1), series=(FLOPS,))
     tables = list_tables([BaselineFile(test="t.py::test_a", records=(record, counts))])
     assert [(table.title, table.headers) for table in tables] == [
         ("cpu-amd-epyc-2c-t1-gloo-w1-torch2.13: 1 baseline of counts alone", ("test", "variant", "date", "commit")),
@@ -57,11 +56,11 @@ def test_list_has_a_table_for_each_environment_and_times_only_where_there_are_an
 
 
 def test_a_record_of_counts_alone_shows_no_columns_of_launches(record: BaselineRecord) -> None:
-    flops = make_series("flops", 2e6, unit="FLOP", scale="exact", samples=(2e6,))
-    table = record_table("t.py::test_a", replace(record, series=(record.series[1], flops), steps=()))
+    copies = make_series("device_copies", 3.0, unit="1", scale="exact", gated=False, samples=(3.0,))
+    table = record_table("t.py::test_a", replace(record, series=(copies, FLOPS)))
     assert table.title.splitlines()[1] == "strategy ddp, weak scaling, 2 ranks; counts alone"
     assert table.headers == ("metric", "value", "better", "gated")
-    assert table.rows == (("flops", "2 MFLOP", "lower", "yes"), ("straggler_skew", "0.010", "lower", "no"))
+    assert table.rows == (("flops", "2 MFLOP", "lower", "yes"), ("device_copies", "3", "lower", "no"))
 
 
 def test_record_shows_origin_plan_and_all_metrics(record: BaselineRecord) -> None:

@@ -5,17 +5,20 @@ import math
 import pytest
 
 from pytest_ddpperf.records.measurement import Interval, Scale
-from pytest_ddpperf.stats.blocks import Expected
 from pytest_ddpperf.stats.intervals import (
     Change,
+    Rate,
     center,
     change,
+    clopper_pearson,
     half_width,
+    interval_at,
     paired,
     possible,
     t_quantile,
     with_launches,
 )
+from pytest_ddpperf.stats.launches import Expected
 
 # Student's t, 97.5 %, from printed tables, with 1, 2, 4, 5, 8 and infinite degrees of freedom.
 T1, T2, T4, T5, T8, Z = 12.7062, 4.3027, 2.7764, 2.5706, 2.3060, 1.9600
@@ -105,21 +108,15 @@ def test_one_launch_has_a_value_but_no_interval() -> None:
     assert center([0.3], "ratio") == (0.3, None)
 
 
-def test_no_launch_has_neither() -> None:
-    with pytest.raises(ValueError, match="at least one launch"):
-        center([], "ratio")
-    with pytest.raises(ValueError, match="at least one launch"):
-        change([1.0], [], scale="ratio")
-
-
 def test_two_separate_runs_worked_by_hand() -> None:
     """Both variances are 2, so the squared error is 2/2 + 2/2 = 2, with the 1 degree of freedom of either side."""
     found = known(change([1.0, 3.0], [0.0, 2.0], scale="difference"))
 
     assert (found.estimate, found.shift, found.df) == (1.0, 1.0, 1.0)
     assert found.standard_error == pytest.approx(math.sqrt(2))
-    assert found.interval is not None
-    assert found.interval.high == pytest.approx(1 + T1 * math.sqrt(2), rel=1e-5)
+    interval = interval_at(found, 0.05)
+    assert interval is not None
+    assert interval.high == pytest.approx(1 + T1 * math.sqrt(2), rel=1e-5)
     assert (found.launches, found.sampling_variance, found.fixed_variance) == (2, 1.0, 1.0)
 
 
@@ -131,8 +128,9 @@ def test_ratios_are_compared_by_their_logarithms() -> None:
     assert slower.estimate == pytest.approx(1.0)
     assert faster.estimate == pytest.approx(-0.5)
     assert slower.shift == pytest.approx(-faster.shift)
-    assert slower.interval is not None
-    assert slower.interval.low > -1
+    interval = interval_at(slower, 0.05)
+    assert interval is not None
+    assert interval.low > -1
 
 
 def test_a_single_launch_borrows_the_other_sides_scatter() -> None:
@@ -149,7 +147,7 @@ def test_two_single_launches_have_a_change_but_no_scatter() -> None:
     found = known(change([1.1], [1.0], scale="ratio"))
 
     assert found.estimate == pytest.approx(0.1)
-    assert found.interval is None
+    assert interval_at(found, 0.05) is None
     assert found.standard_error is None
     assert half_width(found, 0.05) is None
 
@@ -193,8 +191,9 @@ def test_the_ends_of_the_number_range_give_finite_numbers_or_none(scale: Scale) 
 
     for one in found:
         if one is not None:
-            assert one.interval is not None
-            assert all(map(math.isfinite, (one.estimate, one.interval.low, one.interval.high)))
+            interval = interval_at(one, 0.05)
+            assert interval is not None
+            assert all(map(math.isfinite, (one.estimate, interval.low, interval.high)))
 
 
 def test_pairs_of_a_round_are_compared_with_each_other() -> None:
@@ -208,8 +207,9 @@ def test_pairs_of_a_round_are_compared_with_each_other() -> None:
     assert found.standard_error == pytest.approx(math.log(2))
     assert found.fixed_variance == 0
     assert found.sampling_variance == pytest.approx(math.log(2) ** 2)
-    assert found.interval is not None
-    assert math.log1p(found.interval.low) == pytest.approx(math.log(2) * (2 - T1), rel=1e-5)
+    interval = interval_at(found, 0.05)
+    assert interval is not None
+    assert math.log1p(interval.low) == pytest.approx(math.log(2) * (2 - T1), rel=1e-5)
 
 
 def test_pairs_of_differences() -> None:
@@ -228,7 +228,7 @@ def test_pairs_with_a_zero_are_relative_to_the_bases_mean() -> None:
 
 
 def test_one_pair_has_no_scatter_and_sides_must_match() -> None:
-    assert known(paired([2.0], [1.0], scale="ratio")).interval is None
+    assert interval_at(known(paired([2.0], [1.0], scale="ratio")), 0.05) is None
     with pytest.raises(ValueError, match="zip"):
         paired([1.0, 2.0], [1.0], scale="ratio")
 
@@ -240,10 +240,12 @@ def test_a_few_disturbed_rounds_do_not_hide_a_slowdown() -> None:
     robust, plain = (known(paired(new, base, scale="ratio", robust=robust)) for robust in (True, False))
 
     assert robust.estimate == pytest.approx(0.05, abs=0.002)
-    assert robust.interval is not None
-    assert robust.interval.low > 0
-    assert plain.interval is not None
-    assert plain.interval.low < 0
+    narrow = interval_at(robust, 0.05)
+    assert narrow is not None
+    assert narrow.low > 0
+    wide = interval_at(plain, 0.05)
+    assert wide is not None
+    assert wide.low < 0
 
 
 def test_two_launches_have_an_interval_as_wide_as_what_is_expected_of_them() -> None:
@@ -306,3 +308,24 @@ def test_the_baseline_knows_no_more_for_launches_of_this_side() -> None:
     """Either side has 1 degree, and the worse one counts."""
     found = known(change([1.0, 3.0], [0.0, 2.0], scale="difference"))
     assert (with_launches(found, 50).df, with_launches(found, 50).fixed_variance) == (1.0, 1.0)
+
+
+def test_the_interval_of_none_and_of_all() -> None:
+    """None of 10: the rate whose chance of none is 2.5 %, (1 - p)^10 = 0.025."""
+    none, every = clopper_pearson(0, 10), clopper_pearson(10, 10)
+    assert (none.low, every.high) == (0, 1)
+    assert none.high == pytest.approx(1 - 0.025**0.1)
+    assert every.low == pytest.approx(0.025**0.1)
+
+
+def test_the_interval_of_one_of_two() -> None:
+    """Low end: 1 - (1 - p)^2 = 0.025; the high end mirrors it."""
+    interval = clopper_pearson(1, 2)
+    assert interval.low == pytest.approx(1 - math.sqrt(0.975))
+    assert interval.high == pytest.approx(math.sqrt(0.975))
+
+
+def test_a_rate_is_a_share_of_runs_with_its_interval() -> None:
+    rate = Rate(found=1, of=2)
+    assert rate.value == 0.5
+    assert rate.interval == clopper_pearson(1, 2)

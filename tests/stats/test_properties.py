@@ -22,12 +22,7 @@ MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRE
 times = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=24)
 differences = st.builds(
     lambda shift, error, launches, freedom, share, paired_rounds: Change(
-        estimate=shift,
-        interval=None,
-        logarithmic=False,
         shift=shift,
-        standard_error=error,
-        df=freedom,
         launches=launches,
         sampling_variance=share * error**2,
         fixed_variance=(1 - share) * error**2,

@@ -15,7 +15,7 @@ from pytest_ddpperf.metrics.memory import GROWTH_TOLERANCE, memory_growth
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.summaries import growth_per_step
+from pytest_ddpperf.stats.launches import growth_per_step
 from pytest_ddpperf.training.jobs import MIN_GROWTH_STEPS, LaunchJob
 from pytest_ddpperf.training.loop import run_launch
 from tests.factories import make_environment, make_measurement

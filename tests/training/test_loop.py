@@ -28,9 +28,9 @@ from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.preloading.imports import ImportWatch
-from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.phases import MemoryHeadroom
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
@@ -444,7 +444,7 @@ def test_what_repeats_after_some_steps_is_left_out_as_a_whole(make_ctx: Any) -> 
 def test_a_step_that_overflowed_is_not_taken_apart(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps of warm-up and three timed ones; of the next four, the first of which is for memory, one overflows."""
     seen: list[Any] = []
-    diagnosis = importlib.import_module("pytest_ddpperf.instruments.phases.diagnosis")
+    diagnosis = importlib.import_module("pytest_ddpperf.instruments.phases.diagnosed_steps")
     real = diagnosis.diagnose
 
     def seen_too(*args: Any) -> Any:

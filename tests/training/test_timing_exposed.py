@@ -18,9 +18,9 @@ from pytest_ddpperf.instruments.clock import CPU_CLOCK
 from pytest_ddpperf.instruments.host import available_memory
 from pytest_ddpperf.instruments.profile.profiling import profile_steps
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.phases import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.table import resolve

@@ -214,7 +214,7 @@ TOLD_BY_RANKS = [
     Row(
         "optimizer_of_others",
         "workload(optimizer=lambda _: sgd(mlp().parameters()))",
-        r"a SGD that trains no parameter of the model: optimizer\(parameters\) must take those",
+        r"a SGD that trains no parameter of the model: optimizer must use its argument",
     ),
     Row("optimizer_lbfgs", "workload(optimizer=torch.optim.LBFGS)", r"needs a closure, so give build\(ctx\) -> step"),
     Row(
@@ -239,7 +239,11 @@ TOLD_BY_RANKS = [
         "recurrent",
         r"backward through the graph a second time.*; a step uses a tensor of an earlier step, .*detach",
     ),
-    Row("build_cuda", "on_cuda", r"this rank computes on the CPU: a script asks torch.cuda.is_available\(\)"),
+    Row(
+        "build_cuda",
+        "on_cuda",
+        r"this rank computes on the CPU: let a script choose its device by torch.cuda.is_available\(\)",
+    ),
     Row(
         "no_module",
         "runs(lambda: importlib.import_module('ours'))",
@@ -249,7 +253,7 @@ TOLD_BY_RANKS = [
     Row(
         "late",
         "ddpperf.check(runs(lambda: time.sleep(30)), timeout=2)",
-        r"still running after 2 s, standing at .*; if it only takes its time, raise timeout",
+        r"still running after 2 s, standing at .*; if the launch is slow, raise timeout",
     ),
     Row(
         "nan_in_between",

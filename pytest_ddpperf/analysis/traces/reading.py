@@ -21,7 +21,7 @@ from pytest_ddpperf.instruments.profile.events import (
 )
 from pytest_ddpperf.instruments.profile.notes import bytes_of, note_of
 from pytest_ddpperf.metrics.profile import merged
-from pytest_ddpperf.records.communication import CommunicationProfile, ProfiledStep, RankProfile
+from pytest_ddpperf.records.phases import CommunicationProfile, ProfiledStep, RankProfile
 
 _MICROSECOND = 1e-6
 _LATEST = 1e18  # in microseconds, as the times of events are: later than any clock

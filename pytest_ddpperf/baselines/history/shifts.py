@@ -180,7 +180,7 @@ def _pruned(data: PenalisedSeries, shifts: list[Shift]) -> list[Shift]:
 
 @lru_cache(maxsize=16)
 def _places(n: int, kind: ShiftKind) -> tuple[Indices, Indices]:
-    """Returns before and after of all steps in a series of ``n`` points, or of creeps of some lengths at all places."""
+    """Returns the points before and after each possible step in a series of ``n``, or each creep of certain lengths."""
     import numpy as np
 
     if kind == "step":

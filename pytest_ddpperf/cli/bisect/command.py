@@ -62,16 +62,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base-packages",
         action="store_true",
-        help="let the environments also find what is installed here: the files need not list it",
+        help="also use the packages of this environment, which the files then need not list",
     )
-    parser.add_argument("--bad", default="HEAD", metavar="REV", help="a commit that has it (default: %(default)s)")
-    parser.add_argument("--metric", metavar="NAME", help="what to follow (default: what is worse at --bad)")
+    parser.add_argument("--bad", default="HEAD", metavar="REV", help="a commit with the change (default: %(default)s)")
+    parser.add_argument("--metric", metavar="NAME", help="metric to follow (default: one that is worse at --bad)")
     parser.add_argument(
-        "--first-parent", action="store_true", help="see a merge as one commit, and leave out what it merged"
+        "--first-parent", action="store_true", help="treat a merge as one commit, without the commits that it merged"
     )
     parser.epilog = (
-        "All other arguments go to pytest as they are: tests, and options such as --ddpperf-world-size=4. Without "
-        "tests pytest runs those that it always does. Of all benchmarks that are worse one is followed."
+        "All other arguments go to pytest: tests, and options such as --ddpperf-world-size=4. Without tests, pytest "
+        "collects its usual tests. If several benchmarks are worse, the search follows one of them."
     )
 
 
@@ -122,9 +122,8 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe, concl
     _tell(f"{target.test} {name}, {format_count(ranks, 'rank')}: {change}{also}")
     if not endpoints.searchable:
         _tell(
-            "the ends are not known well enough to search: that they differ may be wrong by "
-            f"{format_percent(endpoints.error)}, and all answers of a search together by {format_percent(MAX_ERROR)} "
-            "at most, so that no probe could tell\n"
+            "the ends do not differ clearly enough for a search: the error probability of their comparison is "
+            f"{format_percent(endpoints.error)}, and that of a search must be {format_percent(MAX_ERROR)} at most\n"
             "measure on a quieter machine, or with more --ddpperf-launches, or follow a count with --metric"
         )
         return NOT_FOUND
@@ -155,7 +154,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
     if reason is not None and not outcome.failures and not outcome.results:
         raise SettingError(f"{asked} measures no benchmark: none of its tests calls ddpperf.check or the like")
     if reason is not None:
-        return f"{bad} cannot be held against {good}: {reason}"
+        return f"{bad} cannot be compared with {good}: {reason}"
     # Counts that are equal are left out, unless one was asked for.
     lines = [
         f"{result.test} {result.name}: {change_line(comparison)}"
@@ -167,7 +166,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
         words = "cannot be told apart from" if undecided(outcome, metric) else "is not worse than"
         head = f"{bad} {words} {good}: there is nothing to search for"
     elif metric in known:
-        head = f"{bad} cannot be held against {good}: nothing that was compared has {metric}"
+        head = f"{bad} cannot be compared with {good}: nothing that was compared has {metric}"
     else:
         raise SettingError(f"--metric {metric}: {asked} has no such metric; it has {', '.join(known)}")
     return "\n  ".join([head, *lines, *first_of(not_compared(outcome))])
@@ -190,8 +189,8 @@ def _duration_lines(endpoints: Endpoints) -> list[str]:
     again = f"up to {ATTEMPTS - 1} times more, up to {MORE_TIME} times as long each time"
     return [
         f"{commits}, {probes}",
-        f"what does not decide is measured {again}: at most {span(worst)} for a probe",
-        f"these times come from those of the ends: {_NO_LIMIT} them",
+        f"an undecided probe is repeated {again}: at most {span(worst)} for a probe",
+        f"these times are estimated from the runs of both ends: {_NO_LIMIT} them",
     ]
 
 
@@ -207,7 +206,7 @@ def _conclude(bisector: Bisector) -> int:
     if not isinstance(commits, CommitRange):
         raise TypeError(commits)
     if len(suspects) > 1:
-        _tell(f"the first bad commit is one of these {len(suspects)}; all but the last say nothing of themselves")
+        _tell(f"the first bad commit is one of these {len(suspects)}; all but the last could not be judged")
         _tell(*(f"  {line}" for line in first_of([*map(commits.short, suspects)])), _sureness(bisector))
         return NOT_FOUND
     parent, comparison = bisector.confirm(suspects[0])
@@ -219,7 +218,7 @@ def _conclude(bisector: Bisector) -> int:
     _tell(f"  against {parent[:SHORT]}, which came before: {text}")
     _tell(_sureness(bisector))
     if not found:
-        _tell("  not so against the one before: the change came with several commits, or a probe was wrong")
+        _tell("  it is not worse than the commit before: the change came with several commits, or a probe was wrong")
     return FOUND if found else NOT_FOUND
 
 

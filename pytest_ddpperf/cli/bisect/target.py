@@ -44,7 +44,7 @@ class Target:
         return Probe(commit, {**FORCED, **settings}, self.metric, self.benchmark, self.test)
 
     def comparison(self, outcome: Outcome) -> Comparison | str:
-        """The comparison of the metric, or in a line why there is none."""
+        """Returns the comparison of the metric, or a line that says why there is none."""
         results = [result for result in outcome.results if Target.of(result, self.metric) == self]
         reason = obstacle(outcome, results, self.test)
         return reason if reason is not None else find(results[0], self.metric) or f"it has no {self.metric}"
@@ -75,7 +75,7 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
 
 
 def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
-    """The comparisons of a metric, or of all that count for the verdict, in benchmarks that could be compared."""
+    """Yields the comparisons of a metric, or of all gated metrics, in benchmarks that could be compared."""
     for result in outcome.results:
         if _lack(result) is None:
             named = decisive(result, set(Verdict)) if metric is None else filter(None, [find(result, metric)])
@@ -97,7 +97,7 @@ def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = Non
 
 
 def not_compared(outcome: Outcome) -> list[str]:
-    """The benchmarks that could not be compared and the tests without any, each in a line with the reason."""
+    """Returns a line with the reason for each benchmark that was not compared, and for each test without benchmarks."""
     lacks = [(f"{result.test} {result.name}", _lack(result)) for result in outcome.results]
     measured = {result.test for result in outcome.results}
     failed = [(name, reason) for name, reason in outcome.failures.items() if name not in measured]

@@ -17,7 +17,7 @@ _TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a scr
 
 @dataclass(slots=True)
 class Code:
-    """What is kept of some code: a syntax tree may take 500 times its bytes."""
+    """The facts that are kept about code, in place of its syntax tree, which may take 500 times the code's bytes."""
 
     uses: set[str] = field(default_factory=set)  # dotted names, each as its module is called
     words: set[str] = field(default_factory=set)  # the last parts of what it calls, and texts that say how it trains

@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("perf"),
         metavar="DIR",
-        help="folder of the tests, from the root of the project (default: %(default)s)",
+        help="folder of the tests, relative to the root of the project (default: %(default)s)",
     )
-    parser.add_argument("--ci", choices=[*CI_FOLDERS], help="write a job for this CI, and no test")
+    parser.add_argument("--ci", choices=[*CI_FOLDERS], help="write only a job for this CI, no test")
     parser.add_argument("--force", action="store_true", help="replace the file that is there")
 
 

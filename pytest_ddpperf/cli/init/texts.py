@@ -63,18 +63,18 @@ def from_here(file: Path) -> str:
 def found_lines(project: Project) -> list[str]:
     """Returns what was found in a project, and what may be chosen instead."""
     if not project.scripts:
-        return [f"no script in {project.root} trains: the test trains a small model, which yours is to replace"]
+        return [f"no script in {project.root} trains: the test trains a small model: put yours in its place"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
     needs = ", ".join(script.needs)
-    lines = [f"{file} trains with {_NAMES.get(script.framework, script.framework)}: the test runs it as it is"]
+    lines = [f"{file} trains with {_NAMES.get(script.framework, script.framework)}: the test runs it unchanged"]
     if needs:
-        lines = [f"{file} trains, and does not run without {needs}: give that behind its name in the test"]
+        lines = [f"{file} trains, and does not run without {needs}: add that after its name in the test"]
     lines += [script.command] * bool(script.command)
     if script.starts:
-        lines.append(f"{file} can start processes of its own, whose steps are not seen: have it train under torchrun")
+        lines.append(f"{file} can start processes itself, whose steps the plugin does not see: run it under torchrun")
     if others:
         more = f" and {len(others) - _LISTED} more" * (len(others) > _LISTED)
-        lines.append(f"others that train: {', '.join(others[:_LISTED])}{more}; ddpperf init FILE takes another one")
+        lines.append(f"other scripts that train: {', '.join(others[:_LISTED])}{more}; ddpperf init FILE takes another")
     return lines
 
 
@@ -131,19 +131,19 @@ def requirement() -> str:
 def _script_remarks(script: TrainingScript) -> list[str]:
     """Returns what a reader has to know of the call."""
     own_loop = script.framework in {"torch", "accelerate", "fabric"}
-    steps = "a step ends where optimizer.step() has returned" if own_loop else f"{script.framework} makes the steps"
+    steps = "a step ends when optimizer.step() returns" if own_loop else f"{script.framework} makes the steps"
     lines = [f"Each rank runs the script with the environment of torchrun; {steps}."]
     if script.longer:
-        lines.append("What follows the file becomes sys.argv. A launch stops the script when it has enough steps.")
+        lines.append("Arguments after the file become sys.argv. A launch stops the script when it has enough steps.")
     else:
-        lines.append(f"A launch times {STEPS} steps; let the script train for longer, and leave steps out, for more.")
+        lines.append(f"A launch times {STEPS} steps. For more, remove steps= and let the script train for longer.")
     if script.framework in _LIGHTNING and not script.devices:
         lines.append(
             "world_size is the number of processes of Trainer(devices=..., num_nodes=...) or Fabric: keep them equal."
         )
     lines += [script.command] * bool(script.command)
     if not script.joins:
-        lines.append("world_size=1: no call in the script joins a process group; leave it out if the script has one.")
+        lines.append("world_size=1: no call in the script joins a process group; remove world_size if one does.")
     return lines
 
 

@@ -33,7 +33,7 @@ def per_step(steps: Sequence[Details]) -> Details:
 
 
 def _common(found: Sequence[Whole]) -> list[str]:
-    """The metrics that each has; a profile may have seen nothing of the device."""
+    """Returns the metrics that all of ``found`` have; the profiler may have missed the device's metrics in some."""
     return [metric for metric in found[0] if all(metric in details for details in found)] if found else []
 
 

@@ -71,7 +71,7 @@ class CallWatch(TorchFunctionMode):
 
 
 def _mark(func: Any, given: tuple[Any, ...]) -> int:
-    """A number that calls which are alike share; 1 if what was given cannot be asked, such as lazy parameters."""
+    """Returns a number that similar calls share; 1 if the arguments cannot be inspected, such as lazy parameters."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
         try:
             return hash((func, *_looks(given)))

@@ -14,8 +14,7 @@ from torch.profiler import record_function
 from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook, followed, optimizers_followed, torch_phase_hooks
 from pytest_ddpperf.instruments.phases.recorder import OPENS
 from pytest_ddpperf.instruments.torch_internals import compiled_frames, uncompiled
-from pytest_ddpperf.records.communication import LearningRates
-from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER
+from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER, LearningRates
 
 RANGES: Mapping[str, str] = {
     DATA_WAIT: "data_wait",

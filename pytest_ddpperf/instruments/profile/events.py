@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_ddpperf.records.communication import Collective, ProfiledStep
+from pytest_ddpperf.records.phases import Collective, ProfiledStep
 
 Span = tuple[float, float]  # from, to
 

@@ -37,7 +37,7 @@ from pytest_ddpperf.instruments.profile.notes import (
     notes_of_kernels,
 )
 from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile
-from pytest_ddpperf.records.communication import RankProfile, Window
+from pytest_ddpperf.records.phases import RankProfile, Window
 
 _COPY = "gpu_memcpy"
 _NANOSECOND = 1e-9

@@ -12,7 +12,7 @@ import torch
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.profile.events import ANNOTATION, STEP
-from pytest_ddpperf.records.communication import LearningRates
+from pytest_ddpperf.records.phases import LearningRates
 
 _MICROSECOND, _BASE = 1000, "baseTimeNanoseconds"  # in nanoseconds; the field of a trace that its times start from
 _MOST_ALLOCATIONS = 100_000  # in a snapshot; torch's viewer gets slow beyond

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 _NO_TERMINAL = "a rank has no terminal: call print(), whose output the test's report shows"
-_DEVICE = "make the tensor on the rank's device: ctx.device, in a model inputs.device, in a script that of LOCAL_RANK"
+_DEVICE = "make the tensor on the rank's device: ctx.device, in a model inputs.device, in a script LOCAL_RANK's"
 _CPU = (
-    "this rank computes on the CPU: a script asks torch.cuda.is_available() for its device, other code uses "
-    "ctx.device, and init_process_group() needs no backend"
+    "this rank computes on the CPU: let a script choose its device by torch.cuda.is_available(), use ctx.device "
+    "elsewhere, and call init_process_group() without a backend"
 )
 _MODULE = (
-    "ranks find what pytest finds: install it (a project by pip install -e .), or set pythonpath in pytest's ini file"
+    "ranks find the modules that pytest finds: install this one (your project by pip install -e .), or set pythonpath "
+    "in pytest's ini file"
 )
 _DTYPES = "model and batch are of different types: cast one of them, as inputs.float() does"
 _IMPORTABLE = (
@@ -20,37 +21,37 @@ _IMPORTABLE = (
 )
 
 _FORKED = (
-    "CUDA was used before this process was forked: by a module at its import, which ranks import themselves with "
-    "--ddpperf-preload=none, or before a DataLoader whose workers use it, which needs multiprocessing_context='spawn'"
+    "CUDA was used before this process was forked: if a module uses CUDA when it is imported, give "
+    "--ddpperf-preload=none; if workers of a DataLoader use CUDA, give it multiprocessing_context='spawn'"
 )
 _SHARED_MEMORY = (
     "NCCL has no shared memory: start the container with --shm-size=1g or more (on Kubernetes an emptyDir of medium "
     "Memory on /dev/shm), or remove what fills /dev/shm"
 )
 _ONE_GPU_EACH = (
-    "NCCL needs a GPU for each rank: ask for fewer ranks, or for backend=gloo; a rank's is ctx.device or LOCAL_RANK"
+    "NCCL needs a GPU for each rank: give fewer ranks or backend=gloo, and use the GPU of ctx.device or LOCAL_RANK"
 )
 _NCCL_VERSIONS = (
     "ranks load different versions of NCCL, or one that does not fit the driver: start without LD_LIBRARY_PATH and "
     "LD_PRELOAD, with one package of NCCL"
 )
-_NCCL_DEBUG = "the lines NCCL WARN of the rank's output tell the cause; NCCL_DEBUG=INFO tells more"
+_NCCL_DEBUG = "the lines NCCL WARN of the rank's output name the cause; NCCL_DEBUG=INFO prints more"
 _NCCL_MEMORY = "NCCL's buffers are not part of torch's allocator: use a smaller batch, or end what else uses the GPU"
 _BLOCKING = (
     "a kernel failed, most often by an index out of range, and torch noticed it later: CUDA_LAUNCH_BLOCKING=1 makes "
     "the traceback name the line"
 )
 _BUSY = (
-    "another process has the GPU: nvidia-smi tells which; in its compute mode exclusive (nvidia-smi -q -d COMPUTE) two "
-    "ranks cannot share one"
+    "another process has the GPU: nvidia-smi shows which; in compute mode exclusive (nvidia-smi -q -d COMPUTE) two "
+    "ranks cannot share a GPU"
 )
-_FULL = "other processes hold the GPU's memory: nvidia-smi tells which"
+_FULL = "other processes hold the GPU's memory: nvidia-smi shows which"
 ROOM = (
     "a smaller batch, accumulation_steps, activation_checkpointing=true, precision=bf16 or a strategy that shards "
     "(fsdp2, zero1) takes less"
 )
 _KERNELS = "this build of torch has no kernels for the GPU: install one for its compute capability"
-_BROKEN_GPU = "the GPU's memory has failed: nvidia-smi -q -d ECC tells more; reset or replace it"
+_BROKEN_GPU = "the GPU's memory has failed: nvidia-smi -q -d ECC shows more; reset or replace it"
 _NCCL_ERROR = "DistBackendError|RuntimeError"
 
 # Want of memory in errors that have no class for it: of the host, of a CUDA context or library, of NCCL's buffers.

@@ -182,7 +182,7 @@ def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stac
     listed = sorted(fates.items(), key=lambda fate: odd not in fate[1])
     pieces = f"rank {receiver} of {len(ends)} received a piece of {sizes[1]} bytes and expected one of {sizes[2]}"
     if odd is not None:
-        pieces = f"rank {odd} called another one than the others; {pieces}"
+        pieces = f"rank {odd} called another collective than the other ranks; {pieces}"
     places = "\n".join(f"{numbers(ranks)}: {fate}" for fate, ranks in listed)
     return RankFailed(
         f"ranks called collectives of different sizes: {pieces}\n\n{places}\n\n"

@@ -17,8 +17,8 @@ _LEAST_MAJORITY = 3  # ranks, for two only contradict each other
 _CURES = {  # by a file of torch that all ranks stand in
     "/torch/utils/file_baton.py": "all wait for the build of an extension: one that was killed leaves a file named "
     "lock in its folder in ~/.cache/torch_extensions; delete that file if no other process builds",
-    "/torch/multiprocessing/spawn.py": "steps of processes that it starts itself (mp.spawn) are not seen: let it train "
-    "under torchrun",
+    "/torch/multiprocessing/spawn.py": "the plugin sees no steps of processes that a script starts itself (mp.spawn): "
+    "run the script under torchrun",
 }
 
 
@@ -117,7 +117,7 @@ def heading(
         parts.append(f"{numbers(finished)} had finished")
     if order and all(where is not None and not where.waits for where, _ in order):
         told = (text for file, text in _CURES.items() if all(file in stack for stack in stacks.values()))
-        parts.append(next(told, f"if it only takes its time, raise {cure}"))
+        parts.append(next(told, f"if the launch is slow, raise {cure}"))
     return "; ".join(parts), _guilty(order, list(finished), confirmed(stacks, finished, called))
 
 

@@ -141,7 +141,7 @@ def _file(module: str) -> str:
 
 
 def _is_installed(module: str) -> bool:
-    """Returns whether a module is Python's or an installed package's; links and editable installs lead elsewhere."""
+    """Returns whether a module lies in a folder of installed modules; editable installs and links lie elsewhere."""
     file = _file(module)
     if not Path(file).is_absolute():
         return False

@@ -301,7 +301,7 @@ def _launch(number: int, times: tuple[float, ...], health: Health | None, sample
 
 def _record(measured: Measurement, **known: Any) -> BaselineRecord:
     """What is known of the record that a benchmark is compared with."""
-    return BaselineRecord(**measured.identity_fields | {"plan": measured.plan, "series": (), "steps": ()} | known)
+    return BaselineRecord(**measured.identity_fields | {"plan": measured.plan, "series": ()} | known)
 
 
 def _revision(data: entries.AgainstEntry, measured: Measurement) -> PairedRevision:

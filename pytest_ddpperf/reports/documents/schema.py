@@ -38,10 +38,12 @@ def kinds_of(hint: Any, known: set[Any]) -> Iterator[Any]:
 
 
 def _words_of(record: type) -> dict[str, str]:
-    """What a record says of its attributes: in its docstring, behind its fields, in docstrings of properties."""
+    """What a record says of its attributes: in its docstring, behind or above its fields, in those of properties."""
     found: dict[str, str] = {}
     for base in [each for each in reversed(record.__mro__) if each.__module__ == record.__module__]:
         found |= {name: of.__doc__ or "" for name, of in vars(base).items() if isinstance(of, property)}
+        above = re.findall(r"((?:^    # .+\n)+)    (\w+): ", inspect.getsource(base), re.MULTILINE)
+        found |= {name: text.replace("    # ", "").strip() for text, name in above}
         found |= dict(re.findall(r"^    (\w+): .*?  # (?!type: )(.+)$", inspect.getsource(base), re.MULTILINE))
         found |= dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(base) or "", re.MULTILINE))
     first = {name: " ".join(text.partition("\n\n")[0].split()) for name, text in found.items()}

@@ -29,9 +29,9 @@ KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind(name="html", help="a page for a browser with charts, all in one file", render=html),
-        Kind(name="markdown", help="a comment for a pull request, red first, the rest folded", render=markdown),
+        Kind(name="markdown", help="a pull request comment: red benchmarks first, others folded", render=markdown),
         Kind(name="text", help="a report in plain text, with recommendations", render=performance_report),
-        Kind(name="csv", help="a table for spreadsheets, a row for each metric", render=comma_separated),
+        Kind(name="csv", help="a table for spreadsheets, with a row for each metric", render=comma_separated),
         Kind(name="latex", help="a table for LaTeX, with the package booktabs", render=latex),
         Kind(name="bencher", help="Bencher's metric format, for its adapter json", render=bencher),
         Kind(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.units import format_clock, format_count
 
@@ -52,6 +53,7 @@ class SessionBudget:
         self._late: dict[CallId, float] = {}  # seconds that each call lacked at its first look; 0 or less for none
         self._seconds, self._tests = seconds, tests
         self._start: float | None = None
+        self._unbegun = 0  # calls for which no time was left, not even to count
         self._begun = 0  # runs of tests in the first pass, and tests that were skipped before they began
         self._prepared, self._benchmarks = 0.0, 0  # seconds of counting and verifying, and for how many benchmarks
         self._calls: dict[str, int] = {}
@@ -84,7 +86,14 @@ class SessionBudget:
             self._begun += 1
 
     def next_call(self, test: str) -> tuple[CallId, CallProgress]:
-        """Return the next call of a test, and its results of the first pass."""
+        """Return the next call of a test, and its results of the first pass.
+
+        Raises:
+            NotTimed: no time is left in the first of two passes, not even to count.
+        """
+        if self.two_passes and not self.again and self.left <= 0:
+            self._unbegun += 1
+            raise NotTimed(f"--ddpperf-budget={self._seconds:g}s was spent before this call: neither counted nor timed")
         number = self._calls[test] = self._calls.get(test, 0) + 1
         call = CallId(test, number)
         return call, self._progress.setdefault(call, CallProgress())
@@ -247,13 +256,15 @@ class SessionBudget:
     def complaint(self) -> str | None:
         """The sentence that the budget was too small, and which one would do; None if it was large enough."""
         late = [seconds for seconds in self._late.values() if seconds > 0]
-        if not late or self._seconds is None:
+        if self._seconds is None or not (late or self._unbegun):
             return None
-        enough = max(self._seconds, self._seconds - self.left) + math.fsum(late) / FIRST_PASS
-        return (
-            f"--ddpperf-budget={self._seconds:g}s had no time for the launches of a first look in "
-            f"{format_count(len(late), 'call')}; {math.ceil(enough)}s would do"
-        )
+        wanted = math.fsum(late) / FIRST_PASS + self._unbegun * self._prepared / max(1, self._benchmarks)
+        enough = math.ceil(max(self._seconds, self._seconds - self.left) + wanted)
+        lacks = [f"had no time for the launches of a first look in {format_count(len(late), 'call')}"] if late else []
+        if self._unbegun:
+            lacks.append(f"was spent before {format_count(self._unbegun, 'call')}, neither counted nor timed")
+        at_least = "at least " if self._unbegun else ""
+        return f"--ddpperf-budget={self._seconds:g}s {' and '.join(lacks)}; {at_least}{enough}s would do"
 
     def text(self) -> str:
         """Returns the progress of the session: ``7 of 26, 4:10 left of 10:00``; empty without a limit."""

@@ -9,16 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.errors import (
-    DdpperfError,
-    LaunchError,
-    RankFailed,
-    RanksTimedOut,
-    ReferenceFailed,
-    ReferenceStopped,
-    SameCode,
-    extended,
-)
+from pytest_ddpperf import errors
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
@@ -28,7 +19,7 @@ from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.launch import RankLaunch, SlowImport
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.call.planning import LaunchLimits, LaunchOutcome, Purpose, can_interleave, limits_of
+from pytest_ddpperf.run.call.planning import LaunchLimits, LaunchOutcome, Purpose, can_interleave
 from pytest_ddpperf.run.call.time_sheet import TimeSheet
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.run.session.session import Session
@@ -40,6 +31,8 @@ from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
+
+__tracebackhide__ = errors.hidden
 
 SIMULATING = (
     "pytest_ddpperf.planner.simulate.group",
@@ -92,13 +85,12 @@ class BenchmarkLaunches:
             self._slots, self._together = dict(Counter(of_each.values())), len(of_each)
         self._fit()
         for launchers, number in self._launchers:
-            with contextlib.suppress(LaunchError):  # the first launch raises it
+            with contextlib.suppress(errors.LaunchError):  # the first launch raises it
                 launchers.start(number)
         self.times.note_launch(begun)
 
     def ready(self) -> None:
         """Waits until all launchers have started and imported, which would disturb timed steps."""
-        __tracebackhide__ = True
         begun = self.times.now()
         self._fit()  # launches since then may have shown modules to import
         for launchers, number in self._launchers:
@@ -129,8 +121,9 @@ class BenchmarkLaunches:
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
         """Returns the limits of the launches; ``screening``: the seconds for which launches are planned."""
-        slots, memory = self._together, self._memory
-        return limits_of(self.settings, screening=screening, shared=shared, slots=slots, memory=memory)
+        return LaunchLimits(
+            settings=self.settings, screening=screening, slots=self._together, memory=self._memory, shared=shared
+        )
 
     def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
         """Returns the job of each rank in a variant's launch; ``loader``: the setting that ``auto`` picked before."""
@@ -155,7 +148,6 @@ class BenchmarkLaunches:
 
         The deadline is ``patience`` times the settings' deadline. ``interleaved``: other launches run at the same time.
         """
-        __tracebackhide__ = True
         launchers = self._own.with_variables(variant.variables)
         run = launchers[slot].run
         if self.paired is not None:
@@ -188,10 +180,10 @@ class BenchmarkLaunches:
                 bind=self.settings.cpu_binding == "cores",
                 projects=variant.subject.projects(self._session.root) if isinstance(variant.subject, Script) else (),
             )
-        except (LaunchError, SameCode):  # no fault of this variant
+        except (errors.LaunchError, errors.SameCode):  # no fault of this variant
             raise
-        except DdpperfError as error:
-            raise extended(error, benchmark=variant.key) from error.__cause__
+        except errors.DdpperfError as error:
+            raise errors.extended(error, benchmark=variant.key) from error.__cause__
         self._sides[variant.of_reference].note(self._file, result.imports)
         return result
 
@@ -223,7 +215,6 @@ class TimedLaunches:
 
     def __call__(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
         """Runs one launch of each variant, interleaved if there are several."""
-        __tracebackhide__ = True
         for variant, _ in launches:
             alike = sum(variables == variant.variables for variables, _ in self._slots.values())
             self._slots.setdefault(variant.key, (variant.variables, alike))
@@ -238,14 +229,14 @@ class TimedLaunches:
         ]
         try:
             results = [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._launches.abort)
-        except ReferenceFailed as error:
+        except errors.ReferenceFailed as error:
             reason = self._no_fault(error, launches)
             if reason is None:
                 raise
-            raise ReferenceStopped(reason, benchmark=error.benchmark) from error
-        except DdpperfError as error:
-            told = extended(error, after=_interleaving_hint(error, launches))
-            if isinstance(told, RankFailed):
+            raise errors.ReferenceStopped(reason, benchmark=error.benchmark) from error
+        except errors.DdpperfError as error:
+            told = errors.extended(error, after=_interleaving_hint(error, launches))
+            if isinstance(told, errors.RankFailed):
                 told.shared = len(launches) > 1 and self._launches.settings.memory_limit is None
             raise told from error.__cause__
         part = "measuring" if purpose is Purpose.TIMES else "diagnosing"
@@ -258,7 +249,6 @@ class TimedLaunches:
     def _result_of(
         self, slot: int, variant: Variant, plan: Plan, purpose: Purpose, turns: TurnSlot | None = None
     ) -> LaunchResult[RankLaunch]:
-        __tracebackhide__ = True
         picked = self._picked.get(variant.world_size)
         job = replace(
             self._launches.job(variant, plan, loader_settings(picked[0]) if picked else None),
@@ -275,7 +265,7 @@ class TimedLaunches:
         # It has to wait for all other launches' turns as well.
         return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.slots, interleaved=True)
 
-    def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
+    def _no_fault(self, error: errors.ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
         """Returns why the reference's failure does not prove that it cannot run the benchmark; None if it does."""
         hint = _interleaving_hint(error, launches)
         if hint:
@@ -303,10 +293,10 @@ class TimedLaunches:
         return (replace(first, picked=picked, imported=imported), *others), result.seconds
 
 
-def _interleaving_hint(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
+def _interleaving_hint(error: errors.DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
     """Returns a line for a launch that lacked memory or time, and might have had enough alone; else empty."""
-    cause = error.__cause__ if isinstance(error, ReferenceFailed) else error
-    wanting = isinstance(cause, RanksTimedOut) or (isinstance(cause, RankFailed) and cause.out_of_memory)
+    cause = error.__cause__ if isinstance(error, errors.ReferenceFailed) else error
+    wanting = isinstance(cause, errors.RanksTimedOut) or (isinstance(cause, errors.RankFailed) and cause.out_of_memory)
     if len(launches) == 1 or not wanting:
         return ""
     number = format_count(len(launches), "launch")

@@ -8,17 +8,19 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from pytest_ddpperf.errors import QualityLost, SettingError, WorkloadError
+from pytest_ddpperf.errors import QualityLost, SettingError, WorkloadError, hidden
 from pytest_ddpperf.judge.quality import QualityRules, held, lost, trained
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve
 from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.call.benchmark import BenchmarkRun
+from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
 from pytest_ddpperf.training.workload import Workload, located, require_same_names
+
+__tracebackhide__ = hidden
 
 POINTS = 10  # of a curve, if the call does not set the number of steps between points
 
@@ -57,7 +59,6 @@ def converged(  # noqa: PLR0917 - what a call asks for
     run: BenchmarkRun, test: str, variants: Mapping[str, Variant], job: ConvergeJob, better: Better, number: int
 ) -> Convergence:
     """Trains by all strategies in each of ``number`` launches, and compares them with the first strategy."""
-    __tracebackhide__ = True
     names, first = tuple(variants), next(iter(variants.values()))
     launches = list[Sequence[tuple[RankTraining, ...]]]()
     for launch in range(number):
@@ -143,7 +144,6 @@ def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
 
     The loss of quality counts as ``regressed``: if that verdict fails no test, the loss is only listed.
     """
-    __tracebackhide__ = True
     lines = lost(found)
     if lines and Verdict.REGRESSED in failing:
         first = found.strategies[0].name

@@ -9,19 +9,9 @@ from typing import TypeAlias
 
 import pytest
 
+from pytest_ddpperf import errors
 from pytest_ddpperf.against.paired_launches import PairedLaunches
-from pytest_ddpperf.errors import (
-    DdpperfError,
-    IncorrectTraining,
-    LaunchError,
-    RankFailed,
-    ReferenceFailed,
-    ReferenceStopped,
-    Regression,
-    SameCode,
-    extended,
-)
-from pytest_ddpperf.judge.benchmark import beside_unfit, broken, unfit, with_accepted
+from pytest_ddpperf.judge.benchmark import acceptances, beside_unfit, broken, unfit, with_accepted
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
@@ -35,23 +25,26 @@ from pytest_ddpperf.reports.breakdown import time_text
 from pytest_ddpperf.reports.causes import cause_in_words, reason_text
 from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.findings import broken_reason
-from pytest_ddpperf.run.call.acceptances import acceptances
-from pytest_ddpperf.run.call.benchmark import BenchmarkRun
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
+from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
 from pytest_ddpperf.run.call.memory_fit import MemoryFit, under_limit_of
-from pytest_ddpperf.run.call.pairing import Unpaired, side_of_baselines, times_of
 from pytest_ddpperf.run.call.references import (
-    BaselineReferences,
     PairedReferences,
+    StoredReferences,
+    Unpaired,
     cannot_run,
     environment_beside,
+    side_of_baselines,
+    times_of,
     with_environments,
 )
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.run.session.probe import focused
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS
 
-ComparedWith: TypeAlias = "PairedReferences | BaselineReferences"
+__tracebackhide__ = errors.hidden
+
+ComparedWith: TypeAlias = "PairedReferences | StoredReferences"
 
 
 class JudgedRun(BenchmarkRun):
@@ -65,25 +58,24 @@ class JudgedRun(BenchmarkRun):
         """Verifies, measures and judges; lists the results, then fails the test if the worst verdict requires it."""
         from pytest_ddpperf.analysis.diagnosis import analysis_of
 
-        __tracebackhide__ = True
         if self._paired is not None:
             derive = gated_if_paired(derive)
+        accepts = acceptances(self._test, self.settings, self._session.extensions.metrics)
         if self._session.probe is not None:
-            derive = focused(derive, self._session.probe)
+            derive, accepts = focused(derive, self._session.probe), []  # a bisection follows every worsening
         self._fit, self._derive = MemoryFit(variants, self.sections), derive
-        accepts = acceptances(self._test, self.settings, self._session)
         try:
             self.launches.start(variants)
             if self.settings.calibrate is not None:
                 return self._calibrated(self.settings.calibrate)
             results = tuple(with_accepted(each, accepts) for each in self._with_unfit(variants, self._results()))
-        except DdpperfError as error:
+        except errors.DdpperfError as error:
             self.progress.request = None  # an earlier look may have made one
             self._list_broken(variants, error)
             which = error.benchmark[0] if len(variants) > 1 and error.benchmark is not None else ""
-            told = extended(error, before=f"{which}: ") if which else error  # each benchmark has a rank 0
+            told = errors.extended(error, before=f"{which}: ") if which else error  # each benchmark has a rank 0
             if Verdict.BROKEN not in self.settings.failing:
-                pytest.skip(str(told) if isinstance(told, IncorrectTraining) else f"broken: {told}")
+                pytest.skip(str(told) if isinstance(told, errors.IncorrectTraining) else f"broken: {told}")
             raise told from error.__cause__
         results = self._with_profiles(results)
         spent = self._spent()
@@ -101,7 +93,7 @@ class JudgedRun(BenchmarkRun):
             self.sections[:] = [each for each in self.sections if not each[0].endswith(printed)]
             text = failures_text(failed, accept=accept, failing=failing, width=line.width, verbose=line.tells_more)
             worst = max(failed, key=lambda one: one[1].severity)
-            raise Regression(text, summary=cause_in_words(*worst, failing))
+            raise errors.Regression(text, summary=cause_in_words(*worst, failing))
         return measured
 
     def _tell_measured(self, measured: Sequence[Measurement]) -> None:
@@ -116,14 +108,13 @@ class JudgedRun(BenchmarkRun):
 
     def _with_profiles(self, results: tuple[Result, ...]) -> tuple[Result, ...]:
         """Returns the results; adds profiles to those that fail their test, if only these are to be profiled."""
-        __tracebackhide__ = True
         if self.settings.profile_on == "always" or not self.settings.profile:
             return results
         red = {each.measurement.key for each in results if failing_verdict(each, self.settings.failing) is not None}
         try:
             with self._shown():
                 found = self.profiled([each for each in self.prepared_variants if each.key in red])
-        except DdpperfError as error:  # the verdict stands
+        except errors.DdpperfError as error:  # the verdict stands
             self._session.outputs.traces.append((self._test, f"{self._test} is not profiled: {error.headline}"))
             return results
         profiles = {each.key: each.profile for each in found if not each.of_reference}
@@ -136,14 +127,12 @@ class JudgedRun(BenchmarkRun):
 
     def _with_unfit(self, variants: Sequence[Variant], results: Sequence[Result]) -> tuple[Result, ...]:
         """Returns the results of all candidates, including those that run out of memory."""
-        __tracebackhide__ = True
         unfit_ones = [name for name, _ in self._fit.reasons]
         measured = {result.measurement.key: beside_unfit(result, unfit_ones) for result in results}
         return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:
         """Returns the result of a candidate that does not fit; a preparing launch shows whether the reference fits."""
-        __tracebackhide__ = True
         reason, counts = self._fit.reasons[variant.key], self.counts.get(variant.key)
         if self._paired is None or self._beside_baseline:
             stored = self._with_baselines([variant])[1][0]
@@ -153,23 +142,22 @@ class JudgedRun(BenchmarkRun):
         revision, lacking = self._paired.reference.revision, ""
         try:
             self.prepared([replace(variant, of_reference=True)])
-        except DdpperfError as error:  # whatever the error is: the others were measured
+        except errors.DdpperfError as error:  # whatever the error is: the others were measured
             lacking = error.headline
         beside = PairedRevision(revision=revision.label, commit=revision.commit, lacking=lacking)
         return unfit(self._test, variant, reason, beside, counts)
 
     def _results(self) -> tuple[Result, ...]:
         """Returns the results of the candidates that fit; after an error measures again without the failing ones."""
-        __tracebackhide__ = True
         references = self._references(self._fit.left)
         session = self._session
         # A probe of a bisection asks on which side of its tolerance a commit is.
         margin = EQUIVALENCE_MARGIN if session.probe is None else 1.0
         while True:
-            judge = Judge(self._test, self.settings, references, references.derive, session.tests, margin=margin)
+            judge = Judge(self._test, self.settings, references, session.tests, margin=margin)
             try:
                 self.measure(self.prepared(references.both_sides), judge, compared=references.timed)
-            except DdpperfError as error:
+            except errors.DdpperfError as error:
                 if (instead := self._instead_of(references, error)) is None:
                     raise
                 references = instead
@@ -180,7 +168,6 @@ class JudgedRun(BenchmarkRun):
 
     def _references(self, variants: Sequence[Variant]) -> ComparedWith:
         """Returns the references: another revision, or the baselines, measured with their commit if possible."""
-        __tracebackhide__ = True
         if self._paired is not None and not self._beside_baseline:
             self._learn(self._paired)
             return PairedReferences(
@@ -207,23 +194,22 @@ class JudgedRun(BenchmarkRun):
             baselines=found,
         )
 
-    def _instead_of(self, references: ComparedWith, error: DdpperfError) -> ComparedWith | None:
+    def _instead_of(self, references: ComparedWith, error: errors.DdpperfError) -> ComparedWith | None:
         """Returns references without those that do not fit or cannot run, to measure with after an error; None to fail.
 
         If the commit of the baselines fails, the candidates are measured alone.
         """
-        __tracebackhide__ = True
-        if isinstance(error, RankFailed):
-            goes_on = self.settings.calibrate is None and self._fit.goes_on(error)
-            return self._references(self._fit.left) if goes_on else None
-        if isinstance(references, BaselineReferences):
+        if isinstance(error, errors.RankFailed):
+            again = self.settings.calibrate is None and self._fit.tries_again(error)
+            return self._references(self._fit.left) if again else None
+        if isinstance(references, StoredReferences):
             return None
-        if isinstance(error, ReferenceFailed) and not isinstance(error.__cause__, SameCode):
+        if isinstance(error, errors.ReferenceFailed) and not isinstance(error.__cause__, errors.SameCode):
             if self._beside_baseline:
                 self._end_if_needed(cannot_run(references.revision.label, error.headline))
             return replace(references, lacking={**references.lacking, error.benchmark: error.headline})
-        stopped = isinstance(error, ReferenceStopped)  # it ran before
-        known = stopped or isinstance(error, (LaunchError, SameCode, ReferenceFailed))
+        stopped = isinstance(error, errors.ReferenceStopped)  # it ran before
+        known = stopped or isinstance(error, (errors.LaunchError, errors.SameCode, errors.ReferenceFailed))
         if not (self._beside_baseline and known) or (stopped and self.settings.require_baseline):
             return None
         self._pair_with(None, references.variants)
@@ -233,12 +219,12 @@ class JudgedRun(BenchmarkRun):
 
     def _stored_times(
         self, variants: Sequence[Variant], baselines: Sequence[StoredBaseline], why: Unpaired
-    ) -> BaselineReferences:
+    ) -> StoredReferences:
         """Returns the baselines, with the reason why their commit is not measured."""
         if why.lacking:
             self._end_if_needed(why.reason)
         told = tuple(replace(stored, unpaired=why.reason) for stored in baselines)
-        return BaselineReferences(told, both_sides=tuple(variants), derive=self._derive)
+        return StoredReferences(baselines=told, both_sides=tuple(variants), derive=self._derive)
 
     def _learn(self, paired: PairedLaunches) -> None:
         """Adds the imports that launches of the first pass made."""
@@ -261,7 +247,6 @@ class JudgedRun(BenchmarkRun):
 
     def _calibrated(self, number: int) -> tuple[Measurement, ...]:
         """Measures the candidates ``number`` times side by side with themselves; returns the last measurements."""
-        __tracebackhide__ = True
         runs: list[tuple[Result, ...]] = []
         for _ in range(number):
             printed = len(self.sections)
@@ -286,9 +271,9 @@ class JudgedRun(BenchmarkRun):
             for variant, base in zip(variants, comparable, strict=True)
         ], found
 
-    def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
+    def _list_broken(self, variants: Sequence[Variant], error: errors.DdpperfError) -> None:
         """Lists as broken the benchmarks that train incorrectly, or after another error all of the call."""
-        if isinstance(error, IncorrectTraining):
+        if isinstance(error, errors.IncorrectTraining):
             reasons = error.wrong
         else:
             guilty, reason = error.benchmark, error.headline

@@ -26,7 +26,7 @@ class MemoryFit:
         self._alone, self._sections = len(variants) == 1, sections
         self._tries: Counter[tuple[str, int]] = Counter()
 
-    def goes_on(self, error: RankFailed) -> bool:
+    def tries_again(self, error: RankFailed) -> bool:
         """Returns whether the variants left are measured again after an error; RankFailed if nothing fits.
 
         A benchmark that runs out of memory is tried again; it is dropped the second time.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES
 from pytest_ddpperf.metrics.launch_figures import complete, mean_step
@@ -15,7 +15,7 @@ from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.call.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.summaries import long_steps
+from pytest_ddpperf.stats.launches import long_steps
 from pytest_ddpperf.training.jobs import CUDA_WARMUP, DIAGNOSED_STEPS, PeriodicPlan, blocks_for, growth_steps
 from pytest_ddpperf.training.script import Script
 
@@ -64,23 +64,16 @@ class Purpose(Enum):
     DIAGNOSIS = "whether memory grows, and where the time goes"
 
 
-class LaunchRunner(Protocol):
-    """Runs one launch of each variant; several run at the same time, interleaved."""
-
-    def __call__(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> Sequence[LaunchOutcome]:
-        """Runs the launches; returns their outcomes in the same order."""
+LaunchRunner: TypeAlias = "Callable[[Sequence[tuple[Variant, Plan]], Purpose], Sequence[LaunchOutcome]]"
+"""Runs one launch of each variant, and returns their outcomes; several launches run interleaved."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchLimits:
-    """The limits of a benchmark's launches; most fields are settings of the same name."""
+    """The limits of a benchmark's launches."""
 
-    steps: int | None
-    warmup: int
-    launches: int
-    timeout: float = math.inf
+    settings: Settings  # of the call
     screening: float  # seconds for which launches are planned: those in which a suspicion may arise
-    interleaving: bool | None = None  # the setting ``turns``
     slots: int | None = None  # launches of a side that can run at the same time; None for any number
     memory: int | None = None  # bytes for the ranks of launches that run at the same time; None if unknown
     shared: bool = False  # whether these seconds come from the session's budget
@@ -88,24 +81,7 @@ class LaunchLimits:
     @property
     def few(self) -> int:
         """The least number of launches that the screening has time for, rather than for longer ones."""
-        return min(self.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
-
-
-def limits_of(
-    settings: Settings, *, screening: float, shared: bool = False, slots: int | None = None, memory: int | None = None
-) -> LaunchLimits:
-    """Returns the limits of a benchmark with these settings."""
-    return LaunchLimits(
-        steps=settings.steps,
-        warmup=settings.warmup,
-        launches=settings.launches,
-        timeout=settings.timeout,
-        screening=screening,
-        shared=shared,
-        interleaving=settings.interleave,
-        slots=slots,
-        memory=memory,
-    )
+        return min(self.settings.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,27 +105,27 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
     agreed: dict[tuple[str, int], int] = {}
     for variant, pilot in zip(variants, pilots, strict=True):
         followed = agreed.get(variant.key) if variant.of_reference else variant.steps
-        wanted = launch_seconds(pilot.fixed)
+        least, fixed = LAUNCH_SECONDS, pilot.fixed
         if variant.key in paired:
-            fixed = (side.fixed for other, side in zip(variants, pilots, strict=True) if other.key == variant.key)
-            fixed_at_least = min(fixed)  # a first launch may have been slow to start
+            sides = [side for other, side in zip(variants, pilots, strict=True) if other.key == variant.key]
+            fixed = min(side.fixed for side in sides)  # a first launch may have been slow to start
             # A session's budget allows few launches in any case, and shorter ones would spend more on starting.
-            wanted = launch_seconds(fixed_at_least) if limits.shared else short_launch(fixed_at_least)
+            least = LAUNCH_SECONDS if limits.shared else SHORT_LAUNCH_SECONDS
         # Timing for less than everything else takes would save and show little; but no launch may miss its deadline.
         seen = pilot.step * max(SEEN_STEPS, EPOCHS * (pilot.epoch or 0))  # shows events of some steps only
-        most = min(max(wanted, seen), MAX_SHARE_OF_TIMEOUT * limits.timeout - pilot.fixed)
+        most = min(max(least, WORTH * fixed, seen), MAX_SHARE_OF_TIMEOUT * limits.settings.timeout - pilot.fixed)
         seconds = min(most, max(share - pilot.fixed, pilot.fixed))
         fitting = _whole_periods(pilot, fitting_steps(pilot.step, seconds, max_steps(variant)), seconds)
-        agreed[variant.key] = steps = limits.steps or followed or fitting
-        plans.append(Plan(warmup=warmup_of(variant, limits.warmup), steps=steps))
+        agreed[variant.key] = steps = limits.settings.steps or followed or fitting
+        plans.append(Plan(warmup=warmup_of(variant, limits.settings.warmup), steps=steps))
 
-    sides = [(pilot, plan.steps) for pilot, plan in zip(pilots, plans, strict=True)]
+    steps_of = [(pilot, plan.steps) for pilot, plan in zip(pilots, plans, strict=True)]
     return LaunchPlans(
         plans=tuple(plans),
         groups=groups,
         findings=findings,
-        seconds=tuple(pilot.seconds(steps) for pilot, steps in sides),
-        diagnosis_seconds=sum(pilot.seconds(_diagnosis_steps(steps)) for pilot, steps in sides),
+        seconds=tuple(pilot.seconds(steps) for pilot, steps in steps_of),
+        diagnosis_seconds=sum(pilot.seconds(_diagnosis_steps(steps)) for pilot, steps in steps_of),
     )
 
 
@@ -184,7 +160,7 @@ def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: f
     """Returns the pilot of a variant; repeats a slow one, which may have filled caches, compiled or connected."""
 
     def launched() -> Pilot:
-        plan = pilot_plan(warmup_of(variant, limits.warmup), limits.steps)
+        plan = pilot_plan(warmup_of(variant, limits.settings.warmup), limits.settings.steps)
         ((ranks, seconds),) = run([(variant, plan)], Purpose.TIMES)
         return pilot_of(ranks, seconds, plan)
 
@@ -213,16 +189,6 @@ def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
         return max(1, steps // pilot.epoch) * pilot.epoch
     unit = next((unit for unit in ROUND_STEPS if steps >= 2 * unit), 1)
     return steps // unit * unit
-
-
-def short_launch(fixed: float) -> float:
-    """Returns the seconds that an interleaved launch times; ``fixed``: the seconds of everything else in it."""
-    return max(WORTH * fixed, SHORT_LAUNCH_SECONDS)
-
-
-def launch_seconds(fixed: float) -> float:
-    """Returns the seconds that any other launch times."""
-    return max(LAUNCH_SECONDS, WORTH * fixed)
 
 
 def max_steps(variant: Variant) -> int:
@@ -272,7 +238,7 @@ def grouped(
     """
     everybody = tuple(range(len(variants)))
     alone: Groups = tuple((i,) for i in everybody)
-    if len(variants) == 1 or not can_interleave(variants, limits.interleaving):
+    if len(variants) == 1 or not can_interleave(variants, limits.settings.interleave):
         return alone, ()
     sides: dict[tuple[str, int], list[int]] = {}
     for i, variant in enumerate(variants):

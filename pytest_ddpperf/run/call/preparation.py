@@ -9,16 +9,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_ddpperf.errors import (
-    DdpperfError,
-    IncorrectTraining,
-    LaunchError,
-    PayloadError,
-    RankSkipped,
-    RanksTimedOut,
-    SameCode,
-    extended,
-)
+from pytest_ddpperf import errors
 from pytest_ddpperf.launch.environment import current_folder, search_path
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.messages import Call
@@ -40,9 +31,11 @@ from pytest_ddpperf.units import format_count
 if TYPE_CHECKING:
     from pytest_ddpperf.training.script import Subject
 
+__tracebackhide__ = errors.hidden
+
 _OF_PYTEST = "PYTEST_CURRENT_TEST"  # differs between tests, and means nothing to a training
 # Errors that a separate launch for verification would not name better.
-_FINAL = (LaunchError, PayloadError, SameCode, RankSkipped, RanksTimedOut)
+_FINAL = (errors.LaunchError, errors.PayloadError, errors.SameCode, errors.RankSkipped, errors.RanksTimedOut)
 
 PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[RankPrepared]]"
 
@@ -76,7 +69,6 @@ def prepared(
     settings: Settings, variants: Sequence[Variant], launch: PreparingLauncher, known: MutableMapping[bytes, Prepared]
 ) -> list[Variant]:
     """Returns the variants with the results of a launch of each, or with ``known`` results."""
-    __tracebackhide__ = True
     done: list[Variant] = []
     wrong: list[tuple[Variant, Discrepancy]] = []
     picked: dict[int, tuple[str, str]] = {}  # by world size; compared variants load alike
@@ -88,7 +80,7 @@ def prepared(
         key = identity(job, variant)
         try:
             found = known[key] if key in known else _found_out(variant, job, launch)
-        except DdpperfError as error:
+        except errors.DdpperfError as error:
             if wrong:  # wrong training is known, and the worse fault
                 raise _incorrect(wrong) from error
             raise
@@ -110,7 +102,6 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
     A verification that shared its processes with other tasks counts only if all tasks succeeded. Otherwise a launch
     that only verifies comes before any other failure is raised, because wrong training is the worse fault.
     """
-    __tracebackhide__ = True
     if job.reference is not None:
         verification = _beside_reference(variant, job.reference, job, launch)
         if verification.discrepancy is not None:
@@ -119,7 +110,7 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
     found, failure = Prepared(), None
     try:
         found = outcome(job, launch(variant, job))
-    except DdpperfError as error:
+    except errors.DdpperfError as error:
         if job.verified is None or job.parts == 1 or isinstance(error, _FINAL):
             raise
         failure = error
@@ -136,7 +127,6 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
 
 def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, launch: PreparingLauncher) -> Verification:
     """Compares the first steps of a user's step or script with the steps of its single-process twin."""
-    __tracebackhide__ = True
     from pytest_ddpperf.training.correctness.traces import compared
 
     tracing = replace(job, timed=False, counted=False, traced=True, reference=None)
@@ -146,8 +136,8 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
     ranks = launch(variant, tracing).values
     try:
         (one,) = launch(alone, twin).values
-    except DdpperfError as error:
-        raise extended(error, before="the reference: ", benchmark=variant.key) from error
+    except errors.DdpperfError as error:
+        raise errors.extended(error, before="the reference: ", benchmark=variant.key) from error
     return compared([rank.trace for rank in ranks if rank.trace], one.trace) if one.trace else Verification()
 
 
@@ -216,11 +206,11 @@ def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
     )
 
 
-def _incorrect(wrong: Sequence[tuple[Variant, Discrepancy]]) -> IncorrectTraining:
+def _incorrect(wrong: Sequence[tuple[Variant, Discrepancy]]) -> errors.IncorrectTraining:
     """Returns the error that names all variants that differ from a single process, each in two lines."""
     reasons = {variant.key: discrepancy_text(found) for variant, found in wrong}
     lines: list[str] = []
     for variant, _ in wrong:
         group = f"{format_count(variant.environment.world_size, 'rank')}, {variant.environment.backend}"
         lines += [f"broken: {reasons[variant.key]}", f"  benchmark {variant.name}, {group}"]
-    return IncorrectTraining("\n".join(lines), wrong=reasons)
+    return errors.IncorrectTraining("\n".join(lines), wrong=reasons)

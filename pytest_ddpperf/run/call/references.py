@@ -1,36 +1,51 @@
-"""The references of a paired benchmark, made from the other side's measurements in any environment."""
+"""The references of a benchmark: stored baselines, their commit in the same rounds, or another revision."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from pytest_ddpperf.against.git import GitError
+from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.baselines.fingerprint import (
-    counted_differences,
-    differences,
-    kernel_differences,
-    recorded_differences,
-)
+from pytest_ddpperf.baselines import fingerprint
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.judge.judge import StoredReferences
 from pytest_ddpperf.metrics.launch_figures import long_steps_of
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Measurement
-from pytest_ddpperf.records.results import PairedRevision, Provenance, Reference, Result, StoredBaseline, record_of
+from pytest_ddpperf.records.results import (
+    BaselineRecord,
+    PairedRevision,
+    Provenance,
+    Reference,
+    Result,
+    StoredBaseline,
+    record_of,
+)
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.run.session.session import Session
-from pytest_ddpperf.settings import KNOBS
+from pytest_ddpperf.settings import KNOBS, Settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class BaselineReferences(StoredReferences):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredReferences:
     """The stored baselines of candidates, which are measured alone."""
 
+    baselines: tuple[StoredBaseline, ...]  # in the candidates' order
     both_sides: tuple[Variant, ...]  # all variants to measure: the candidates
     derive: DeriveSeries
+    paired: ClassVar[bool] = False
+
+    @property
+    def timed(self) -> bool:
+        """Returns whether any comparable baseline has times."""
+        return any(times_of(stored) is not None for stored in self.baselines)
+
+    def of(self, _measured: Sequence[Measurement]) -> Sequence[Reference]:
+        """Returns the baselines."""
+        return self.baselines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,9 +105,53 @@ class PairedReferences:
             launches=len(measured.launches),
             long_steps=long_steps_of(measured),
             candidate_launches=len(candidate.launches),
-            counted_differs=counted_differences(measured.environment, candidate.environment),
-            kernels_differ=kernel_differences(measured.environment, candidate.environment),
+            counted_differs=fingerprint.counted_differences(measured.environment, candidate.environment),
+            kernels_differ=fingerprint.kernel_differences(measured.environment, candidate.environment),
         )
+
+
+class Unpaired(NamedTuple):
+    """The reason why times are not measured together with a baseline's commit."""
+
+    reason: str = ""  # with the cure; empty if there is nothing to pair
+    lacking: bool = False  # whether the commit is not available
+
+
+def times_of(stored: StoredBaseline) -> BaselineRecord | None:
+    """Returns the record of a baseline with times of this environment and training; None without such times."""
+    record = None if stored.differs else stored.record
+    return record if record is not None and record.timed else None
+
+
+def side_of_baselines(
+    test: str, baselines: Sequence[StoredBaseline], settings: Settings, session: Session
+) -> RevisionSide | Unpaired:
+    """Returns the side that runs the commit of a test's baselines, or why there is none.
+
+    Nothing is paired without stored times, if new times replace them, or if only counts are taken.
+    """
+    records = [record for stored in baselines if (record := times_of(stored)) is not None]
+    if not records or settings.save is not None or settings.counts == "only":
+        return Unpaired()
+    if settings.quick or settings.recheck == "false":
+        return Unpaired(f"{KNOBS['quick'].option}" if settings.quick else f"{KNOBS['recheck'].option}=false")
+    try:
+        return _side(test, records, session, fetch_it=settings.recheck == "fetch")
+    except GitError as error:
+        return Unpaired(str(error), lacking=True)
+    except LaunchError as error:
+        return Unpaired(error.headline, lacking=True)
+
+
+def _side(test: str, records: Sequence[BaselineRecord], session: Session, *, fetch_it: bool) -> RevisionSide | Unpaired:
+    """Returns the side for records of times; GitError or LaunchError if git lacks their commit."""
+    commits = {session.archive.commit_of(test, record, fetch_it=fetch_it) for record in records}
+    if len(commits) > 1:
+        return Unpaired("the baselines of this test are of several commits: save them together", lacking=True)
+    (commit,), here = commits, session.archive.provenance()
+    if here.commit == commit and not here.dirty:
+        return Unpaired("this checkout is the commit of the baseline, so nothing of this repository has changed")
+    return session.sides.of_commit(commit)
 
 
 def cannot_run(revision: str, reason: str) -> str:
@@ -127,7 +186,7 @@ def with_environments(result: Result) -> Result:
         pair = reference.record.environment, result.measurement.environment
         versions = tuple(environment.recorded.get("python", "") for environment in pair)
         pythons = (f"Python {' -> '.join(versions)}",) if versions[0] != versions[1] else ()
-        differ = (*pythons, *differences(*pair), *recorded_differences(*pair))
+        differ = (*pythons, *fingerprint.differences(*pair), *fingerprint.recorded_differences(*pair))
     finding = Finding(
         "other_environment", {"python": reference.python, "differ": differ, "packages": reference.packages}
     )

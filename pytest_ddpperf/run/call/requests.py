@@ -72,7 +72,7 @@ def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) ->
         said = "mode='strong'" if mode == "strong" else "counts='off'"
         raise SettingError(
             f"ddpperf.scaling({said}): a model that grows with the ranks is measured by the counted FLOPs of a rank, "
-            "in mode='weak' with counted on"
+            "in mode='weak' with counts=on"
         )
     return {size: of_size(subject, size, "ranks") for size in sizes}
 
@@ -215,7 +215,7 @@ class VerbCall:
         loader = recipe.pop("loader")
         if "loader" in self.knobs:
             raise SettingError(
-                f"loader={loader!r}: this Workload has one batch, made once; give it loader=, a factory of a "
+                f"loader={loader!r}: this Workload has a single batch; give it loader=, which makes a "
                 "DataLoader, instead of batch="
             )
         return recipe, (Finding("loader_without_effect", {"loader": loader}),)

@@ -68,7 +68,7 @@ class Measuring:
     def measured(self) -> tuple[Measurement, ...]:
         """Returns the measurements when the judge is content, or when the first pass has no more time for them."""
         rounds = self.rounds
-        wanted, least = (0, 0) if rounds.every else (self._limits.launches, MIN_LAUNCHES)
+        wanted, least = (0, 0) if rounds.every else (self._limits.settings.launches, MIN_LAUNCHES)
         if rounds.deferred is not None:
             wanted, least = self._confirm(rounds.deferred)
         while True:
@@ -90,7 +90,7 @@ class Measuring:
             How many rounds are wanted, and how many are made in any case: at least as many as raised the suspicion.
         """
         self._confirming, self.rounds.deferred = True, None
-        self.rounds.go_on(action.going_on)
+        self.rounds.choose(action.benchmarks)
         return action.launches, max(MIN_LAUNCHES, self.rounds.begin_again(action.suspects))
 
     def _judged(self) -> tuple[Interim, Action]:
@@ -113,7 +113,7 @@ class Measuring:
         while True:
             action = self._observer.judge(self._measurements(), interim)
             self._observer.looked(interim)
-            self.rounds.go_on(action.going_on)
+            self.rounds.choose(action.benchmarks)
             again = self._in_time(interim)
             if action.kind != "more" or (again.last, again.screened) == (interim.last, interim.screened):
                 return interim, action
@@ -154,7 +154,7 @@ class Measuring:
 
         Under a session's budget, growth is measured only if it fits into the remaining time, too.
         """
-        self.rounds.go_on(None)
+        self.rounds.choose(None)
         fits, known = self._time.has_time_for(self._plans.diagnosis_seconds), self.rounds.diagnosed
         if known is Purpose.DIAGNOSIS:
             return self._measurements()
@@ -193,8 +193,8 @@ class Measuring:
         made, limits = self.rounds.made, self._limits
         findings = list(self.rounds.findings)
         if made < limits.few and not limits.shared:
-            findings.append(Finding("few_launches", {"made": made, "wanted": limits.launches}))
-        findings += [] if limits.shared else slow_starts(self.rounds.launches, limits.steps)
+            findings.append(Finding("few_launches", {"made": made, "wanted": limits.settings.launches}))
+        findings += [] if limits.shared else slow_starts(self.rounds.launches, limits.settings.steps)
         return self.rounds.measurements(findings)
 
 
@@ -214,8 +214,8 @@ class Rounds:
         self.every = 0  # rounds, including those before a suspicion
         self.made = 0  # rounds since the beginning, or since the suspicion that is being confirmed
         self._fresh_from = [0] * len(variants)
-        self._going_on = frozenset(range(len(variants)))
-        self._launched_last = self._going_on
+        self._chosen = frozenset(range(len(variants)))
+        self._launched_last = self._chosen
         self._remarks: list[list[Finding]] = [[] for _ in variants]
         self._variants = variants
         self._run = run
@@ -228,12 +228,12 @@ class Rounds:
     def resumed(self, variants: Sequence[Variant], run: LaunchRunner, watch: Watch) -> Rounds:
         """Returns these rounds for another run of the test, whose launches are added to them."""
         self._variants, self._run, self._watch = variants, run, watch
-        self.go_on(None)
+        self.choose(None)
         return self
 
     def launch(self) -> None:
         """Launches every variant that goes on, in random order; every second round reverses the previous order."""
-        launched = self._launched_last = self._going_on
+        launched = self._launched_last = self._chosen
         self._order = self._arranged(self._order[::-1] if self.every % 2 == 1 else ())
         for group in self._in_order([i for i in self._order if i in launched]):
             health, launches = self._watch(), list[tuple[int, Launch]]()
@@ -282,7 +282,7 @@ class Rounds:
 
     def part(self) -> float:
         """Returns the next round's share of a round of all variants."""
-        return self._part(self._going_on)
+        return self._part(self._chosen)
 
     def _part(self, launched: Collection[int]) -> float:
         return math.fsum(self.plans.seconds[i] for i in launched) / math.fsum(self.plans.seconds)
@@ -305,15 +305,15 @@ class Rounds:
         """The last launch of the first variant; None before any launch."""
         return next(iter(self._launches[0][-1:]), None)
 
-    def go_on(self, keys: Collection[Key] | None) -> None:
+    def choose(self, keys: Collection[Key] | None) -> None:
         """Makes later rounds launch both sides of these benchmarks; None for all."""
         every = enumerate(self._variants)
-        self._going_on = frozenset(i for i, variant in every if keys is None or variant.key in keys)
+        self._chosen = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
         """Starts the confirmation: only later launches count. Returns the number of earlier launches."""
-        seen = max(len(self._launches[i]) for i in self._going_on)
-        for i in self._going_on:
+        seen = max(len(self._launches[i]) for i in self._chosen)
+        for i in self._chosen:
             self._fresh_from[i] = len(self._launches[i])
             self._remarks[i].append(_suspected(suspects, len(self._launches[i])))
         self.made = 0

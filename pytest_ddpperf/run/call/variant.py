@@ -9,11 +9,11 @@ from typing import Any
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series, series_of
-from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
+from pytest_ddpperf.records.phases import CommunicationProfile
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 

@@ -11,21 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.against.git import (
-    Checkout,
-    GitError,
-    checkout,
-    code_of,
-    commit_of,
-    fetch,
-    fetching,
-    has_file,
-    introduced,
-    is_shallow,
-    missing,
-    no_commit,
-    top_folder,
-)
+from pytest_ddpperf.against import git
 from pytest_ddpperf.baselines.fingerprint import training_differences
 from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network
 from pytest_ddpperf.baselines.store import Store, baseline_record, warned
@@ -53,15 +39,15 @@ class Archive:
         self._fetched: set[str] = set()  # commits that were fetched, or that no remote has
 
     @cached_property
-    def code(self) -> Checkout | None:
+    def code(self) -> git.Checkout | None:
         """The measured checkout; baselines that were saved meanwhile do not change it."""
-        return checkout(self._root, self._baselines)
+        return git.checkout(self._root, self._baselines)
 
     @cached_property
     def digest(self) -> str | None:
         """A digest of the measured code; None if nothing is saved, or if git cannot make one."""
-        with contextlib.suppress(GitError):
-            return None if self._settings.save is None else code_of(self._root)
+        with contextlib.suppress(git.GitError):
+            return None if self._settings.save is None else git.code_of(self._root)
         return None
 
     def provenance(self) -> Provenance:
@@ -120,29 +106,29 @@ class Archive:
         """
         root, came_with = self._root, None
         try:
-            top_folder(root)
-        except GitError as error:
-            raise GitError(no_commit(root, error)) from None
+            git.top_folder(root)
+        except git.GitError as error:
+            raise git.GitError(git.no_commit(root, error)) from None
         named = None if record.dirty else record.commit
         if named is not None:
-            if fetch_it and named not in self._fetched and commit_of(root, named) is None:
+            if fetch_it and named not in self._fetched and git.commit_of(root, named) is None:
                 self._fetched.add(named)
-                fetch(root, named)
-            if has_file(root, named, test.partition("::")[0]):
+                git.fetch(root, named)
+            if git.has_file(root, named, test.partition("::")[0]):
                 return named
         try:
             came_with = None if record.code is None else self._came_with(test, record)
-        except GitError:  # the baselines are in no repository
+        except git.GitError:  # the baselines are in no repository
             if named is None:
                 raise
         if came_with is not None and self._has_code(came_with, record.code):
             return came_with
         if named is not None:
-            raise GitError(missing(root, named, came_with))
+            raise git.GitError(git.missing(root, named, came_with))
         if record.commit is None:
-            raise GitError("the baseline names no commit: save it in a git repository")
-        cure = fetching(root) if is_shallow(root) else "commit the code, then save again"
-        raise GitError(
+            raise git.GitError("the baseline names no commit: save it in a git repository")
+        cure = git.fetching(root) if git.is_shallow(root) else "commit the code, then save again"
+        raise git.GitError(
             f"the baseline was saved with uncommitted changes, and no commit has the code that was measured: {cure}"
         )
 
@@ -150,12 +136,12 @@ class Archive:
         """Returns the commit that first had the times of a baseline, whatever the file's path was then."""
         samples = next((series.samples for series in record.series if series.metric == STEP_TIME), ())
         file = self._store.file(test, record.environment)
-        return introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
+        return git.introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
     def _has_code(self, commit: str, code: str | None) -> bool:
         """Returns whether a commit, perhaps of another repository, has the code of this digest."""
-        with contextlib.suppress(GitError):
-            return code_of(self._root, commit) == code
+        with contextlib.suppress(git.GitError):
+            return git.code_of(self._root, commit) == code
         return False
 
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
@@ -164,9 +150,9 @@ class Archive:
         if now.commit is None:
             why = f"nothing is committed in {self._root}: commit the code, then save again"
             try:
-                top_folder(self._root)
-            except GitError as error:
-                why = no_commit(self._root, error)
+                git.top_folder(self._root)
+            except git.GitError as error:
+                why = git.no_commit(self._root, error)
             self._stored.without_commit = why
         fitting = (result for result in results if not result.measurement.unfit)
         accepted = [(result, baseline_record(result, now)) for result in fitting]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.session.timeouts import TestTimeout
 
 MARKER = "ddpperf"
+_NO_BENCHMARK = "Skipping non-benchmark (--benchmark-only active)."  # the words of pytest-benchmark 4 and 5
 FILES = ("report", "history")  # settings that ask for files at the end of a session
 _INI = {knob.ini: name for name, knob in KNOBS.items() if knob.given != "call"}
 
@@ -177,6 +178,24 @@ def mark_ours(items: Iterable[pytest.Item]) -> None:
             item.add_marker(MARKER)
 
 
+def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest.Item]:
+    """Returns the measuring tests that run; marks the others as skipped, as pytest-benchmark does with its own.
+
+    ``--benchmark-only`` has marked our tests as no benchmarks: they lose that mark.
+    """
+    if config.getoption("benchmark_only", default=False):  # the stronger one, if both are given
+        for item in measuring:
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.kwargs.get("reason") != _NO_BENCHMARK]
+    elif config.getoption("benchmark_skip", default=False):
+        import pytest
+
+        reason = "--benchmark-skip skips benchmarks, also those of the fixture ddpperf"
+        for item in measuring:
+            item.add_marker(pytest.mark.skip(reason=reason))
+        return []
+    return measuring
+
+
 def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
     """Returns the numbers of ranks in a test's closest marker; empty if the test has a benchmark, too."""
     marks = metafunc.definition.iter_markers(MARKER)
@@ -247,13 +266,6 @@ def register_passes(config: pytest.Config, settings: Settings, session_of: Calla
         from pytest_ddpperf.run.session.passes import Passes
 
         config.pluginmanager.register(Passes(session_of))
-
-
-def require_system() -> None:
-    """Refuses a system that cannot start ranks, before modules are imported that the system lacks."""
-    from pytest_ddpperf.launch.processes import require_linux
-
-    require_linux()
 
 
 # Options of one run, without which a baseline is stored: files, failing verdicts, and limits of time.

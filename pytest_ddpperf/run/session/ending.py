@@ -1,11 +1,15 @@
-"""The end of a session: its files, its summary, its missing benchmarks, and its exit status."""
+"""The end of a session: its files for other tools, its summary, its missing benchmarks, and its exit status."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import NOT_MEASURED, HistoryError, SettingError, in_a_line
 from pytest_ddpperf.run.session.configuration import FILES
@@ -15,8 +19,10 @@ from pytest_ddpperf.units import format_count
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_ddpperf.reports.documents.entries import Run
     from pytest_ddpperf.run.session.session import Session
 
+SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file of a job's summary on GitHub
 _PASSED, _FAILED, _INTERRUPTED, _NO_TESTS = 0, 1, 2, 5  # exit statuses of pytest
 
 
@@ -30,14 +36,12 @@ def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
     # Without any result, too: an earlier run's file must not pass for this one's.
     ended = session.shouldfail or session.shouldstop or "interrupted" * (exitstatus == _INTERRUPTED)
     if any(getattr(ours.settings, name) is not None for name in FILES):
-        from pytest_ddpperf.run.session.files import outputs
-
         for output in outputs(ours, session.config.rootpath, str(ended) or None):
             _write(session, ours, output)
     _write(session, ours, lambda: made.added.extend(ours.extensions.reports(made.results)))
     made.complaints += ours.leases.remarks
     shown = session.config.pluginmanager.has_plugin("terminalreporter")
-    if not (shown and made.silent):
+    if not (shown and made.silent and ours.budget.complaint is None):
         finish(ours)
     if not shown:
         from pytest_ddpperf.reports.screen import last_lines
@@ -102,3 +106,63 @@ def _spoil(session: pytest.Session) -> None:
     """Sets a failing exit status, unless the run has failed already: a requested task could not be done."""
     if session.exitstatus in {_PASSED, _NO_TESTS}:
         session.exitstatus = NOT_MEASURED
+
+
+def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[Callable[[], None]]:
+    """Yields a function for each requested file, which writes it; ``interrupted``: why tests are missing."""
+    from pytest_ddpperf.baselines.files import located
+    from pytest_ddpperf.reports.documents.run_file import run_of
+
+    settings, ended = session.settings, dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
+    document = cache(partial(_document, session, interrupted, ended))
+    typed = cache(lambda: run_of(document()))
+    for kind, file in settings.report or ():
+        option, place = f"{KNOBS['report'].option}={kind}:{file}", located(root, file)
+        yield partial(_write_report, kind, document, typed, place, option)
+    if settings.history is not None:
+        yield partial(_record, session, settings.history, ended)
+
+
+def _document(session: Session, interrupted: str | None = None, ended: str | None = None) -> str:
+    from pytest_ddpperf.reports.documents.run_file import run_text
+
+    return run_text(session.outputs, session.archive.code, date=ended, interrupted=interrupted)
+
+
+def _record(session: Session, history: Path, ended: str) -> None:
+    """Adds the run to the history, if anything was measured."""
+    made = session.outputs
+    if made.results and session.settings.calibrate is None:
+        number = session.archive.record(history, made.results, ended)
+        made.recorded = f"this run is number {number} of {history}"
+
+
+def _write_report(kind: str, document: Callable[[], str], typed: Callable[[], Run], file: Path, option: str) -> None:
+    """Writes one report; a report in Markdown also goes into the summary of the job on GitHub."""
+    from pytest_ddpperf.reports.files import write, write_text
+
+    if kind == "json":
+        write(file, document(), option)
+        return
+    if kind == "plots":
+        from pytest_ddpperf.reports.plots import write_plots
+
+        write_plots(typed(), file, option)
+        return
+    from pytest_ddpperf.reports.formats.kinds import kind_named
+
+    text = kind_named(kind, option).render(typed())
+    summary = os.environ.get(SUMMARY) if kind == "markdown" else None
+    if not summary or file.resolve() != Path(summary).resolve():
+        write_text(file, text, option)
+    if summary:
+        write_text(Path(summary), text, SUMMARY, append=True)
+
+
+def append_entries(session: Session, others: list[dict[str, Any]]) -> None:
+    """Appends our benchmarks to those of pytest-benchmark, with all times if the others have all times."""
+    if session.outputs.results:
+        from pytest_ddpperf.reports.documents.run_file import run_of
+        from pytest_ddpperf.reports.formats.pytest_benchmark import entries
+
+        others += entries(run_of(_document(session)), data=any("data" in each["stats"] for each in others))

@@ -30,7 +30,7 @@ class Passes:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Any:
-        """Run open tests once more, the most urgent first, after pytest has run all tests."""
+        """Run undecided tests once more, the most urgent first, after pytest has run all tests."""
         measuring = [item for item in session.items if _measures(item)]
         if not measuring or (session.testsfailed and not session.config.option.continue_on_collection_errors):
             return (yield)

@@ -6,12 +6,12 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import pytest
 
-from pytest_ddpperf.errors import RankFailed, RanksDiffer, RanksTimedOut, SettingError, extended
+from pytest_ddpperf.errors import RankFailed, RanksDiffer, RanksTimedOut, SettingError, extended, hidden
 from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.launch.environment import real_clocks, require_free
 from pytest_ddpperf.launch.launch_run import LaunchResult
@@ -21,6 +21,8 @@ from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.group import GroupCall, RankError, call, first_difference
 from pytest_ddpperf.training.workload import unfit
+
+__tracebackhide__ = hidden
 
 T = TypeVar("T")
 _SHOWN = 200  # characters of a value in an error
@@ -86,7 +88,6 @@ class RankGroup:
             SettingError: ``function`` does not take these arguments.
             PayloadError: function, arguments or a result cannot be sent, or a result cannot be read in time.
         """
-        __tracebackhide__ = True
         return self._run("run", function, args, keep=None if check else Exception)
 
     def agree(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -99,7 +100,6 @@ class RankGroup:
             RanksDiffer: ranks returned different values; the message names the ranks and the first difference.
             RankFailed, SettingError, PayloadError: as for ``run``.
         """
-        __tracebackhide__ = True
         values = self._run("agree", function, args, plain=True).values
         found = [first_difference(values[0], value) for value in values]
         first = next(filter(None, found), None)
@@ -137,7 +137,6 @@ class RankGroup:
             RanksTimedOut: a rank neither returned nor raised before the deadline; the message says where it stood.
             RankFailed, SettingError, PayloadError: as for ``run``.
         """
-        __tracebackhide__ = True
         if not (isinstance(error, type) and issubclass(error, Exception)):
             raise SettingError(f"ddpperf_group.raises_all: expected a class of exceptions, not {_short(error)}")
         try:
@@ -162,7 +161,6 @@ class RankGroup:
 
     @real_clocks()
     def _run(self, verb: str, function: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> RankResults[Any]:
-        __tracebackhide__ = True
         if not callable(function):
             kind = type(function).__name__
             raise SettingError(f"ddpperf_group.{verb}: expected a function of ctx and the arguments, not a {kind}")
@@ -182,12 +180,11 @@ class RankGroup:
         return RankResults(result.values, errors)
 
     def _launch(self, function: Callable[..., Any], *args: Any) -> LaunchResult[Any]:
-        __tracebackhide__ = True
         settings = self._settings
         require_free(settings.env or ())
         launchers = self._session.sides.launchers.with_variables(settings.env or ())
         if settings.simulate is not None:
-            pytest.skip("ddpperf_group is not simulated: ddpperf simulate takes check and measure")
+            pytest.skip("ddpperf_group is not simulated: ddpperf simulate runs only check and measure")
         if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":
             gpus = launchers[0].having(()).machine().gpus
             launchers[0].having(tuple(shown_to_worker(os.environ, len(gpus.names), self.world_size).items()))
@@ -222,11 +219,6 @@ def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[s
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
     return {"CUDA_VISIBLE_DEVICES": ",".join(names[number * share : (number + 1) * share])}
-
-
-def of_size(settings: Settings, world_size: int | None) -> Settings:
-    """Returns the settings of a test that is parametrised by its number of ranks; unchanged for None."""
-    return settings if world_size is None else replace(settings, world_size=(world_size,))
 
 
 def _short(value: object) -> str:

@@ -59,7 +59,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
     _require_counts_alone(settings, said)
     if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
         raise SettingError(
-            f"{KNOBS['against_setup'].option} makes an environment of its own and {KNOBS['against_python'].option} "
+            f"{KNOBS['against_setup'].option} makes a separate environment and {KNOBS['against_python'].option} "
             "names one: give one of them, and build or install the revision in the named one"
         )
     if settings.calibrate is not None:
@@ -74,7 +74,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
     if settings.quick:
         asked = {name: name in said for name in NOT_QUICK} | {"save": settings.save is not None}
         _require_alone(
-            f"{KNOBS['quick'].option} takes a first look, which has limits of its own and is not stored", asked
+            f"{KNOBS['quick'].option} takes a first look, which has separate limits and is not stored", asked
         )
 
 
@@ -132,8 +132,6 @@ def require_outputs(settings: Settings, root: Path) -> None:
         if storing:
             Store(folder, settings.save or DEFAULT_SET).ensure_writable()
     if settings.report is not None:
-        from pytest_ddpperf.run.session.files import require_reports
-
         require_reports(settings.report, root)
     if isinstance(settings.profile, Path):
         from pytest_ddpperf.reports.files import ensure_folder
@@ -143,3 +141,18 @@ def require_outputs(settings: Settings, root: Path) -> None:
         from pytest_ddpperf.baselines.history.database import ensure_recordable
 
         ensure_recordable(root / settings.history)
+
+
+def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
+    """Refuses unknown kinds of reports, and files that cannot be written."""
+    from pytest_ddpperf.baselines.files import located
+    from pytest_ddpperf.reports.files import ensure_text, ensure_writable
+    from pytest_ddpperf.reports.formats.kinds import kind_named
+    from pytest_ddpperf.reports.plots import require_plots
+
+    own = {"json": ensure_writable, "plots": require_plots}
+    for kind, file in report:
+        option = f"{KNOBS['report'].option}={kind}:{file}"
+        if kind not in own:
+            kind_named(kind, option, own)
+        own.get(kind, ensure_text)(located(root, file), option)

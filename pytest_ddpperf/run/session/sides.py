@@ -32,7 +32,7 @@ PRELOADED = (  # imported once in a fork server, not on every rank of every laun
     "pytest_ddpperf.training.step",
     "pytest_ddpperf.training.correctness.verifier",
     "pytest_ddpperf.instruments.counting.counting",
-    "pytest_ddpperf.instruments.phases.diagnosis",
+    "pytest_ddpperf.instruments.phases.diagnosed_steps",
     "pytest_ddpperf.strategies.ddp",
 )
 

@@ -7,14 +7,12 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, RankFailed, RankSkipped, extended
+from pytest_ddpperf import errors
 
-_PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 _STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
 _INSTALLED = f"{sysconfig.get_path('purelib')}{os.sep}"  # lies inside the standard library
 
@@ -25,7 +23,7 @@ def skipping() -> Iterator[None]:
     __tracebackhide__ = True
     try:
         yield
-    except RankSkipped as skipped:
+    except errors.RankSkipped as skipped:
         # pytest would show the line of contextlib that this passes through as the line that skips.
         raise pytest.skip.Exception(str(skipped), _use_item_location=True) from None
 
@@ -41,7 +39,7 @@ def end_in_code_of_user(error: BaseException) -> None:
     while entry is not None:
         file = entry.tb_frame.f_code.co_filename
         library = file.startswith(_STANDARD_LIBRARY) and not file.startswith(_INSTALLED)
-        if file.startswith(_PACKAGE):
+        if file.startswith(errors.PACKAGE):
             inside = True
         elif not library and not entry.tb_frame.f_locals.get("__tracebackhide__", False):
             caller, inside = entry, False
@@ -58,7 +56,7 @@ def place(error: BaseException, file: str, test: str) -> str:
     return f"  in {test}"
 
 
-def text_alone(error: DdpperfError, file: str, test: str, width: int, *, verbose: bool) -> Any:
+def text_alone(error: errors.DdpperfError, file: str, test: str, width: int, *, verbose: bool) -> Any:
     """Returns what pytest shows of our error: its text and the line of the test, without a traceback.
 
     pytest's short summary and JUnit's message have the cause in one line.
@@ -67,7 +65,7 @@ def text_alone(error: DdpperfError, file: str, test: str, width: int, *, verbose
     if shown.reprcrash is not None:
         shown.reprcrash.message = getattr(error, "summary", error.headline)
     text = str(error)
-    if isinstance(error, (RankFailed, IncorrectTraining)):
+    if isinstance(error, (errors.RankFailed, errors.IncorrectTraining)):
         from pytest_ddpperf.reports.failure import error_text
 
         text = error_text(error, width, verbose=verbose)
@@ -78,7 +76,7 @@ def text_alone(error: DdpperfError, file: str, test: str, width: int, *, verbose
 
 def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> None:
     """Shows our error in a report as its text alone, with the ranks' output; other errors stay unchanged."""
-    if not isinstance(error, DdpperfError):
+    if not isinstance(error, errors.DdpperfError):
         return
     from pytest_ddpperf.reports.failure import WIDTH
 
@@ -89,12 +87,12 @@ def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> 
     report.sections.extend(error.sections)
 
 
-def finding_in(error: BaseException | None) -> DdpperfError | None:
+def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
     """Returns the error that found something wrong: this one, its cause, or a part of its group; None if none did."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
-        if isinstance(one, DdpperfError) and one.found_wrong:
+        if isinstance(one, errors.FoundWrong):
             return one
         if one is not None and id(one) not in seen:
             seen.add(id(one))
@@ -102,10 +100,10 @@ def finding_in(error: BaseException | None) -> DdpperfError | None:
     return None
 
 
-def standing(error: DdpperfError, file: str, test: str) -> DdpperfError:
+def standing(error: errors.DdpperfError, file: str, test: str) -> errors.DdpperfError:
     """Returns the verdict that failed a test, as the error of the test's later attempts, which measure nothing."""
     words = "not measured again: a verdict stands, so that a red suite is not run until it is green"
-    return extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
+    return errors.extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
 
 
 def ended_at(error: BaseException, file: str, test: str) -> str:

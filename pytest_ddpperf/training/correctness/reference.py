@@ -49,7 +49,7 @@ class UnverifiableError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReferenceStep:
-    """What a step should compute: means over the ranks."""
+    """The expected loss and gradients of a step: means over the ranks."""
 
     loss: float
     gradients: Gradients

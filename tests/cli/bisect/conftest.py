@@ -7,7 +7,7 @@ import random
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +17,14 @@ import pytest
 from pytest_ddpperf.cli.bisect.commits import CommitRange, commits_between
 from pytest_ddpperf.judge.decision import decide
 from pytest_ddpperf.judge.detection import looks_worse
-from pytest_ddpperf.judge.sequential import PAIRED_ALPHA, STOP, Action, Phase, State, advance, next_action
+from pytest_ddpperf.judge.sequential import PAIRED_ALPHA, STOP, Action, Phase, next_action, phase_after
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, Measurement, Plan, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Provenance, Result, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.session.probe import Outcome, Probe
-from pytest_ddpperf.stats.intervals import paired
+from pytest_ddpperf.stats.intervals import interval_at, paired
 from tests.factories import make_environment, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
@@ -127,15 +127,14 @@ class Simulated:
     def __call__(self, probe: Probe, against: str) -> Outcome:
         settings: dict[str, Any] = {"launches": 6, "max_time": 60.0, "tolerance": "1.5%", **probe.settings}
         tolerance = float(settings["tolerance"].rstrip("%")) / 100
-        state, before = State(settings["launches"], settings["launches"]), self.rounds
+        phase, wanted, before = Phase.SCREEN, settings["launches"], self.rounds
         pairs: list[tuple[float, float]] = []
         first = 0  # of the fresh ones
         while True:
             deadline = settings["max_time"]
-            while (fresh := len(pairs) - first) < state.launches and (fresh < 2 or self._seconds(before) < deadline):
+            while (fresh := len(pairs) - first) < wanted and (fresh < 2 or self._seconds(before) < deadline):
                 pairs.append((self._launch(probe.measured), self._launch(against)))
                 self.rounds += 1
-            state = replace(state, launches=fresh)
             change, of_fresh = (
                 paired(*zip(*some, strict=True), scale="ratio", robust=True) for some in (pairs, pairs[first:])
             )
@@ -151,19 +150,24 @@ class Simulated:
                 fresh=of_fresh if first else None,
             )
             action = next_action(
-                state, [verdict], suspects=looks_worse(change, better="lower", tolerance=tolerance), last=last
+                phase,
+                [verdict],
+                launches=max(settings["launches"], fresh),
+                suspects=looks_worse(change, better="lower", tolerance=tolerance),
+                last=last,
             )
-            if state.phase is Phase.CLEAR and verdict is Verdict.REGRESSED:  # nothing could confirm it
+            if phase is Phase.CLEAR and verdict is Verdict.REGRESSED:  # nothing could confirm it
                 verdict, action = Verdict.INCONCLUSIVE, STOP if last else Action("more", 1)
             if action.kind == "stop":
                 break
             first = len(pairs) if action.kind == "confirm" else first
-            state = advance(state, action, screened=self._seconds(before) + self.round_seconds > deadline / 2)
+            wanted = action.launches + fresh * (action.kind == "more")
+            phase = phase_after(action, phase, screened=self._seconds(before) + self.round_seconds > deadline / 2)
         found = Comparison(
             series=step_time(change.estimate),
             baseline=0.04,
             change=change.estimate,
-            change_interval=change.interval,
+            change_interval=interval_at(change, 0.05),
             standard_error=change.standard_error,
             tolerance=tolerance,
             verdict=verdict,

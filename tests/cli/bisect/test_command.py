@@ -137,8 +137,8 @@ def test_how_long_probes_may_take_is_told_before_the_first(
     each = "each measuring for 40 s to 2.7 min: 3.3 min to 13 min in all"
     assert f"\n16 commits to search, about 4 probes and one to confirm, {each}\n" in out
     assert out.partition("\nprobe 1 of about 4: ")[0].endswith(
-        "measured up to 3 times more, up to 4 times as long each time: at most 3.8 h for a probe\n"
-        "these times come from those of the ends: --ddpperf-max-time does not limit them\n"
+        "repeated up to 3 times more, up to 4 times as long each time: at most 3.8 h for a probe\n"
+        "these times are estimated from the runs of both ends: --ddpperf-max-time does not limit them\n"
     )
 
 
@@ -148,8 +148,8 @@ def test_where_commits_say_nothing_a_range_is_the_answer(
     probes(calls(made, 6, frozenset({4, 5})))
     assert main(["bisect", "t.py", "--good", "v0"]) == 1
     out = capsys.readouterr().out
-    assert "the first bad commit is one of these 3; all but the last say nothing of themselves\n" in out
-    assert [line.split()[-1] for line in out.partition("themselves\n")[2].splitlines()[:3]] == ["4", "5", "6"]
+    assert "the first bad commit is one of these 3; all but the last could not be judged\n" in out
+    assert [line.split()[-1] for line in out.partition("judged\n")[2].splitlines()[:3]] == ["4", "5", "6"]
 
 
 def test_how_sure_a_time_is(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +167,7 @@ def test_what_does_not_hold_against_the_commit_before_is_not_found(
     """Each commit is a little slower."""
     probes(lambda now, then: made.outcome(made.timed(0.01 * (now - then))))
     assert main(["bisect", "t.py", "--good", "v0"]) == 1
-    assert "not so against the one before: the change came with several commits" in capsys.readouterr().out
+    assert "it is not worse than the commit before: the change came with several commits" in capsys.readouterr().out
 
 
 def test_ends_that_do_not_differ_are_told_with_their_interval(
@@ -210,7 +210,8 @@ def test_ends_that_stay_known_too_little_are_not_searched(
     asked = probes(lambda *_: made.outcome(made.timed(0.1, error=0.02)))
     assert main(["bisect", "t.py", "--good", "v0"]) == 1
     out = capsys.readouterr().out
-    assert "\nthe ends are not known well enough to search: that they differ may be wrong by 6.5 %, and all" in out
+    assert "\nthe ends do not differ clearly enough for a search: " in out
+    assert " comparison is 6.5 %, and " in out
     assert "probe 1" not in out
     assert len(asked) == 4  # of the ends
 
@@ -228,7 +229,7 @@ def test_ends_that_only_looked_different_are_not_searched(
 def test_an_end_that_cannot_run_is_told(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
     probes(lambda *_: made.outcome(broken="rank 0 raised"))
     assert main(["bisect", "t.py", "--good", "v0"]) == 1
-    assert capsys.readouterr().out.endswith("\nHEAD cannot be held against v0: rank 0 raised\n")
+    assert capsys.readouterr().out.endswith("\nHEAD cannot be compared with v0: rank 0 raised\n")
 
 
 def both(one: Outcome, other: Outcome, **failures: str) -> Outcome:
@@ -259,7 +260,7 @@ def test_a_metric_of_what_could_not_be_compared_is_told_as_that(
     probes(lambda *_: told)
     assert main(["bisect", "t.py", "--good", "v0", "--metric", "step_time"]) == 1
     assert capsys.readouterr().out.splitlines()[2:] == [
-        "HEAD cannot be held against v0: nothing that was compared has step_time",
+        "HEAD cannot be compared with v0: nothing that was compared has step_time",
         "  t.py::test_a ddp: not compared: revision 1234567 cannot run it: rank 0 raised",
     ]
 

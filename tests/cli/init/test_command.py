@@ -65,7 +65,7 @@ def test_a_script_is_measured_as_it_is(here: Path, capsys: pytest.CaptureFixture
     text = (here / "perf" / "test_training.py").read_text()
     assert '    ddpperf.check(Script("train.py", "--epochs", 1000))\n' in text
     out = capsys.readouterr().out.splitlines()
-    assert out[:2] == ["train.py trains with torch: the test runs it as it is", "wrote perf/test_training.py"]
+    assert out[:2] == ["train.py trains with torch: the test runs it unchanged", "wrote perf/test_training.py"]
     assert [line.split()[:2] for line in out[-3:]] == [["pytest", "perf"]] * 3
 
 
@@ -205,7 +205,7 @@ def test_from_a_folder_below_the_root_paths_are_told_as_they_are_from_there(
     assert main(["init"]) == 0
     assert main(["init", "--ci=github"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[:2] == ["train.py trains with torch: the test runs it as it is", "wrote ../perf/test_training.py"]
+    assert out[:2] == ["train.py trains with torch: the test runs it unchanged", "wrote ../perf/test_training.py"]
     assert "wrote ../.github/workflows/performance.yml" in out
     assert [line.split()[:2] for line in out[-3:]] == [["pytest", "../perf"]] * 3
     assert '    ddpperf.check(Script("src/train.py", ' in (here / "perf" / "test_training.py").read_text()
@@ -336,7 +336,7 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
     (here / "tools" / "other.py").write_text(PLAIN)
     (here / "tools" / "asking.py").write_text(f"import argparse\nparser.add_argument('data')\n{PLAIN}")
     assert main(["init"]) == 0
-    told = "others that train: tools/other.py, tools/asking.py; ddpperf init FILE takes another one\n"
+    told = "other scripts that train: tools/other.py, tools/asking.py; ddpperf init FILE takes another\n"
     assert told in capsys.readouterr().out
     assert main(["init", "tools/other.py", "--force"]) == 0
     file = here / "perf" / "test_training.py"
@@ -345,7 +345,7 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
     assert main(["init", "tools/asking.py", "--force"]) == 0
     assert '    ddpperf.check(Script("tools/asking.py"), world_size=1, steps=20)\n' in file.read_text()
     assert (
-        "tools/asking.py trains, and does not run without data: give that behind its name in the test\n"
+        "tools/asking.py trains, and does not run without data: add that after its name in the test\n"
         in capsys.readouterr().out
     )
     (here / "notes.py").write_text("no ( Python")

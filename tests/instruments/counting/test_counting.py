@@ -576,9 +576,9 @@ def test_steps_that_alternate_between_optimizers_show_both_whichever_is_the_last
     assert found.totals["optimizer_steps"] == 1
     assert found.details["optimizer_steps"] == {"SGD": 0.5, "Adam": 0.5}
     steady = Counts(totals={"optimizer_steps": 1.0}, details={"optimizer_steps": {"SGD": 1.0}}, unstable={}, steps=24)
-    told = change_of("optimizer_steps", steady, found)
-    assert (decide_count("optimizer_steps", steady, found), told.gated) == (Verdict.REGRESSED, True)
-    assert words_of_note(told.note).startswith("Adam 0 -> 1 in 1 of 2 steps (+1): the new one at ")
+    gated, note = change_of("optimizer_steps", steady, found)
+    assert (decide_count("optimizer_steps", steady, found), gated) == (Verdict.REGRESSED, True)
+    assert words_of_note(note).startswith("Adam 0 -> 1 in 1 of 2 steps (+1): the new one at ")
 
 
 def test_a_period_of_steps_counts_as_their_mean_and_memory_as_their_most() -> None:

@@ -16,7 +16,7 @@ from pytest_ddpperf.instruments.profile.events import (
     union,
     within,
 )
-from pytest_ddpperf.records.communication import Collective, ProfiledStep
+from pytest_ddpperf.records.phases import Collective, ProfiledStep
 
 
 @pytest.mark.parametrize(

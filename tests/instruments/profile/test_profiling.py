@@ -19,8 +19,8 @@ from pytest_ddpperf.instruments.profile.profiling import notes_of, profile_steps
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.profile import merged
-from pytest_ddpperf.records.communication import RankProfile
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.phases import RankProfile
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob

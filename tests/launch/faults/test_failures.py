@@ -184,7 +184,7 @@ def test_exits_are_told_by_their_status() -> None:
         (
             "torch.AcceleratorError",
             "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
-            "another process has the GPU: nvidia-smi tells which",
+            "another process has the GPU: nvidia-smi shows which",
         ),
         (
             "RuntimeError",
@@ -338,7 +338,8 @@ def test_who_receives_another_size_than_all_others_is_to_blame() -> None:
     error = told(died(0, -signal.SIGABRT, 1, ABORTED), lost(1, line, "float32[8]"), lost(2, line, "float32[8]"))
     assert error.rank == 0
     assert str(error).startswith(
-        "ranks called collectives of different sizes: rank 0 called another one than the others; rank 0 of 3 received"
+        "ranks called collectives of different sizes: rank 0 called another collective than the other ranks; "
+        "rank 0 of 3 received"
     )
     apart = lost(1, line, "float32[8]", sequence=6), lost(2, line, "float32[8]", sequence=7)
     assert told(died(0, -signal.SIGABRT, 1, ABORTED), *apart).rank is None

@@ -107,7 +107,7 @@ def heading(*ends: RankEnd) -> str:
         (DUPLICATE, "Duplicate GPU detected", "NCCL needs a GPU for each rank"),
         (VERSIONS, "Mismatched NCCL version", "ranks load different versions of NCCL"),
         (FULL, "Cuda failure 2 'out of memory'", "NCCL's buffers are not part of torch's allocator"),
-        (FABRIC, "Cuda failure 217", "the lines NCCL WARN of the rank's output tell the cause"),
+        (FABRIC, "Cuda failure 217", "the lines NCCL WARN of the rank's output name the cause"),
     ],
 )
 def test_an_error_of_nccl_is_told_with_its_own_words_and_the_cure(text: str, last: str, cure: str) -> None:
@@ -119,7 +119,7 @@ def test_an_error_of_nccl_is_told_with_its_own_words_and_the_cure(text: str, las
 
 def test_the_cause_that_nccl_has_only_printed_counts_too() -> None:
     silent = NO_SPACE.partition("\nLast error:")[0]
-    assert "NCCL_DEBUG=INFO tells more" in heading(raised(0, silent))
+    assert "NCCL_DEBUG=INFO prints more" in heading(raised(0, silent))
     assert "--shm-size=1g" in heading(raised(0, silent, stderr=WARNED))
     on_stdout = raised(0, silent)
     assert "--shm-size=1g" in heading(replace(on_stdout, output=replace(on_stdout.output, stdout=WARNED)))

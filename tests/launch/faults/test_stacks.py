@@ -147,13 +147,13 @@ def test_the_main_thread_is_the_one_that_was_written_alone() -> None:
         (
             {0: BUILD},
             [],
-            "rank 0 of 1 still running after 10 s at /x/t.py:30 in build; if it only takes its time, raise timeout",
+            "rank 0 of 1 still running after 10 s at /x/t.py:30 in build; if the launch is slow, raise timeout",
             0,
         ),
         (
             {0: BUILD, 1: BUILD},
             [],
-            "ranks 0, 1 of 2 still running after 10 s at /x/t.py:30 in build; if it only takes its time, raise timeout",
+            "ranks 0, 1 of 2 still running after 10 s at /x/t.py:30 in build; if the launch is slow, raise timeout",
             None,
         ),
     ],
@@ -176,7 +176,7 @@ def test_the_roll_call_tells_who_stands_and_who_moves() -> None:
     )
     assert guilty == 1
     line, _ = roll_call.heading({0: BUILD}, [], 1, 10.0, moved={0: False})
-    assert line.startswith("rank 0 of 1 still running after 10 s, standing at /x/t.py:30 in build; if it only takes")
+    assert line.startswith("rank 0 of 1 still running after 10 s, standing at /x/t.py:30 in build; if the launch is")
 
 
 def test_a_script_that_waits_for_processes_of_its_own_learns_that_their_steps_are_not_seen() -> None:
@@ -184,8 +184,8 @@ def test_a_script_that_waits_for_processes_of_its_own_learns_that_their_steps_ar
     line, guilty = roll_call.heading({0: spawning}, [], 1, 10.0)
     assert guilty == 0
     assert line == (
-        "rank 0 of 1 still running after 10 s in spawn (/x/t.py:30 in build); steps of processes that it starts "
-        "itself (mp.spawn) are not seen: let it train under torchrun"
+        "rank 0 of 1 still running after 10 s in spawn (/x/t.py:30 in build); the plugin sees no steps of "
+        "processes that a script starts itself (mp.spawn): run the script under torchrun"
     )
 
 
@@ -199,7 +199,7 @@ def test_ranks_that_wait_for_the_build_of_an_extension_learn_of_its_lock() -> No
         "that file if no other process builds"
     )
     line, _ = roll_call.heading({0: locked, 1: BUILD}, [], 2, 10.0)
-    assert line.endswith("; if it only takes its time, raise timeout")
+    assert line.endswith("; if the launch is slow, raise timeout")
 
 
 def test_a_rank_has_moved_where_its_users_line_or_what_it_calls_there_differs() -> None:

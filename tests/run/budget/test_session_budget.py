@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.judge.sequential import Interim
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.run.budget import allocation
@@ -310,6 +311,26 @@ def test_a_budget_that_was_too_small_names_one_that_would_do(monkeypatch: pytest
     assert (
         budget.complaint == "--ddpperf-budget=20s had no time for the launches of a first look in 1 call; 23s would do"
     )
+
+
+def test_calls_after_the_end_of_the_budget_are_neither_counted_nor_timed() -> None:
+    """Two calls are too late, and counting took 4 s for the one before: at least 21 + 2 x 4 s would do."""
+    budget, clock = started(20.0, 3, two_passes=True)
+    budget.begin_test("a")
+    budget.next_call("a")
+    begun = clock()
+    clock.spend(4.0)
+    budget.note_preparation(begun, 1)
+    clock.spend(17.0)
+    for test in ("b", "c"):
+        budget.begin_test(test)
+        with pytest.raises(NotTimed, match=r"--ddpperf-budget=20s was spent before this call"):
+            budget.next_call(test)
+    assert budget.complaint == (
+        "--ddpperf-budget=20s was spent before 2 calls, neither counted nor timed; at least 29s would do"
+    )
+    budget.second_pass()
+    budget.next_call("b")  # a suspect is confirmed, whatever that takes
 
 
 def test_a_confirmation_that_takes_longer_than_its_time_is_no_complaint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.run.budget.session_budget import SessionBudget
-from pytest_ddpperf.run.call.benchmark import BenchmarkRun
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches, TimedLaunches
+from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
 from pytest_ddpperf.run.call.planning import Purpose
 from pytest_ddpperf.run.call.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings

@@ -167,7 +167,7 @@ def test_it(ddpperf, at, every, said):
         ddpperf.converge(replace(workload, evaluate=by_weights), strategies=ways, every=every, **train)
     first, *others = str(raised.value).splitlines()
     assert first.startswith("bad: " + said)
-    assert first.endswith(" in launch 3; by ddp all values are finite to the end")
+    assert first.endswith(" in launch 3; with ddp all values stay finite")
     assert len(others) == 1
 """,
         "--ddpperf-report=json:found.json",

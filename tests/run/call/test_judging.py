@@ -102,7 +102,6 @@ STORED = StoredBaseline(
         plan=Plan(warmup=1, steps=4),
         series=(make_series("step_time", 1.0),),
         commit="1" * 40,
-        steps=({},),
     ),
     origin="",
 )

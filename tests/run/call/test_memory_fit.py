@@ -34,7 +34,7 @@ def run(failures: dict[str, int], *, shared: bool = False) -> tuple[list[str], d
             return names, fit.reasons, tried
         failures[failed] -= 1
         error = out_of_memory(failed, shared=shared)
-        if not fit.goes_on(error):
+        if not fit.tries_again(error):
             raise error
 
 

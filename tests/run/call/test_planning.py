@@ -17,11 +17,9 @@ from pytest_ddpperf.run.call.planning import (
     Purpose,
     fitting_steps,
     grouped,
-    launch_seconds,
     pilot_of,
     pilot_plan,
     planned,
-    short_launch,
 )
 from pytest_ddpperf.run.call.preparation import prepare_job
 from pytest_ddpperf.run.call.variant import Pilot, Variant
@@ -69,20 +67,6 @@ def test_what_the_system_does_not_tell_is_not_counted() -> None:
     assert planned(BOTH, make_limits(5, 0, 2, 30, memory=0), Machine(0.5, [None, None]).run).groups == ((0, 1),)
 
 
-@pytest.mark.parametrize(("fixed", "expected"), [(0.2, 0.5), (0.25, 0.5), (0.8, 1.6)])
-def test_launches_that_take_turns_with_their_other_side_last_half_a_second_or_twice_what_they_take_besides(
-    fixed: float, expected: float
-) -> None:
-    assert short_launch(fixed) == expected
-
-
-@pytest.mark.parametrize(("fixed", "expected"), [(0.2, 1.0), (0.5, 1.0), (0.8, 1.6)])
-def test_launches_that_take_no_turns_last_a_second_or_twice_what_they_take_besides(
-    fixed: float, expected: float
-) -> None:
-    assert launch_seconds(fixed) == expected
-
-
 @pytest.mark.parametrize(
     ("timeout", "steps"),
     [
@@ -92,22 +76,33 @@ def test_launches_that_take_no_turns_last_a_second_or_twice_what_they_take_besid
     ],
 )
 def test_launches_are_planned_to_end_well_before_their_deadline(timeout: float, steps: int) -> None:
-    plans = planned(known(2.0), make_limits(None, 0, 2, 30, timeout=timeout, interleaving=False), Machine(0.5, []).run)
+    plans = planned(known(2.0), make_limits(None, 0, 2, 30, timeout=timeout, interleave=False), Machine(0.5, []).run)
     assert {plan.steps for plan in plans.plans} == {steps}
 
 
-def steps_of(step: float, *, epoch: int | None = None, turns: bool = False, seconds: float = 60.0) -> int:
-    """The steps of launches that take 0.25 s besides, of a benchmark alone or in turns with its other side."""
+def steps_of(
+    step: float, *, epoch: int | None = None, turns: bool = False, seconds: float = 60.0, fixed: float = 0.25
+) -> int:
+    """The steps of launches that take ``fixed`` seconds besides, alone or in turns with the other side."""
     sides = (False, True) if turns else (False,)
     known = [
         make_variant(
-            "a", environment=ENVIRONMENT, of_reference=other, pilot=replace(pilot(step=step, fixed=0.25), epoch=epoch)
+            "a", environment=ENVIRONMENT, of_reference=other, pilot=replace(pilot(step=step, fixed=fixed), epoch=epoch)
         )
         for other in sides
     ]
     limits = make_limits(None, 0, 6, seconds * len(sides))
     (steps,) = {plan.steps for plan in planned(known, limits, Machine(0.5, []).run).plans}
     return steps
+
+
+@pytest.mark.parametrize(("fixed", "alone", "in_turns"), [(0.2, 500, 200), (0.5, 500, 500), (0.8, 800, 800)])
+def test_a_launch_times_a_second_in_turns_half_of_it_or_twice_what_it_takes_besides(
+    fixed: float, alone: int, in_turns: int
+) -> None:
+    """Steps take 2 ms, and of 200 or more a launch times hundreds."""
+    assert steps_of(0.002, fixed=fixed) == alone
+    assert steps_of(0.002, fixed=fixed, turns=True) == in_turns
 
 
 def test_a_launch_times_as_many_steps_as_show_what_comes_in_each_40th() -> None:
@@ -228,7 +223,7 @@ def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: 
         ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
         return [(ranks, 0.25) for _ in launches]
 
-    found = planned(variants, make_limits(None, 0, 2, 30, interleaving=turns), run)
+    found = planned(variants, make_limits(None, 0, 2, 30, interleave=turns), run)
     assert [plan.steps for plan in found.plans] == [steps] * 2
 
 
@@ -344,7 +339,12 @@ def sides(names: str, *, of_reference: bool) -> list[Variant]:
         pytest.param(False, (5, 5, 5), replace(LIMITS, slots=3), ((0, 1, 2),), None, id="a seat for each"),
         pytest.param(False, (5, 5, 5), replace(LIMITS, slots=2), ((0,), (1,), (2,)), ALONE, id="too few seats"),
         pytest.param(
-            False, (5, 5, 5), replace(LIMITS, interleaving=False, memory=0), ((0,), (1,), (2,)), None, id="not wanted"
+            False,
+            (5, 5, 5),
+            replace(LIMITS, settings=Settings(interleave=False), memory=0),
+            ((0,), (1,), (2,)),
+            None,
+            id="not wanted",
         ),
         pytest.param(
             True, (5,) * 6, replace(LIMITS, memory=30, slots=3), ((0, 1, 2, 3, 4, 5),), None, id="both sides fit"
@@ -387,7 +387,7 @@ def test_launches_on_gpus_interleave_where_it_is_wanted_and_they_fit(
 ) -> None:
     variants = [replace(side, environment=make_environment(device="cuda")) for side in sides("ab", of_reference=True)]
     pilots = [replace(pilot(), of_gpu=share) for share in of_gpu]
-    found, findings = grouped(variants, pilots, replace(LIMITS, interleaving=turns))
+    found, findings = grouped(variants, pilots, replace(LIMITS, settings=Settings(interleave=turns)))
     assert (found, [finding.code for finding in findings]) == (groups, [code] if code else [])
 
 
@@ -430,7 +430,7 @@ def test_of_two_pilots_on_a_gpu_the_larger_one_counts(
         assert purpose is Purpose.TIMES
         return [(on_gpus(left.pop(0)), 9.0) for _ in launches]
 
-    assert planned(both, make_limits(5, 0, 2, 30, interleaving=True), run).groups == groups
+    assert planned(both, make_limits(5, 0, 2, 30, interleave=True), run).groups == groups
     assert not left
 
 

@@ -386,7 +386,7 @@ def test_sides_are_launched_one_after_the_other(
     sides = [variant("a", of_reference=side) for side in (False, True)]
     sides = [replace(one, environment=environment or one.environment) for one in sides]
     observer = Observer(judge=Script([Action("stop")]))
-    measured = measured_by(machine, sides, given(5, 0, 3, 120, interleaving=turns), observer, run)
+    measured = measured_by(machine, sides, given(5, 0, 3, 120, interleave=turns), observer, run)
     assert {len(group) for group in machine.together} == {1}
     assert not any(one.turns for one in measured)
     told = (Finding("background_work", {"paired": False, "benchmarks": ("a",)}),)
@@ -485,7 +485,7 @@ def test_nothing_new_may_look_worse_after_the_screening_but_rounds_go_on(
 
     With the pilots, that are five rounds, for another one would end after it. Then there is time for seven more.
     """
-    found = looks(Machine(), given(5, 0, 2, seconds, compared=True, interleaving=False), paired_rounds=paired_rounds)
+    found = looks(Machine(), given(5, 0, 2, seconds, compared=True, interleave=False), paired_rounds=paired_rounds)
     assert [(made, interim.screened) for made, interim in found] == [(made, made >= 5) for made in range(2, 13)]
     assert [interim.last for _, interim in found] == [False] * 10 + [True]
 
@@ -523,7 +523,7 @@ def test_the_time_that_launches_take_is_enough_for_them(*, paired_rounds: bool) 
     def made(what: Given) -> tuple[int, Interim]:
         return looks(Machine(), what, paired_rounds=paired_rounds)[-1]
 
-    what = given(20, 0, 6, 60.0, compared=True, interleaving=False)
+    what = given(20, 0, 6, 60.0, compared=True, interleave=False)
     before, interim = made(what)
     more = interim.elapsed + 10 * interim.round_seconds
     assert made(what._replace(max_time=more))[0] == before + 10
@@ -640,7 +640,11 @@ def test_only_benchmarks_that_go_on_are_launched() -> None:
     """Two rounds of both, two fresh ones of the suspect, one of the other; then a round of both."""
     sides = [variant(name, of_reference=side) for side in (False, True) for name in "ab"]
     a, b = (frozenset({one.key}) for one in sides[:2])
-    answers = [Action("confirm", 2, ("step_time of a",), going_on=a), Action("more", 1, going_on=b), Action("more", 1)]
+    answers = [
+        Action("confirm", 2, ("step_time of a",), benchmarks=a),
+        Action("more", 1, benchmarks=b),
+        Action("more", 1),
+    ]
     measured, machine, judge, _ = run_script(sides, given(5, 0, 2, 120), [*answers, Action("stop")])
     launched = [sorted(group) for group in machine.together[len(sides) :]]
     pair_of = {name: [(name, False), (name, True)] for name in "ab"}
@@ -667,7 +671,7 @@ def test_a_round_takes_the_time_of_what_goes_on() -> None:
     steps = {"a": 5, "b": 25}
     sides = [variant(name, steps[name], of_reference=side) for side in (False, True) for name in "ab"]
     machine, looks = Machine(), list[Interim]()
-    answers = iter([Action("more", 1, going_on=frozenset({sides[0].key})), Action("more", 1), Action("stop")])
+    answers = iter([Action("more", 1, benchmarks=frozenset({sides[0].key})), Action("more", 1), Action("stop")])
 
     def judge(_: tuple[Measurement, ...], interim: Interim) -> Action:
         looks.append(interim)
@@ -696,7 +700,7 @@ def looks_of(sides: Sequence[Variant], answers: Sequence[Action], screening: flo
 def test_the_time_is_over_by_rounds_of_what_goes_on() -> None:
     """Pilots and rounds of eight pairs take 8 s: the first look is at 24 s of 30, and a round of a alone takes 1 s."""
     sides = [variant(name, of_reference=side) for side in (False, True) for name in "abcdefgh"]
-    looks = looks_of(sides, [Action("more", 1, going_on=frozenset({sides[0].key}))] * 8 + [Action("stop")], 30)
+    looks = looks_of(sides, [Action("more", 1, benchmarks=frozenset({sides[0].key}))] * 8 + [Action("stop")], 30)
     assert looks == [(24.0 + second, False, second >= 6) for second in range(9)]
 
 
@@ -717,7 +721,11 @@ def test_a_confirmation_has_as_many_launches_as_its_suspect_had() -> None:
     """Of a there are eleven, of b three: after 15 s of 17 three fresh ones of b are made, and no more fit."""
     sides = [variant(name, of_reference=side) for side in (False, True) for name in "ab"]
     a, b = (frozenset({one.key}) for one in sides[:2])
-    answers = [Action("more", 8, going_on=a), Action("more", 1), Action("confirm", 9, ("step_time of b",), going_on=b)]
+    answers = [
+        Action("more", 8, benchmarks=a),
+        Action("more", 1),
+        Action("confirm", 9, ("step_time of b",), benchmarks=b),
+    ]
     measured, _, _, _ = run_script(sides, given(5, 0, 2, 17), [*answers, Action("stop")])
     assert [(len(one.launches), one.fresh_from) for one in measured[:2]] == [(11, 0), (6, 3)]
 
@@ -815,7 +823,7 @@ def test_a_confirmation_of_one_benchmark_launches_no_other_in_the_second_pass() 
         measuring = Measuring(sides, make_limits(5, 0, 2, 6.5), machine.run, observer, time, earlier)
         return measuring.measured(), measuring.rounds
 
-    _, rounds = measured([Action("confirm", 2, going_on=b)])
+    _, rounds = measured([Action("confirm", 2, benchmarks=b)])
     second_pass(time, Priority.CONFIRM, 9.0)
     found, _ = measured([Action("more", 1), Action("stop")], rounds)
     assert [[launch.round for launch in one.launches] for one in found] == [[0, 1, 4], [0, 1, 2, 3, 4]]

@@ -153,4 +153,4 @@ def test_one_rank_alone_is_rank_0_and_functional_tests_are_skipped(inner: pytest
     run.assert_outcomes(passed=2, skipped=1)
     results = json.loads((inner.path / "run.json").read_text())["results"]
     assert {result["name"] for result in results} == {"flat rank=7", "single"}
-    run.stdout.fnmatch_lines(["*ddpperf_group is not simulated: ddpperf simulate takes check and measure"])
+    run.stdout.fnmatch_lines(["*ddpperf_group is not simulated: ddpperf simulate runs only check and measure"])

@@ -18,8 +18,8 @@ from pytest_ddpperf.analysis.traces.reading import times_of
 from pytest_ddpperf.errors import SettingError, TraceError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.profile import merged
-from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.phases import CommunicationProfile
 from pytest_ddpperf.run.call import traces
 from pytest_ddpperf.run.call.traces import file_name, groups_of, pairs_of, read_group, write_beside
 from pytest_ddpperf.run.call.variant import Variant

@@ -121,6 +121,18 @@ def test_one_pass_does_if_there_is_nothing_to_share(inner: pytest.Pytester) -> N
     assert (inner.path / "notes").read_text().splitlines().count("first") == 1
 
 
+def test_tests_that_begin_after_the_budget_are_skipped_and_a_warning_counts_them(inner: pytest.Pytester) -> None:
+    inner.makepyfile(SUITE)
+    run = inner.runpytest("--ddpperf-budget=0.001s", "-rs", "-k", "test_first or test_second")
+    run.assert_outcomes(skipped=2, deselected=2)
+    run.stdout.fnmatch_lines(
+        [
+            "*--ddpperf-budget=0.001s was spent before 2 calls, neither counted nor timed; at least 1s would do*",
+            "SKIPPED*--ddpperf-budget=0.001s was spent before this call: neither counted nor timed*",
+        ]
+    )
+
+
 @pytest.mark.slow
 def test_a_test_with_subtests_runs_once(inner: pytest.Pytester) -> None:
     inner.makepyfile(SUITE.replace("record_property, capsys", "record_property, subtests"))

@@ -34,7 +34,7 @@ from pytest_ddpperf.settings import KNOBS, Settings
         (
             Settings(quick=True),
             "max_time",
-            "--ddpperf-quick takes a first look, which has limits of its own and is not stored, and --ddpperf-max-time",
+            "--ddpperf-quick takes a first look, which has separate limits and is not stored, and --ddpperf-max-time",
         ),
     ],
 )

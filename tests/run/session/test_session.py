@@ -150,7 +150,7 @@ def test_the_commit_that_results_name_is_that_of_the_first_launch(
 ) -> None:
     """Another may be checked out before the session ends."""
     commits = iter([Checkout("1" * 40, "main", dirty=False), Checkout("2" * 40, "main", dirty=True)])
-    monkeypatch.setattr("pytest_ddpperf.run.session.archive.checkout", lambda *_: next(commits))
+    monkeypatch.setattr("pytest_ddpperf.against.git.checkout", lambda *_: next(commits))
     session = Session(settings, tmp_path, LiveLine(None, None))
     _ = session.sides.launchers
     if read:
@@ -172,7 +172,7 @@ def test_a_commit_held_against_itself_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked_out: Checkout | None, here: str
 ) -> None:
     """As on a push to the branch whose merge base is asked for: such a gate could never fail."""
-    monkeypatch.setattr("pytest_ddpperf.run.session.archive.checkout", lambda *_: checked_out)
+    monkeypatch.setattr("pytest_ddpperf.against.git.checkout", lambda *_: checked_out)
     session = Session(
         Settings(against="v1"), tmp_path, LiveLine(None, None), revision=Revision("v1", "1" * 40, tmp_path)
     )

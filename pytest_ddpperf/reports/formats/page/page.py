@@ -222,7 +222,7 @@ _WIDEST = 5  # times the typical end of an interval: a change that is larger is 
 
 
 def _bar(rows: Sequence[PageRow]) -> Any:
-    """Returns what draws changes, all on one scale: gives the pixels of a row's change, or None."""
+    """Returns a function that maps a row to the bar of its change in pixels, or to None; all bars have one scale."""
     changes = [row.change for row in rows if row.change is not None]
     typical = median_low([max(map(abs, change)) for change in changes]) if changes else 0.0
     largest = max((abs(value) for value, *_ in changes), default=0.0)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.errors import hidden
 from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.records.counts import Counts
@@ -27,22 +28,14 @@ from pytest_ddpperf.run.call.variant import Variant, counted_only
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.jobs import (
-    CONVERGE_LAUNCH,
-    PREPARE_LAUNCH,
-    PROBE_LAUNCH,
-    PROFILE_LAUNCH,
-    ConvergeJob,
-    PrepareJob,
-    RankPrepared,
-    RankTraining,
-    TraceJob,
-)
+from pytest_ddpperf.training import jobs
 from pytest_ddpperf.training.script import Script
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
     from pytest_ddpperf.judge.judge import Judge
+
+__tracebackhide__ = hidden
 
 
 class BenchmarkRun:
@@ -79,15 +72,13 @@ class BenchmarkRun:
 
         Each takes one launch, or none if this session already knows the same results.
         """
-        __tracebackhide__ = True
 
-        def launch(variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
-            __tracebackhide__ = True
+        def launch(variant: Variant, job: jobs.PrepareJob) -> LaunchResult[jobs.RankPrepared]:
             training = replace(job.training, roots=self._session.sides.roots(reference=variant.of_reference))
             self._show(f"{variant.name}: {task_text(job)}")
             begun, whole = self.launches.times.now(), replace(job, training=training)
-            launched: LaunchResult[RankPrepared]
-            launched = self.launches.launch(variant, PREPARE_LAUNCH, whole, patience=job.parts)
+            launched: LaunchResult[jobs.RankPrepared]
+            launched = self.launches.launch(variant, jobs.PREPARE_LAUNCH, whole, patience=job.parts)
             measuring = [0.0 if rank.timed is None else rank.timed.worked for rank in launched.values]
             spent = zip(measuring, ((rank.counting, rank.verifying) for rank in launched.values), strict=True)
             measured, (counting, verifying) = max(spent, key=lambda seconds: seconds[0] + sum(seconds[1]))
@@ -113,7 +104,6 @@ class BenchmarkRun:
 
     def _ready(self) -> None:
         """Waits until ranks can be launched; the time of the call begins at the first such moment."""
-        __tracebackhide__ = True
         self.launches.ready()
         self._begun = self._session.budget.now() if self._begun is None else self._begun
 
@@ -121,7 +111,6 @@ class BenchmarkRun:
         self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool = True
     ) -> tuple[Measurement, ...]:
         """Measures prepared variants side by side until the judge is content; without a judge, for one look."""
-        __tracebackhide__ = True
         if self.settings.counts == "only" or self._session.budget.is_over:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
@@ -144,7 +133,6 @@ class BenchmarkRun:
 
     def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
         """Returns a ``Measuring``; in the second pass over the suite it continues the rounds of the first pass."""
-        __tracebackhide__ = True
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
         shared = budget.share(
@@ -174,7 +162,6 @@ class BenchmarkRun:
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
         """Adds to variants their communication as the profiler sees it, and writes traces, if settings ask for it."""
-        __tracebackhide__ = True
         if not self.settings.profile:
             return variants
         found = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
@@ -201,7 +188,6 @@ class BenchmarkRun:
 
     def _profiled(self, variant: Variant) -> Variant:
         """Returns the variant with its communication as the profiler sees it, in a separate launch."""
-        __tracebackhide__ = True
         from pytest_ddpperf.metrics import profile
 
         self._show(f"{variant.name}: under the profiler")
@@ -210,10 +196,10 @@ class BenchmarkRun:
         if folder is not None:
             from pytest_ddpperf.run.call.traces import file_name
 
-            trace = TraceJob(str(folder), file_name(self._test, variant))
+            trace = jobs.TraceJob(str(folder), file_name(self._test, variant))
         begun = self.launches.times.now()
         # Writing a trace may take as long as the steps.
-        ranks = self.launches.launch(variant, PROFILE_LAUNCH, job, trace, patience=1 + (trace is not None)).values
+        ranks = self.launches.launch(variant, jobs.PROFILE_LAUNCH, job, trace, patience=1 + (trace is not None)).values
         self.launches.times.note_launch(begun, diagnosing=self.launches.times.now() - begun)
         reasons = dict.fromkeys(rank.no_snapshot for rank in ranks if rank.no_snapshot)
         lacks = f"{variant.label}: no snapshot of the GPU's memory: "
@@ -224,15 +210,13 @@ class BenchmarkRun:
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """Runs one launch and returns its ranks' reports; ``memory_limit``: bytes of each rank, None for no limit."""
-        __tracebackhide__ = True
-        return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
+        return self.launches.launch(variant, jobs.PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
 
-    def trained(self, variant: Variant, job: ConvergeJob, which: str) -> Sequence[tuple[RankTraining, ...]]:
+    def trained(self, variant: Variant, job: jobs.ConvergeJob, which: str) -> Sequence[tuple[jobs.RankTraining, ...]]:
         """Returns the trainings of each rank of one launch."""
-        __tracebackhide__ = True
         self._show(f"converge: {which}")
         with self._shown():
-            launched = self.launches.launch(variant, CONVERGE_LAUNCH, job, patience=len(job.strategies) + 1)
+            launched = self.launches.launch(variant, jobs.CONVERGE_LAUNCH, job, patience=len(job.strategies) + 1)
         if not job.launch:
             self.sections.extend(
                 (f"converge w{variant.world_size}, {title}", text) for title, text in launched.sections
@@ -242,7 +226,6 @@ class BenchmarkRun:
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
         """Clears the status line after the launches of the body; a skip by a rank skips the test."""
-        __tracebackhide__ = True
         try:
             with skipping():
                 yield

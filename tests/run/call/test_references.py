@@ -17,7 +17,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.results import BaselineRecord, StoredBaseline
 from pytest_ddpperf.reports.progress import LiveLine
-from pytest_ddpperf.run.call.pairing import Unpaired, side_of_baselines
+from pytest_ddpperf.run.call.references import Unpaired, side_of_baselines
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
 from tests.factories import git, make_baseline_record, make_environment, make_series
@@ -30,7 +30,6 @@ RECORD = make_baseline_record(
     environment=make_environment(),
     plan=Plan(warmup=1, steps=4),
     series=(make_series("step_time", 0.0418),),
-    steps=({},),
 )
 FAST, SLOW = "steps = 1\n", "steps = 9\n"
 

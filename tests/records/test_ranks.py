@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.records.copies import Alike, RankCopy, alike
+from pytest_ddpperf.records.counts import Alike, RankCopy
+from pytest_ddpperf.records.ranks import alike
 
 
 def copy(place: str = "", *, samples: int = 0, batch: int | None = None, **parameters: float) -> RankCopy:

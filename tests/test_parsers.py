@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records.variables import variables
+from pytest_ddpperf.parsers import variables
 
 
 def test_texts_and_numbers_are_variables_whatever_the_order_they_are_given_in() -> None:

@@ -266,7 +266,7 @@ def test_one_alone(ddpperf):
     run.stdout.fnmatch_lines(
         [
             "precision='bf16': is for a Workload; this step has to set it itself",
-            "loader='auto': this Workload has one batch, made once; *",
+            "loader='auto': this Workload has a single batch; *",
             "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean bucket_cap_mb? it takes *",
             "ddpperf.compare(strategies=[[]'ddp'[]]): expected two or more strategies*",
         ]

@@ -1,0 +1,408 @@
+"""Where launches lie, with numbers worked by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+
+from pytest_ddpperf.records.launch import LongSteps
+from pytest_ddpperf.stats.intervals import Change, change, interval_at, paired, t_quantile
+from pytest_ddpperf.stats.launches import (
+    CAP,
+    CAPPED_VARIANCE,
+    CERTAINTY,
+    DENIED,
+    OWN_IN_TURNS,
+    Center,
+    Expected,
+    center_of,
+    even_sizes,
+    expected,
+    growth_per_step,
+    influences,
+    least,
+    long_steps,
+    moderated,
+    paired_blocks,
+    variance_of,
+)
+
+
+def test_the_mean_has_students_error() -> None:
+    """Of 1 2 3 6: mean 3, squares 4 + 1 + 0 + 9 = 14; 14 / (4 * 3), 3 degrees."""
+    side = center_of([6.0, 1.0, 3.0, 2.0])
+
+    assert (side.n, side.mean, side.df) == (4, 3.0, 3.0)
+    assert side.variance == pytest.approx(14 / 12)
+
+
+def test_what_lies_beyond_the_cap_at_either_end_counts_as_if_at_it() -> None:
+    """Of -10 -1 -1 0 1 1 10 with the ends capped: 4 + 2 reach**2 = 6 * 0.6352 * (reach / 1.2)**2, so reach is 2.487.
+
+    Five of seven lie inside, which makes the correction 1 + (2 / 5) / 7 and the variance
+    0.6352 * (1.0571 * 2.487 / 1.2 * 7 / 5)**2 / 7 = 0.8537, with 4 degrees.
+    """
+    side = center_of([10.0, -1.0, -1.0, 0.0, 1.0, 1.0, -10.0], robust=True)
+
+    assert side.mean == pytest.approx(0.0, abs=1e-12)
+    assert side.variance == pytest.approx(0.8537, rel=1e-3)
+    assert side.df == 4
+    far, side = (center_of([100 + one for one in (end, -1, -1, 0, 1, 1, 1, 1, 0)], robust=True) for end in (1e6, 10.0))
+    assert side.mean == pytest.approx(far.mean)
+    assert side.variance == pytest.approx(far.variance)
+
+
+def test_where_nothing_lies_beyond_the_cap_the_center_is_the_mean() -> None:
+    samples = [3.0, 1.0, 2.0]
+
+    assert center_of(samples, robust=True).mean == 2.0
+    assert center_of(samples, robust=True).variance == pytest.approx(center_of(samples).variance)
+    assert center_of(samples, robust=True).df == 2
+
+
+def test_where_most_samples_are_the_same_there_is_no_scale_but_that_of_the_mean() -> None:
+    assert center_of([0.0, 0.0, 5.0, 0.0, 0.0], robust=True) == center_of([0.0, 0.0, 5.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 13, 40])
+def test_the_capped_center_solves_hubers_two_equations(n: int) -> None:
+    """Deviations, capped at 1.2 scales, add up to 0, and their squares to those of normal samples of that scale."""
+    rng = np.random.default_rng(n)
+    for _ in range(50):
+        samples = rng.normal(size=n) + 10 * (rng.random(n) < 0.15)
+        side = center_of([float(one) for one in samples], robust=True)
+        assert side.variance is not None
+        share = (side.df + 1) / n
+        scale = math.sqrt(side.variance * n / CAPPED_VARIANCE) * share / (1 + (1 - share) / share / n)
+        capped = np.clip(samples - side.mean, -CAP * scale, CAP * scale)
+
+        assert capped.sum() == pytest.approx(0, abs=1e-9)
+        assert (capped**2).sum() == pytest.approx((n - 1) * CAPPED_VARIANCE * scale**2)
+
+
+@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize("n", range(2, 12))
+def test_equal_samples_have_exactly_their_value(n: int, *, robust: bool) -> None:
+    side = center_of([0.1] * n, robust=robust)
+
+    assert side.mean == 0.1
+    assert side.variance == 0.0
+
+
+@pytest.mark.parametrize(("robust", "n"), [(False, 6), (True, 2), (True, 3), (True, 6), (True, 12)])
+def test_the_interval_holds_what_it_promises(n: int, *, robust: bool) -> None:
+    """95 % of intervals hold the mean of the normal samples; Huber's miss it by a quarter more often at most."""
+    rng, runs, held = np.random.default_rng(1), 1000, 0
+    for _ in range(runs):
+        side = center_of(list(map(float, rng.normal(size=n))), robust=robust)
+        assert side.variance is not None
+        held += abs(side.mean) <= t_quantile(0.975, side.df) * math.sqrt(side.variance)
+
+    assert held >= 0.93 * runs
+
+
+def test_few_launches_go_by_what_is_expected_of_them() -> None:
+    """Of 1 and 3 the variance is 2, with 1 degree; 3 with 4 are expected: (4 * 3 + 1 * 2) / 5 = 2.8, halved."""
+    side = moderated(center_of([1.0, 3.0]), Expected(3.0, 4.0))
+    assert side.variance == pytest.approx(1.4)
+    assert (side.n, side.mean, side.df, side.assumed) == (2, 2.0, 5.0, 4.0)
+
+
+def test_a_single_launch_has_nothing_else() -> None:
+    assert moderated(center_of([7.0]), Expected(3.0, 4.0)) == Center(1, 7.0, 3.0, 4.0, 4.0)
+
+
+def test_the_more_launches_there_are_the_less_it_counts() -> None:
+    """Of 21 that are -1, 0 or 1, seven each, the variance is 14 / 20 = 0.7: (4 * 0.4 + 20 * 0.7) / 24."""
+    side = moderated(center_of([-1.0, 0.0, 1.0] * 7), Expected(0.4, 4.0))
+    assert side.variance == pytest.approx((4 * 0.4 + 20 * 0.7) / 24 / 21)
+    assert (side.df, side.assumed) == (24.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("variance", "counts"),
+    [
+        pytest.param(4.0, 4.0, id="a scatter of half of what is expected"),
+        pytest.param(1.0, 4.0, id="twice as much, which one pair in six shows by chance"),
+        pytest.param(0.5, 2.0, id="four times as much"),
+        pytest.param(0.02, 0.08, id="a hundred times as much"),
+    ],
+)
+def test_it_counts_less_where_launches_lie_apart_by_far_more(variance: float, counts: float) -> None:
+    """Of 1 and 3, whose variance is 2."""
+    side = moderated(center_of([1.0, 3.0]), Expected(variance, 4.0))
+    assert pytest.approx(2.0) == DENIED
+    assert (side.assumed, side.df) == pytest.approx((counts, 1.0 + counts))
+    assert side.variance == pytest.approx((counts * variance + 2.0) / (1.0 + counts) / 2)
+
+
+def test_where_nothing_is_expected_the_launches_alone_count() -> None:
+    for side in (center_of([1.0, 3.0]), center_of([1.0])):
+        assert moderated(side, None) is side
+        assert moderated(side, Expected(3.0, 0.0)) is side
+
+
+def test_an_expectation_of_no_scatter_at_all_is_believed_of_nothing_but_equal_launches() -> None:
+    assert moderated(center_of([1.0, 3.0]), Expected(0.0, 4.0)).df == 1.0
+    assert moderated(center_of([1.0, 1.0]), Expected(0.0, 4.0)).variance == 0.0
+
+
+def test_equal_launches_are_not_believed_to_be_without_scatter() -> None:
+    """(4 * 3 + 1 * 0) / 5 = 2.4, of the mean half."""
+    assert moderated(center_of([2.0, 2.0]), Expected(3.0, 4.0)).variance == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "sizes"),
+    [
+        (100, (10,) * 10),
+        (25, (2, 3) * 5),
+        (20, (2,) * 10),
+        (19, (2, 2, 2, 2, 2, 2, 2, 2, 3)),  # nine blocks: no tenth has two steps
+        (5, (2, 3)),
+        (3, (3,)),
+        (1, (1,)),
+        (0, (0,)),
+    ],
+)
+def test_a_launch_is_cut_into_ten_blocks_of_two_steps_or_more(steps: int, sizes: tuple[int, ...]) -> None:
+    assert even_sizes(steps) == sizes
+
+
+def without_each(blocks: Sequence[float]) -> list[float]:
+    """The mean of all but one, for each."""
+    return [fmean([*blocks[:i], *blocks[i + 1 :]]) for i in range(len(blocks))]
+
+
+def test_the_influence_of_a_block_on_a_mean_is_how_far_it_lies_from_it() -> None:
+    """Of 1 2 3 6, whose mean is 3."""
+    assert influences(without_each([1.0, 2.0, 3.0, 6.0])) == pytest.approx((-2.0, -1.0, 0.0, 3.0))
+
+
+@pytest.mark.parametrize("number", [2, 3, 10, 45])
+def test_of_a_mean_the_jackknife_gives_the_textbooks_standard_error(number: int) -> None:
+    blocks = [float(one) for one in np.random.default_rng(number).normal(5.0, 2.0, number)]
+    assert math.sqrt(variance_of(influences(without_each(blocks)))) == pytest.approx(stdev(blocks) / math.sqrt(number))
+
+
+def test_what_disturbs_both_blocks_of_a_pair_cancels_out() -> None:
+    """0.3 in the first block of both; blocks without partners count each for its own side: 0.02 / 2 and 0.02 / 6."""
+    base = [(0.3, -0.2, -0.1), (0.1, -0.1)]
+    new = [(0.32, -0.21, -0.11), (0.1, 0.0, -0.1)]
+    moved, apart = paired_blocks(new, base)
+    assert moved == pytest.approx((0.02, -0.01, -0.01))
+    assert variance_of(apart) == pytest.approx(0.02 / 2 + 0.02 / 6)
+    assert paired_blocks([(), (0.1, -0.1)], [(), (0.1, -0.1)]) == ((), (0.0, 0.0))
+
+
+HALVES = (0.3, -0.3)  # variance (0.09 + 0.09) / (2 * 1) = 0.09
+
+
+def told(within: Sequence[Sequence[float]], own: float) -> tuple[float, float]:
+    """The variance that is expected, and its degrees of freedom."""
+    found = expected(within, own)
+    assert found is not None
+    return found.variance, found.df
+
+
+def test_launches_are_expected_to_scatter_by_their_blocks_and_by_what_they_add() -> None:
+    """0.09 and, of three blocks, (0.01 + 0.01) / 6: the mean, and the square of 0.4. 1 + 2 degrees of freedom."""
+    assert told([HALVES, (0.1, 0.0, -0.1)], 0.4) == pytest.approx(((0.09 + 0.02 / 6) / 2 + 0.16, 3.0))
+
+
+def test_however_many_blocks_there_are_the_expectation_counts_for_few_launches() -> None:
+    assert told([HALVES] * 30, 0.0) == pytest.approx((0.09, CERTAINTY))
+
+
+@pytest.mark.parametrize("within", [[], [()], [(0.0,), ()]])
+def test_without_two_blocks_in_a_launch_nothing_is_expected(within: list[tuple[float, ...]]) -> None:
+    assert expected(within, 0.015) is None
+
+
+# Rounds of two sides that take turns: pairs of blocks differ by 8 % and each launch adds something of its own.
+
+PAIRS, SCATTER = 20, 0.08
+Rounds = tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]
+
+
+def rounds(rng: np.random.Generator, launches: int, own: float) -> Rounds:
+    """By how much the sides differ in each round, as logarithms, and how far each pair of blocks moves that."""
+    blocks = rng.normal(0.0, SCATTER, (launches, PAIRS))
+    means = blocks.mean(axis=1)
+    differences = means + rng.normal(0.0, own, launches)
+    return tuple(map(float, differences)), tuple(tuple(map(float, row)) for row in blocks - means[:, None])
+
+
+def side_by_side(differences: Sequence[float], within: Sequence[tuple[float, ...]]) -> Change:
+    new, base = list(map(math.exp, differences)), [1.0] * len(differences)
+    found = paired(new, base, scale="ratio", robust=True, expected=expected(within, OWN_IN_TURNS))
+    assert found is not None
+    return found
+
+
+def covered(launches: int, own: float, runs: int = 1500) -> float:
+    """Of runs in which nothing changed, in how many the 95 % interval holds no change."""
+    rng = np.random.default_rng(launches)
+    held = 0
+    for _ in range(runs):
+        interval = interval_at(side_by_side(*rounds(rng, launches, own)), 0.05)
+        assert interval is not None
+        held += interval.low <= 0 <= interval.high
+    return held / runs
+
+
+@pytest.mark.parametrize("launches", [2, 3, 6, 10])
+def test_intervals_hold_what_they_promise_where_launches_add_what_is_assumed(launches: int) -> None:
+    assert 0.95 <= covered(launches, OWN_IN_TURNS) <= 0.995
+
+
+@pytest.mark.parametrize(("launches", "least"), [(6, 0.88), (10, 0.91), (16, 0.925)])
+def test_they_hold_most_of_it_where_launches_add_four_times_as_much(launches: int, least: float) -> None:
+    """Launches that lie apart by far more than expected are believed, not the expectation: the more, the better.
+
+    In 6000 runs of each 89.5, 92.3 and 93.8 %.
+    """
+    assert covered(launches, 4 * OWN_IN_TURNS) >= least
+
+
+def test_they_are_far_narrower_than_what_two_launches_tell_alone() -> None:
+    """Median half widths. Two launches know 1 degree of freedom: 12.7 of their standard errors."""
+    rng = np.random.default_rng(7)
+    made = [rounds(rng, 2, OWN_IN_TURNS) for _ in range(300)]
+    moderated = [interval_at(side_by_side(*one), 0.05) for one in made]
+    alone = [interval_at(side_by_side(differences, []), 0.05) for differences, _ in made]
+    half, without = (float(np.median([one.high - one.low for one in found if one])) / 2 for found in (moderated, alone))
+    assert 0.03 < half < 0.06
+    assert without > 2 * half
+
+
+def test_separate_runs_hold_what_they_promise_too() -> None:
+    """Six launches of each side, whose ten blocks scatter by 8 %, and which add 3 % of their own."""
+    rng, held, runs = np.random.default_rng(1), 0, 700
+    for _ in range(runs):
+        blocks = rng.normal(0.0, 0.08, (12, 10))
+        means = blocks.mean(axis=1)
+        moved = [tuple(map(float, row)) for row in (blocks - means[:, None])[:6]]
+        times = [math.exp(float(one)) for one in means + rng.normal(0.0, 0.03, 12)]
+        found = change(times[:6], times[6:], scale="ratio", expected=expected(moved, 0.03))
+        assert found is not None
+        interval = interval_at(found, 0.05)
+        assert interval is not None
+        held += interval.low <= 0 <= interval.high
+    assert 0.95 <= held / runs <= 0.995
+
+
+def with_long(*places: int, steps: int = 20, long: float = 11.0) -> list[float]:
+    """The seconds of so many steps: one each, but at these places, counted from 0."""
+    return [long if place in places else 1.0 for place in range(steps)]
+
+
+def test_long_steps_are_counted_and_measured_by_the_median_step_of_their_launch() -> None:
+    """Three of 11 s among twenty, the rest takes 17 s: 33 of 50 s; they are 5 steps apart, and 10."""
+    assert long_steps([with_long(2, 7, 17)]) == LongSteps(number=3, steps=20, factor=11.0, share=0.66, period=None)
+    slow = [2 * time for time in with_long(9, 19)]
+    found = long_steps([with_long(4), slow])  # 11 s and two of 22 s, of 30 s and 80 s
+    assert (found.number, found.steps, found.factor) == (3, 40, 11.0)
+    assert found.share == pytest.approx(55 / (30 + 80))
+
+
+@pytest.mark.parametrize(("blip", "number"), [(2.5, 2), (4.8, 2), (5.5, 3), (11.0, 3)])
+def test_short_pauses_beside_long_ones_do_not_count(blip: float, number: int) -> None:
+    """Two of 11 s and one of 2.5: the mean second is in one of 248.25 / 24.5 s, half of which is 5.07; of 5.5 4.95."""
+    times = with_long(2, 12)
+    times[7] = blip
+    found = long_steps([times])
+    assert found.number == number
+    seconds = 22 + blip * (number - 2)
+    assert (found.factor, found.share) == pytest.approx((seconds / number, seconds / (22 + blip + 17)))
+
+
+def test_no_step_is_long_that_takes_twice_the_median() -> None:
+    nothing = LongSteps(number=0, steps=20, factor=0.0, share=0.0, period=None)
+    assert long_steps([with_long(9, 19, long=2.0)]) == nothing
+    assert long_steps([[0.0] * 20]) == nothing  # a clock that stands still
+    assert long_steps([with_long(9, 19, long=2.01)]).number == 2
+
+
+@pytest.mark.parametrize(
+    ("launches", "period"),
+    [
+        pytest.param([with_long(0, 5, 10, 15)], 5, id="each fifth"),
+        pytest.param([with_long(9, 19), with_long(2, 12)], 10, id="of two launches, which begin at other places"),
+        pytest.param([with_long(9, 19)], None, id="one distance is no period"),
+        pytest.param([with_long(8, 9, 10, 11)], None, id="long steps in a row are no period"),
+        pytest.param([with_long(2), with_long(12), with_long(7)], None, id="nor is there one between launches"),
+        pytest.param([with_long(1, 4, 7, 10, 19)], 3, id="three of four distances"),
+        pytest.param([with_long(1, 4, 7, 19)], None, id="two of three"),
+        pytest.param([with_long(2, 5, 14)], None, id="irregular"),
+    ],
+)
+def test_long_steps_have_a_period_if_three_quarters_of_their_distances_agree(
+    launches: list[list[float]], period: int | None
+) -> None:
+    assert long_steps(launches).period == period
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sizes", "expected"),
+    [
+        ([2.0, 1.0, 9.0], [1, 1, 1], 1.0),  # one step of three
+        ([2.0, 1.0, 9.0], [2, 2, 2], 1.0),
+        ([2.0, 1.0, 9.0, 9.0], [1, 1, 1, 1], 1.25),  # 4 / 3 steps: (1 + 2 / 3) / (4 / 3)
+        ([2.0, 1.0, 9.0], [4, 1, 4], 5 / 3),  # three steps: (1 + 2 * 2) / 3
+        ([3.0], [7], 3.0),
+    ],
+)
+def test_the_least_blocks_have_a_third_of_the_steps(blocks: list[float], sizes: list[int], expected: float) -> None:
+    assert least(blocks, sizes) == pytest.approx(expected)
+
+
+def after(*increases: int) -> list[int]:
+    """The readings that these increases make, from 1000 on."""
+    return list(accumulate(increases, initial=1000))
+
+
+def test_what_each_step_leaves_behind_is_the_slope() -> None:
+    assert growth_per_step(after(*[7] * 10)) == 7
+
+
+def test_without_growth_there_is_none() -> None:
+    assert growth_per_step(after(*[0] * 5)) == 0
+
+
+def test_two_jumps_in_ten_steps_are_no_growth() -> None:
+    """Ten increases: the two largest and the two smallest are left out, six of 3 remain."""
+    assert growth_per_step(after(3, 3, 5000, 3, 3, 3, 9000, 3, 3, 3)) == 3
+
+
+def test_a_cache_that_has_filled_up_is_no_leak() -> None:
+    assert growth_per_step(after(800, 800, 0, 0, 0, 0, 0, 0, 0, 0)) == 0
+
+
+def test_what_comes_and_goes_is_no_growth() -> None:
+    """2 stay in each step, and 900 are there after every second one and the last two.
+
+    The lasting increases are 4, 0, 4, 0, 4, 0, 4, 0, 902, 2: without two at either end 0, 0, 2, 4, 4, 4 are left.
+    """
+    comes = [0, 900, 0, 900, 0, 900, 0, 900, 0, 900, 900]
+    readings = [1000 + 2 * step + extra for step, extra in enumerate(comes)]
+    assert growth_per_step(readings) == pytest.approx(14 / 6)
+
+
+def test_a_leak_in_every_third_step_is_seen() -> None:
+    """0, 0, 60, 0, 0, 60, 0, 0, 60, 0 without two of the zeros and two of the sixties: 60 in six steps."""
+    assert growth_per_step(after(0, 0, 60, 0, 0, 60, 0, 0, 60, 0)) == 10
+
+
+def test_memory_that_shrinks_shows_no_growth() -> None:
+    assert growth_per_step([9, 8, 7, 6, 5, 4]) == 0
+
+
+def test_few_steps_are_left_with_the_middle_one() -> None:
+    assert growth_per_step(after(0, 10, 12, 30, 400)) == 12
+    assert growth_per_step(after(5, 9)) == 7
