@@ -14,7 +14,7 @@ from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import exact_texts, format_change, format_count, format_percent
 
 _SHARE = 0.01  # of the parameters: a change that is told
-_FUSED = re.compile("_foreach_|_fused_|_scaled_dot_product_")  # operators; those in the place of one tell less
+_FUSED = re.compile("_foreach_|_fused_|_scaled_dot_product_(?!.*backward)")  # operators in the place of many
 _LEAST_SHARE = 0.001  # of a count: a change of less is told in bytes or FLOPs
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
