@@ -64,7 +64,7 @@ def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ..
     called, own = ([counts.sites.get(name, ()) for counts in (then, now)] for name in (metric, RECORDED_LINES))
     if metric != "recorded_operators" or not all(own):
         return called
-    return called if any(old is None for old, _ in changed_sites(*called)) else own
+    return called if any(old is None for old, _ in changed_sites(called[0], called[1])) else own
 
 
 def _change_text(
