@@ -136,7 +136,7 @@ class OperatorCounter(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         apart = any(has_a_say(kind) for kind in types)
-        recorded = func.namespace != "prim" and self._is_recorded(args, apart=apart)  # else what it asks for follows
+        recorded = func.namespace != "prim" and self._is_recorded(args, apart=apart)  # which asks about a tensor
         if self.is_paused or (not self._fake and any(issubclass(kind, FakeTensor) for kind in types)):
             return func(*args, **kwargs)  # only asked for shapes
         if apart:
