@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +23,6 @@ class FakeNvml:
     NVML_P2P_CAPS_INDEX_WRITE, NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK = 1, 2, 0
 
     def __init__(self) -> None:
-        self.read = threading.Event()
         self.pids = [100, 200, os.getpid()]
         self.initialised = 0
         self.hidden: set[str] = set()  # GPUs that this process may not open
@@ -68,9 +66,7 @@ class FakeNvml:
     def nvmlDeviceGetTemperature(self, _handle: int, _sensor: int) -> int:
         return 71
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
-        if handle == 1:
-            self.read.set()  # the last one that is asked in a round
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, _handle: int) -> int:
         return 0x04
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:

@@ -31,9 +31,7 @@ MAX_FILE = 320
 LONGER = {
     "fixture.py": 640,  # the public docstrings of all verbs
     "judge/decision.py": 351,  # the only place that makes a verdict
-    "instruments/torch_internals.py": 335,  # one function for each thing that torch has no public way to
     "launch/launcher.py": 365,  # the docstring of run
-    "metrics/table.py": 325,  # one row a metric
     "parsers.py": 325,  # one parser a kind of value
     "plugin.py": 335,  # pytest's hooks, and nothing else
     "records/measurement.py": 355,  # the docstrings of what tests hold
@@ -104,8 +102,8 @@ PLANTED = (
     ("judge/decision.py", "import torch", "The controller has no process group"),
     ("metrics/table.py", "import pytest", "Only what fails or skips a test knows pytest"),
     ("records/verdict.py", "import msgspec", "Ranks need torch"),
-    ("strategies/naive.py", "from pytest_ddpperf.strategies import flat", "A strategy is one file"),
-    ("metrics/health.py", "from pytest_ddpperf.metrics import memory", "Metrics of one kind"),
+    ("strategies/fsdp1.py", "from pytest_ddpperf.strategies import fsdp2", "Torch's strategies"),
+    ("metrics/phases.py", "from pytest_ddpperf.metrics import memory", "Metrics of one kind"),
     ("instruments/health.py", "from pytest_ddpperf.instruments.profile import events", "Instruments are used"),
     ("reports/progress.py", "from pytest_ddpperf.reports import failure", "A report is one renderer"),
     ("reports/formats/latex.py", "from pytest_ddpperf.reports.formats import flat", "A kind of file"),
@@ -361,7 +359,6 @@ NEVER_LIMITED = {"accept", "getaddrinfo", "input", "recv", "recv_fds"}  # a sock
 WAITS = {
     "launch/faults/deadline.py late_ranks": "the question has a limit of its own",
     "launch/preloading/imports.py threads": "for a child that was killed",
-    "launch/interleaving.py _give_turns": "in a thread that the end of the launches ends; reads what has come",
     "launch/interleaving.py hear": "reads what has come",
     "launch/interleaving.py run_interleaved": "for launches, which have deadlines",
     "launch/interleaving.py wait": "on a rank",
@@ -374,18 +371,15 @@ WAITS = {
     "launch/nodes/cluster.py _welcome": "our own function, whose socket has a limit",
     "launch/nodes/joining.py follow": "the controller's end ends the link",
     "launch/link.py _part": "its socket has a limit",
-    "launch/link.py _read": "reads what has come",
     "launch/nodes/network.py own_address": "the resolver has a limit of its own",
     "launch/nodes/tunnel.py _accept": "in a thread that the end of the launch ends",
     "launch/nodes/tunnel.py splice": "in a thread that the end of the launch ends",
     "launch/payload.py _value_of": "it is there",
     "launch/processes.py finished": "for a process that was killed",
     "launch/streams.py asked": "on a rank",
-    "launch/streams.py received": "MSG_DONTWAIT",
-    "launch/zygote.py _ending_with": "for a thread whose socket has been shut",
+    "launch/streams.py received": "reads what has come",
     "launch/zygote.py _hear_signals": "reads what has come",
     "launch/zygote.py serve": "the controller's end ends the socket; reads what has come",
-    "launch/zygote.py watch": "in a thread that the controller's end or that of the imports ends",
     "launch/zygote_process.py alive": "Popen.poll, which does not wait",
     "launch/zygote_process.py events": "reads what has come",
 }

@@ -141,11 +141,9 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
 
 def _unclear(evidence: StepEvidence, seconds: float) -> Cause:
     """Time that nothing explains: outside of all phases, or with collectives that nothing timed."""
-    if 2 * evidence.outside >= seconds:
-        return _cause("unclear", seconds, evidence.step, idle=seconds, outside=evidence.outside)
-    return _cause(
-        "unclear", seconds, evidence.step, idle=seconds, collectives=evidence.collectives * evidence.unmeasured
-    )
+    outside = {"outside": evidence.outside}
+    told = outside if 2 * evidence.outside >= seconds else {"collectives": evidence.collectives * evidence.unmeasured}
+    return _cause("unclear", seconds, evidence.step, idle=seconds, **told)
 
 
 def _threads(environment: Environment) -> tuple[int, int]:

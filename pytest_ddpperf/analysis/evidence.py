@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import fmean, median
 
 from pytest_ddpperf.metrics.communication import communication_overhead, still_sent
@@ -34,41 +34,23 @@ class SlowRank:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepEvidence:
-    """Seconds are of one step.
+    """What a diagnosis goes by; seconds are of one step."""
 
-    Attributes:
-        step: the whole step.
-        data: the wait for data that every rank has.
-        communication: exposed communication, as far as it was measured.
-        unmeasured: whether steps may wait for collectives that this leaves out, such as those under backward.
-        outside: of it, the time outside of all phases that have a name.
-        slow: the rank that the others wait for; None if ranks are alike.
-        cpu: CPU seconds of the average rank; None on GPUs, and where the system does not tell.
-        flops: of a step on the rank with the most.
-        operators: calls of operators, likewise; 0 if nothing was counted.
-        moved: bytes that operators other than matrix products read and write.
-        rates: what ranks reach in simple work, on average; None if they did not try.
-        sent: bytes that a rank puts into collectives.
-        collectives: calls of them.
-        lost: share of the cores that other processes took.
-        memory: the largest peak of a rank as a share of what it may use; None if no limit is known.
-    """
-
-    step: float
-    data: float
-    communication: float
-    unmeasured: bool
-    outside: float
-    slow: SlowRank | None
-    cpu: float | None
-    flops: float
-    operators: float
-    moved: float
-    rates: MachineRates | None
-    sent: float
-    collectives: float
-    lost: float
-    memory: float | None
+    step: float  # the whole step
+    data: float  # the wait for data that every rank has
+    communication: float  # exposed communication, as far as it was measured
+    unmeasured: bool  # whether steps may wait for collectives that this leaves out, such as those under backward
+    outside: float  # the time outside of all phases that have a name
+    slow: SlowRank | None  # the rank that the others wait for; None if ranks are alike
+    cpu: float | None  # CPU seconds of the average rank; None on GPUs, and if the system does not report them
+    flops: float  # on the rank with the most
+    operators: float  # calls of operators, likewise; 0 if nothing was counted
+    moved: float  # bytes that operators other than matrix products read and write
+    rates: MachineRates | None  # speeds of ranks in simple work, on average; None if they did not try
+    sent: float  # bytes that a rank puts into collectives
+    collectives: float  # calls of them
+    lost: float  # share of the cores that other processes took
+    memory: float | None  # the largest peak of a rank as a share of what it may use; None if no limit is known
 
 
 def evidence_of(measurement: Measurement) -> StepEvidence | None:
@@ -213,13 +195,8 @@ def _slow_phase(launches: Sequence[Launch], rank: int) -> str:
 
 def _rates(launches: Sequence[Launch]) -> MachineRates | None:
     known = [rank.rates for launch in launches for rank in launch.ranks if rank.rates is not None]
-    if not known:
-        return None
-    return MachineRates(
-        products=fmean(rates.products for rates in known),
-        copies=fmean(rates.copies for rates in known),
-        operator=fmean(rates.operator for rates in known),
-    )
+    means = {each.name: fmean(getattr(rates, each.name) for rates in known) for each in fields(MachineRates) if known}
+    return MachineRates(**means) if known else None
 
 
 def memory_limit(measurement: Measurement) -> float | None:

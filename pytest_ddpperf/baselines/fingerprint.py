@@ -12,7 +12,7 @@ from pytest_ddpperf.records.measurement import SIMULATED, Environment
 from pytest_ddpperf.records.results import BaselineRecord
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.instruments.gpu_facts import GpuFacts
+    from pytest_ddpperf.instruments.nvml import GpuFacts
     from pytest_ddpperf.launch.context import Placement, TorchMachine
 
 _LABELS = {

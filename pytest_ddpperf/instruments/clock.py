@@ -38,13 +38,6 @@ def clock_for(device: torch.device, marks: int) -> Clock:
     return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 
 
-def computing_threads() -> int:
-    """In how many threads an operator on the CPU computes."""
-    import torch
-
-    return torch.get_num_threads()
-
-
 def settle(device: torch.device) -> None:
     """Waits until a device has done all work that was queued; on CPU an operator has done its work when it returns."""
     if device.type == "cuda":

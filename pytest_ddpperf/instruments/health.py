@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
-from pytest_ddpperf.instruments.cpu_power import CpuPowerWatch
 from pytest_ddpperf.instruments.host import group_folders, kernel_number, kernel_table, kernel_text
+from pytest_ddpperf.instruments.sampling import Sampler
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Window
 
@@ -18,116 +19,112 @@ _ROOT = Path("/")
 _CORES = "sys/devices/system/cpu"
 _IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; those behind are included in user's
 _OWN_TIMES = slice(11, 15)  # fields after the name in /proc/PID/stat: utime, stime, and those of reaped children
+_ENERGY_SECONDS = 0.1  # between readings of energy: a counter of 32 bits goes round in a minute at the soonest
+
+Counters = Mapping[str, float]
+Watch = Callable[[Window | None], Health]
 
 
-@dataclass(frozen=True)
-class Ticks:
-    """What usable cores have done since the machine started, in clock ticks."""
-
-    busy: int  # all but idle, the wait for disks, and steal
-    steal: int
-    total: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CpuReading:
-    """The kernel's counters at one moment; None for what it does not report."""
-
-    cores: Ticks | None  # of the usable cores
-    ours: int | None  # clock ticks that our processes have used so far
-    throttled: float | None  # seconds that control groups waited for their quota, added up over cores
-    overheated: int | None  # how many times usable cores were too hot
-    swapped: int | None  # pages to and from swap
-    frequencies: tuple[float, ...] = ()  # in Hz, of the usable cores
-    governors: tuple[str, ...] = ()  # of the usable cores, each once
-
-
-def read_cpu(pids: Collection[int], root: Path = _ROOT) -> CpuReading:
+def read_counters(pids: Collection[int], root: Path = _ROOT) -> Counters:
     """Reads the kernel's counters; cheap enough to be done before and after every launch.
 
-    ``pids`` are our processes; what a process's children used becomes its own once they have ended.
+    ``busy`` (neither idle nor stolen), ``steal`` and ``total`` are clock ticks of the usable cores. ``ours`` are those
+    of the processes ``pids``; what a process's children used becomes its own once they have ended. ``throttled`` are
+    seconds that control groups waited for their quota, added up over cores; ``overheated`` is how many times usable
+    cores were too hot; ``swapped`` are pages to and from swap. What the system does not report is missing.
     """
     usable = os.sched_getaffinity(0)
-    folders = [root / _CORES / f"cpu{core}" for core in sorted(usable)]
     ours = [process_ticks(kernel_text(root / f"proc/{pid}/stat")) for pid in pids]
-    known = [ticks for ticks in ours if ticks is not None]
-    frequencies = [kernel_number(folder / "cpufreq/scaling_cur_freq") for folder in folders]  # in kHz
-    governors = {kernel_text(folder / "cpufreq/scaling_governor").strip() for folder in folders} - {""}
-    throttled = (throttled_seconds(kernel_text(folder / "cpu.stat")) for folder in group_folders("cpu", root))
-    counted = [kernel_number(folder / "thermal_throttle/core_throttle_count") for folder in folders]
-    overheated = [times for times in counted if times is not None]
-    return CpuReading(
-        cores=core_ticks(kernel_text(root / "proc/stat"), usable),
-        ours=sum(known) if len(known) == len(ours) else None,
-        throttled=max((seconds for seconds in throttled if seconds is not None), default=None),
-        overheated=sum(overheated) if overheated else None,
-        swapped=swapped_pages(kernel_text(root / "proc/vmstat")),
-        frequencies=tuple(1e3 * frequency for frequency in frequencies if frequency is not None),
-        governors=tuple(sorted(governors)),
-    )
+    throttled = [throttled_seconds(kernel_text(folder / "cpu.stat")) for folder in group_folders("cpu", root)]
+    counts = [kernel_number(root / _CORES / f"cpu{core}/thermal_throttle/core_throttle_count") for core in usable]
+    overheated = [times for times in counts if times is not None]
+    paging = kernel_table(kernel_text(root / "proc/vmstat"))
+    found = {
+        **core_ticks(kernel_text(root / "proc/stat"), usable),
+        "ours": None if None in ours else sum(filter(None, ours)),
+        "throttled": max((seconds for seconds in throttled if seconds is not None), default=None),
+        "overheated": sum(overheated) if overheated else None,
+        "swapped": paging["pswpin"] + paging["pswpout"] if {"pswpin", "pswpout"} <= paging.keys() else None,
+    }
+    return {name: number for name, number in found.items() if number is not None}
 
 
-def cpu_health(before: CpuReading, after: CpuReading) -> CpuHealth:
-    """The difference of two readings."""
-    others = steal = None
-    if before.cores is not None and after.cores is not None and after.cores.total > before.cores.total:
-        total = after.cores.total - before.cores.total
-        steal = max(0, after.cores.steal - before.cores.steal) / total
-        ours = _difference(before.ours, after.ours)
-        if ours is not None:
-            others = max(0.0, after.cores.busy - before.cores.busy - ours) / total
-    swapped = _difference(before.swapped, after.swapped)
-    overheated = _difference(before.overheated, after.overheated)
+def cpu_health(before: Counters, after: Counters, root: Path = _ROOT) -> CpuHealth:
+    """Returns the difference of two readings, and what sets the clocks of the usable cores now."""
+    more = {name: max(0, after[name] - before[name]) for name in before.keys() & after.keys()}
+    total, throttled, hot, swapped = map(more.get, ("total", "throttled", "overheated", "swapped"))
+    folders = [root / _CORES / f"cpu{core}/cpufreq" for core in sorted(os.sched_getaffinity(0))]
+    read = [kernel_number(folder / "scaling_cur_freq") for folder in folders]  # in kHz
+    frequencies = [1e3 * frequency for frequency in read if frequency is not None]
+    governors = {kernel_text(folder / "scaling_governor").strip() for folder in folders} - {""}
     return CpuHealth(
-        others=others,
-        steal=steal,
-        throttled=_difference(before.throttled, after.throttled),
-        overheated=None if overheated is None else int(overheated),
+        others=max(0.0, more["busy"] - more["ours"]) / total if total and "ours" in more else None,
+        steal=more["steal"] / total if total else None,
+        throttled=throttled,
+        overheated=None if hot is None else int(hot),
         swapped=None if swapped is None else int(swapped) * resource.getpagesize(),
-        governor=",".join(after.governors) or None,
-        frequency=fmean(after.frequencies) if after.frequencies else None,
+        governor=",".join(sorted(governors)) or None,
+        frequency=fmean(frequencies) if frequencies else None,
     )
 
 
-def core_ticks(text: str, usable: Collection[int]) -> Ticks | None:
-    """The ticks of the usable cores together, from /proc/stat (proc(5)); None if it has none of them."""
+def core_ticks(text: str, usable: Collection[int]) -> dict[str, int]:
+    """Returns the ticks of the usable cores together, from /proc/stat (proc(5)); empty if it has none of them."""
     wanted = {f"cpu{core}" for core in usable}
     rows = [line.split() for line in text.splitlines()]
-    found = [[int(word) for word in words[: _COUNTED + 1]] for name, *words in filter(None, rows) if name in wanted]
-    found = [ticks[:_COUNTED] for ticks in found if len(ticks) >= _COUNTED]
+    found = [list(map(int, row[1 : _COUNTED + 1])) for row in rows if row and row[0] in wanted and len(row) > _COUNTED]
     if not found:
-        return None
-    total = sum(map(sum, found))
-    steal = sum(ticks[_STEAL] for ticks in found)
-    return Ticks(total - steal - sum(ticks[_IDLE] + ticks[_IOWAIT] for ticks in found), steal, total)
+        return {}
+    ticks = list(map(sum, zip(*found, strict=True)))
+    idle = ticks[_IDLE] + ticks[_IOWAIT]
+    return {"busy": sum(ticks) - ticks[_STEAL] - idle, "steal": ticks[_STEAL], "total": sum(ticks)}
 
 
 def process_ticks(text: str) -> int | None:
-    """The ticks that a process and its ended children have used, from /proc/PID/stat; None if it is empty."""
+    """Returns the ticks that a process and its ended children have used, from /proc/PID/stat; None if it is empty."""
     _, _, rest = text.rpartition(")")  # the name may contain any character
     times = rest.split()[_OWN_TIMES]
     return sum(map(int, times)) if times else None
 
 
 def throttled_seconds(text: str) -> float | None:
-    """How long the quota of a control group kept its cores waiting, from its cpu.stat (v2: in us, v1: in ns)."""
+    """Returns how long the quota of a control group kept its cores waiting, from its cpu.stat (v2: us, v1: ns)."""
     facts = kernel_table(text)
     if "throttled_usec" in facts:
         return facts["throttled_usec"] / 1e6
     return facts["throttled_time"] / 1e9 if "throttled_time" in facts else None
 
 
-def swapped_pages(text: str) -> int | None:
-    """Pages that went to swap or came from it, from /proc/vmstat; None if it does not say."""
-    facts = kernel_table(text)
-    return facts["pswpin"] + facts["pswpout"] if {"pswpin", "pswpout"} <= facts.keys() else None
+def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callable[[Window | None], float | None]:
+    """Starts to read the energy of the processor packages (RAPL), which the kernel often shows to root alone.
+
+    The result stops that, and returns their mean power in W; None if a package does not show its counter.
+    """
+    zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))  # AMD's too
+    packages = [
+        zone for zone in zones if zone.name.count(":") == 1 and kernel_text(zone / "name").startswith("package")
+    ]
+    ranges = [kernel_number(package / "max_energy_range_uj") or 0 for package in packages]
+
+    def read() -> list[int]:
+        counters = [kernel_number(package / "energy_uj") for package in packages]
+        known = [counter for counter in counters if counter is not None]
+        return known if len(known) == len(counters) else []
+
+    sampler = Sampler(read, interval)
+    return lambda window: mean_power(sampler.stop(window) or (), ranges)
 
 
-def _difference(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else max(0, after - before)
-
-
-Watch = Callable[[Window | None], Health]
+def mean_power(readings: Sequence[tuple[float, Sequence[int]]], ranges: Sequence[int]) -> float | None:
+    """Returns the energy between the readings over their time, in W; a counter begins again at 0 after its range."""
+    if not readings or readings[-1][0] <= readings[0][0]:
+        return None
+    used = sum(
+        now - before if now >= before else now - before + most
+        for (_, earlier), (_, later) in pairwise(readings)
+        for before, now, most in zip(earlier, later, ranges, strict=True)
+    )
+    return used * 1e-6 / (readings[-1][0] - readings[0][0])
 
 
 def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] = (), root: Path = _ROOT) -> Watch:
@@ -143,10 +140,10 @@ def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] =
         from pytest_ddpperf.instruments.gpu_health import watch_gpus
 
         gpus_seen = watch_gpus(gpus)
-    power, before = CpuPowerWatch(root), read_cpu(pids)
+    power, before = watch_power(root), read_counters(pids)
 
     def seen(window: Window | None) -> Health:
-        cpu = replace(cpu_health(before, read_cpu(pids)), power=power.stop(window))
+        cpu = replace(cpu_health(before, read_counters(pids)), power=power(window))
         healths, unread = ((), ()) if gpus_seen is None else gpus_seen(window)
         return Health(cpu=cpu, gpus=healths, unread_gpus=unread)
 

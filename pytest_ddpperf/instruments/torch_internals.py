@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from traceback import FrameSummary
@@ -73,30 +73,11 @@ def discard_first_profile() -> None:
         torch.cuda.synchronize()
 
 
-class _UnsampledLogger:
-    """DDP's logger without the figures of a step, for which it waits for the device."""
-
-    def __init__(self, logger: Any) -> None:
-        self._logger = logger
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._logger, name)
-
-    def set_runtime_stats_and_log(self) -> None:
-        """Leaves the figures of the step before as they are."""
-
-
-@contextmanager
-def unsampled(modules: Iterable[Any]) -> Iterator[None]:
+def unsampled() -> AbstractContextManager[None]:
     """Within, DDP does not time its steps. It times the first ten and each hundredth, and waits for the device then."""
-    from torch.nn.parallel import DistributedDataParallel
+    from torch._C import _distributed_c10d as c10d
 
-    inside = dict.fromkeys(child for module in modules for child in module.modules())
-    with ExitStack() as stack:
-        for child in inside:
-            if isinstance(child, DistributedDataParallel) and child.logger is not None:
-                stack.enter_context(replaced(child, "logger", _UnsampledLogger(child.logger)))
-        yield
+    return replaced(c10d.Logger, "set_runtime_stats_and_log", lambda _logger: None)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -271,13 +252,6 @@ def forget_received() -> None:
         cache = received.shared_cache
         with cache.lock:
             (cache.free_dead_references if torch.__version__ >= "2.11" else cache.clear)()
-
-
-def shards_on_cpu() -> bool:
-    """Whether fully_shard trains on the CPU; before 2.7 its streams lack methods, and autograd refuses its copies."""
-    import torch
-
-    return hasattr(torch.cpu.Stream, "record_event")
 
 
 def process_groups() -> list[Any]:

@@ -231,12 +231,7 @@ def busiest_cpu(launch: Launch) -> float | None:
 def _cpu_of(rank: RankLaunch) -> float | None:
     if rank.cpu_time is None or not rank.cpu_blocks:
         return rank.cpu_time
-    return least(rank.cpu_blocks, _sizes(rank))
-
-
-def _sizes(rank: RankLaunch) -> Sequence[int]:
-    """Returns the number of steps in each block; one each if the blocks are unknown."""
-    return rank.blocks if len(rank.blocks) == len(rank.cpu_blocks) else (1,) * len(rank.cpu_blocks)
+    return least(rank.cpu_blocks, rank.blocks)
 
 
 @once
@@ -246,7 +241,7 @@ def _moved_cpu(launch: Launch) -> Moved:
     if len(known) < len(launch.ranks):
         return ()
     busiest = max(known, key=lambda rank: _cpu_of(rank) or 0.0)
-    blocks = list(zip(busiest.cpu_blocks, _sizes(busiest), strict=True))
+    blocks = list(zip(busiest.cpu_blocks, busiest.blocks, strict=True))
     return _without_each(blocks, lambda others: least([cpu for cpu, _ in others], [size for _, size in others]))
 
 

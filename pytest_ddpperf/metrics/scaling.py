@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import TypeAlias
@@ -94,45 +93,24 @@ def work_of_rank(point: Measurement) -> float:
     return fmean(point.counts.by_rank.get("flops", (flops,)))
 
 
-def speedup(
-    base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1, work: float = 1.0
-) -> float:
-    """Returns how many times the base's work per second the larger group does.
+def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: float = 1.0) -> tuple[Series, ...]:
+    """Returns ``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, with a sample for each common round.
 
     With T the step time of n ranks and T0 that of m ranks: strong scaling keeps the global batch, so speedup is T0 / T
     (Amdahl 1967). Weak scaling keeps the batch of a rank, so the group does n / m times the work in a step, and speedup
-    speedup is the scaled one, n T0 / (m T) (Gustafson 1988), times ``work``: a rank's work over that of a base's rank.
-    """
-    quotient = base_time / time
-    return quotient if mode == "strong" else quotient * work * world_size / base_size
-
-
-def efficiency(
-    base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1, work: float = 1.0
-) -> float:
-    """Returns the share of the ideal speedup, n / m, that the group reaches; 1 is perfect.
-
-    In the symbols of ``speedup``: m T0 / (n T) in strong scaling, T0 / T in weak scaling, times ``work``.
-    """
-    done = speedup(base_time, time, mode, world_size=world_size, base_size=base_size, work=work)
-    return done * base_size / world_size
-
-
-def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: float = 1.0) -> tuple[Series, ...]:
-    """Returns ``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, with a sample for each common round.
+    is the scaled one, n T0 / (m T) (Gustafson 1988), times ``work``: a rank's work over that of a base's rank.
+    Efficiency is the share of the ideal speedup, n / m, that the group reaches; 1 is perfect.
 
     The efficiency of an oversubscribed group is not gated, because its ranks share cores, as they would on no real
     machine. Speedup is never gated, because it is efficiency on another scale. Empty without a common round.
     """
-    partners = _partners(base, point)
+    partners, sizes = _partners(base, point), (point.world_size, base.world_size)
     if not partners:
         return ()
-    pairs = [(mean_step(old), mean_step(new)) for old, new in partners]
+    quotients = [mean_step(old) / mean_step(new) for old, new in partners]
+    speedups = tuple(quotient if mode == "strong" else quotient * work * sizes[0] / sizes[1] for quotient in quotients)
+    efficiencies = tuple(value * sizes[1] / sizes[0] for value in speedups)
     within = _within(partners, turns=base.turns)
-    made = partial(speedup, mode=mode, world_size=point.world_size, base_size=base.world_size, work=work)
-    speedups = tuple(made(base_time, time) for base_time, time in pairs)
-    share = partial(efficiency, mode=mode, world_size=point.world_size, base_size=base.world_size, work=work)
-    efficiencies = tuple(share(base_time, time) for base_time, time in pairs)
     return (
         _relative(EFFICIENCY, efficiencies, within, gated=not point.environment.oversubscribed),
         _relative(SPEEDUP, speedups, within, gated=False),

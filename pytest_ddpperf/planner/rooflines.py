@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_ddpperf.metrics.peaks import peak_flops
+from pytest_ddpperf.metrics.figures import peak_flops
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +19,7 @@ class Accelerator:
         bandwidth: bytes/s of its memory.
         memory: bytes of it.
         operator: seconds that an operator takes at least.
-        source: of its memory and bandwidth; ``metrics.peaks`` has those of products.
+        source: of its memory and bandwidth; ``metrics.figures`` has those of products.
     """
 
     products: float

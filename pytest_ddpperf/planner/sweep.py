@@ -69,7 +69,7 @@ def network_environment(launcher: Launcher, world_size: int, device: str, backen
     placement = place(device, backend, world_size, machine)
     gpus = None
     if placement.device == "cuda":
-        from pytest_ddpperf.instruments.gpu_facts import gpu_facts
+        from pytest_ddpperf.instruments.nvml import gpu_facts
 
         pci = tuple(filter(None, machine.gpus.pci[:world_size]))
         gpus = gpu_facts(pci, machine.gpu_software, os.environ)

@@ -75,6 +75,18 @@ class SectionSummary:
 LearningRates: TypeAlias = tuple[tuple[int, tuple[float, ...]], ...]
 """For each optimizer step, its begin in nanoseconds of the system's clock and its parameter groups' learning rates."""
 
+KINDS = (  # a name that others begin with comes after them
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "gather", "scatter", "reduce"),
+    *("send_recv", "send", "recv", "barrier"),
+)
+"""Of collectives, sends and receives."""
+
+
+def collective_kind(name: str) -> str:
+    """Returns the kind with a name of NCCL's or torch's, such as ``_allgather_base``; of others the name."""
+    plain = name.replace("_", "").lower()
+    return next((kind for kind in KINDS if plain.startswith(kind.replace("_", ""))), name)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockTimes:

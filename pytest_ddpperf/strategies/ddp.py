@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers, parallel_of, require_optimizer, wrap
-
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    from pytest_ddpperf.strategies.parallel import OptimizerFactory, Parallel, RankView
+from pytest_ddpperf.strategies.parallel import OptimizerFactory, Parallel, RankView
 
 
-def parallelise(
+def ddp(
     module: nn.Module,
     ctx: RankView,
     *,

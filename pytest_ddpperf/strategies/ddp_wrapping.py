@@ -8,19 +8,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import gradients_of, is_expanded, parameters_of, replicate
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from pytest_ddpperf.strategies.parallel import RankView
 
 
 def wrap(

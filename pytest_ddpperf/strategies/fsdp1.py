@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import parameters_of, replicate
 from pytest_ddpperf.strategies.sharding import (
     OffloadedScaler,
@@ -30,11 +30,8 @@ from pytest_ddpperf.strategies.sharding import (
     units_of,
 )
 
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import RankView
 
-
-def parallelise(
+def fsdp1(
     module: nn.Module,
     ctx: RankView,
     *,
@@ -95,7 +92,7 @@ def parallelise(
 
 def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
     """Refuses units with frozen and trainable parameters: a flat parameter is trained or frozen as a whole."""
-    for _, parameters in parameters_of_units(module, units):
+    for parameters in parameters_of_units(module, units).values():
         trained = {parameter.requires_grad: name for name, parameter in reversed(parameters)}
         if len(trained) > 1:
             raise SettingError(

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.errors import RankSkipped
-from pytest_ddpperf.instruments.torch_internals import shards_on_cpu
-from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import replicate, whole
 from pytest_ddpperf.strategies.sharding import (
     OffloadedScaler,
@@ -29,13 +29,8 @@ from pytest_ddpperf.strategies.sharding import (
     units_of,
 )
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
-    from pytest_ddpperf.strategies.parallel import RankView
-
-
-def parallelise(
+def fsdp2(
     module: nn.Module,
     ctx: RankView,
     *,
@@ -53,7 +48,8 @@ def parallelise(
     """
     if cpu_offload:
         require_gpu("fsdp2", ctx)
-    if ctx.device.type == "cpu" and not shards_on_cpu():
+    # Before 2.7 its streams on the CPU lack methods, and autograd refuses its copies.
+    if ctx.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
         raise RankSkipped(
             f"strategy fsdp2 on the CPU needs torch 2.7 or newer, and this is {torch.__version__}: use fsdp1, a newer "
             "torch, or device=cuda"

@@ -1,8 +1,12 @@
-"""What a strategy receives, and what it returns."""
+"""What a strategy receives, and what it returns; and the mesh of ranks that a user's step asks for.
+
+Importable without torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -10,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
 
     from pytest_ddpperf.records.measurement import Mode
 
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 OptimizerFactory: TypeAlias = "Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]"
 MakeOptimizer: TypeAlias = "Callable[[OptimizerFactory], torch.optim.Optimizer]"
+
+OF_DATA = ("dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard")
+"""How the names of dimensions begin whose ranks have samples of their own."""
 
 
 class RankView(Protocol):
@@ -94,3 +102,23 @@ class Parallel:
     lossy: bool = False
     exact_steps: int = 0
     period: int = 1
+
+
+def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
+    """The mesh of all ranks; None for a twin that is alone. A collective."""
+    if ctx.world_size != math.prod(sizes.values()):
+        return None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(ctx.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def shares_data(sizes: Mapping[str, int]) -> bool:
+    """Returns whether a dimension is one of data; without any, all ranks count as working on the same samples."""
+    return any(name.startswith(OF_DATA) for name in sizes)
+
+
+def share_of_samples(sizes: Mapping[str, int]) -> float:
+    """The part of its samples that a rank counts, so that ranks which work on the same ones count them once."""
+    own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
+    return own / math.prod(sizes.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,9 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.records.measurement import SIMULATED
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import RankView
+from pytest_ddpperf.strategies.parallel import RankView
 
 _OWNERS = 2  # of a storage of one tensor: the tensor, and the handle that is used to ask
 _PIECE = 32 * 2**20  # bytes

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,9 +16,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.torch_internals import replaced
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import Precision, RankView
+from pytest_ddpperf.strategies.parallel import Precision, RankView
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the bits of the fraction: 23, 10, 10, 7
@@ -85,7 +83,7 @@ def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> t
     chosen = {module, *blocks}
     units = tuple(inside for inside in reversed(list(module.modules())) if inside in chosen)
     homes: dict[nn.Parameter, str] = {}
-    for unit, parameters in parameters_of_units(module, units):
+    for unit, parameters in parameters_of_units(module, units).items():
         for name, parameter in parameters:
             home = homes.setdefault(parameter, unit)
             if home != unit:
@@ -97,24 +95,16 @@ def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> t
     return units
 
 
-def parameters_of_units(
-    module: nn.Module, units: Sequence[nn.Module]
-) -> Iterator[tuple[str, list[tuple[str, nn.Parameter]]]]:
-    """Yields the name of each unit, and its names and parameters outside of the units inside it, tied ones once."""
-    names = {inside: name for name, inside in module.named_modules()}
-    for unit in units:
-        found: dict[nn.Parameter, str] = {}
-        visited = set(units) - {unit}
-        open_ends = [(names[unit], unit)]
-        while open_ends:
-            path, inside = open_ends.pop()
-            if inside in visited:
-                continue
-            visited.add(inside)
-            for name, parameter in inside.named_parameters(recurse=False):
-                found.setdefault(parameter, f"{path}.{name}".lstrip("."))
-            open_ends += reversed([(f"{path}.{name}", child) for name, child in inside.named_children()])
-        yield names[unit], [(name, parameter) for parameter, name in found.items()]
+def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[str, list[tuple[str, nn.Parameter]]]:
+    """Returns by the name of each unit its names and parameters outside of the units inside it, tied ones once."""
+    names = {inside: name for name, inside in module.named_modules() if inside in units}
+    found: dict[str, dict[nn.Parameter, str]] = {names[unit]: {} for unit in units}
+    homes: dict[str, str] = {}  # the name of the unit of each module
+    for path, inside in module.named_modules(remove_duplicate=False):
+        homes[path] = names.get(inside) or homes.get(path.rpartition(".")[0], "")
+        for name, parameter in inside.named_parameters(recurse=False):
+            found[homes[path]].setdefault(parameter, f"{path}.{name}".lstrip("."))
+    return {unit: [(name, parameter) for parameter, name in own.items()] for unit, own in found.items()}
 
 
 @contextmanager

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import amount, closest, literal, one_of, positive_int, switch, whole_number
-from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.strategy import Strategy, added, parse
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from pytest_ddpperf.strategies.parallel import RankView
 
 _PACKAGE = __name__.rpartition(".")[0]
 _NONE: Mapping[str, Callable[..., Any]] = {}
@@ -38,6 +36,7 @@ class StrategyRow:
     _: KW_ONLY
     options: Mapping[str, Callable[[object], Any]] = field(default_factory=dict)  # each option's parser
     by_block: bool = False  # whether it treats the model's repeated blocks one by one, and is given them as ``blocks``
+    file: str = "handwritten"  # the module with the function of that name
     single_rank: bool = False  # whether it is only right for a world size of 1
     after_backward: bool = False  # whether it sends nothing before backward has ended
     reads_values: bool = False  # whether code of torch's in C++ reads tensors, which therefore cannot be fake ones
@@ -47,8 +46,8 @@ class StrategyRow:
 
     @property
     def module(self) -> str:
-        """Returns where ``parallelise(module, ctx, **options) -> Parallel`` is; imported on the ranks only."""
-        return f"{_PACKAGE}.{self.name}"
+        """Returns where ``name(module, ctx, **options) -> Parallel`` is; imported on the ranks only."""
+        return f"{_PACKAGE}.{self.file}"
 
 
 def _ddp_options(options: Mapping[str, Any]) -> str | None:
@@ -144,6 +143,7 @@ STRATEGIES: Mapping[str, StrategyRow] = {
         StrategyRow(
             "ddp",
             "torch's DistributedDataParallel: buckets that overlap with backward",
+            file="ddp",
             options={
                 **_DDP_OPTIONS,
                 "comm_hook": one_of("fp16", "bf16", "powersgd", "post_local_sgd"),
@@ -158,6 +158,7 @@ STRATEGIES: Mapping[str, StrategyRow] = {
         StrategyRow(
             "zero1",
             "torch's ZeroRedundancyOptimizer over DistributedDataParallel: the optimizer's state is sharded",
+            file="zero1",
             options={**_DDP_OPTIONS, "parameters_as_bucket_view": switch},
             conflict=_distributed_data_parallel_options,
             reads_values=True,
@@ -165,6 +166,7 @@ STRATEGIES: Mapping[str, StrategyRow] = {
         StrategyRow(
             "fsdp1",
             "torch's FullyShardedDataParallel, wrapped by block",
+            file="fsdp1",
             options={
                 "sharding": one_of("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"),
                 "use_orig_params": switch,
@@ -177,6 +179,7 @@ STRATEGIES: Mapping[str, StrategyRow] = {
         StrategyRow(
             "fsdp2",
             "torch's fully_shard, by block",
+            file="fsdp2",
             options={"reshard_after_forward": switch, **_SHARDING_OPTIONS},
             by_block=True,
             misfit=_whole_replicas,
@@ -262,7 +265,7 @@ def parallelise(
     resolved = resolve(strategy)
     require_world_size(resolved, ctx.world_size)
     row = row_of(resolved)
-    function = resolved.function or import_module(row.module).parallelise
+    function = resolved.function or getattr(import_module(row.module), row.name)
     by_block = {"blocks": tuple(blocks)} if row.by_block else {}
     parallel = function(module, ctx, **by_block, **resolved.options)
     if not isinstance(parallel, Parallel):

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import torch
+from torch import nn
 
 from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers, parallel_of, require_optimizer, wrap
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import nn
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    from pytest_ddpperf.strategies.parallel import OptimizerFactory, Parallel, RankView
+from pytest_ddpperf.strategies.parallel import OptimizerFactory, Parallel, RankView
 
 _OPTIMIZERS = import_distributed_optimizers()
 
 
-def parallelise(
-    module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool = False, **options: Any
-) -> Parallel:
+def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool = False, **options: Any) -> Parallel:
     """The module wrapped in DistributedDataParallel, and an optimizer whose state is divided among the ranks.
 
     Gradients are all-reduced as in ``ddp``, with torch's ``options``. In its step each rank updates its own parameters
@@ -38,7 +31,7 @@ def parallelise(
     return parallel_of(wrapped, make_optimizer=make_optimizer, still_sent=sent)
 
 
-def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> ZeroRedundancyOptimizer:
+def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> torch.optim.Optimizer:
     """An optimizer over all parameters, fresh from its factory, narrowed to this rank's share of them.
 
     torch builds the local optimizer from a class and its defaults, which does not work for every optimizer (AdamW's
@@ -57,7 +50,7 @@ def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) ->
         return whole
 
     groups = [dict(group) for group in whole.param_groups]
-    zero: ZeroRedundancyOptimizer = _OPTIMIZERS.ZeroRedundancyOptimizer(
+    zero: torch.optim.Optimizer = _OPTIMIZERS.ZeroRedundancyOptimizer(
         groups, optimizer_class=narrowed, parameters_as_bucket_view=parameters_as_bucket_view, **whole.defaults
     )
     return zero

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gc
 import math
-import zlib
 from collections.abc import Mapping
 from contextlib import closing
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from pytest_ddpperf.errors import DdpperfError, WorkloadError, extended
+from pytest_ddpperf.instruments.counting.copies import checksum
 from pytest_ddpperf.records.convergence import LOSS
+from pytest_ddpperf.strategies.parallel import RankView
+from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness import tolerances
 from pytest_ddpperf.training.correctness.reference import move
 from pytest_ddpperf.training.data import batches
@@ -24,10 +26,6 @@ from pytest_ddpperf.training.step import of_all_ranks
 from pytest_ddpperf.training.timing import loss_value
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 from pytest_ddpperf.training.workload import Workload, located, require_same_names
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.strategies.strategy import Strategy
 
 _APART = 10**6  # between the seeds of two launches
 _STEPS_SEED = 500_000  # weights, data and steps must not use the same random numbers
@@ -117,12 +115,7 @@ def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
 
 
 def _checksum(batches: Any) -> int:
-    """A number that other tensors would hardly have."""
-    total = 0
-    for leaf in tree_leaves(batches):
-        if isinstance(leaf, torch.Tensor):
-            total = zlib.crc32(leaf.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().data, total)
-    return total
+    return checksum(leaf for leaf in tree_leaves(batches) if isinstance(leaf, torch.Tensor))
 
 
 def _evaluate(

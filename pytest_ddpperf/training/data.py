@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -14,12 +14,10 @@ from torch.utils.data import DataLoader
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.records.loader_settings import LoaderSettings
+from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.training.loading import pick, rebuilt, require_data_loader
 from pytest_ddpperf.training.model import describe_value
 from pytest_ddpperf.training.workload import Workload, located
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import RankView
 
 NextBatch = Callable[[], tuple[Any, Any]]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.faults.exceptions import failed_report
-from pytest_ddpperf.training.mesh import mesh_of
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.strategies.parallel import mesh_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,6 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.training.script import Script, Subject
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch.interleaving import TurnSlot
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.finding import Finding
     from pytest_ddpperf.records.launch import RankLaunch
@@ -61,7 +60,7 @@ class LaunchJob:
     growth: bool = True  # whether further steps show if memory grows
     diagnosed: bool = True  # whether further steps show where the time goes
     times_matter: bool = True  # if not, the steps only have to be of full size in memory
-    turns: TurnSlot | None = None  # where an interleaved launch asks for its turns; None for a launch alone
+    turns: bool = False  # whether the launch is interleaved, and asks for its turns
     blocks: int = BLOCKS  # the most blocks that the timed steps are divided into, where there are turns
     roots: tuple[str, ...] = ()  # of the project and its tests as these ranks have them; files are told relative to it
     stands_for: int | None = None  # the timed steps of the launches that a diagnosis describes; None for this launch
@@ -204,7 +203,7 @@ class RankFunction:
             return function(*arguments)
         from pytest_ddpperf.training.script_run import ScriptRun
 
-        run = ScriptRun(ctx, job.subject, job.steps_needed)
+        run = ScriptRun(ctx, job.subject, job.steps_needed, getattr(job, "training", job).roots)
         return run.beside(lambda: function(ctx, job.of(run), *others))
 
 
@@ -227,16 +226,11 @@ def growth_steps(steps: int) -> int:
     return max(MIN_GROWTH_STEPS, min(steps, MAX_GROWTH_STEPS))
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """The number of pairs of blocks, and of timed steps in each block; an untimed period precedes every block."""
+def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
+    """Returns how many pairs of blocks follow ``steps`` timed steps, and how many steps of each block are timed.
 
-    pairs: int
-    steps: int
-
-
-def blocks_for(steps: int, period: int = 1) -> Blocks:
-    """The blocks for a launch with ``steps`` timed steps: about half as many, at least four pairs of one period."""
+    They are about half as many, at least four pairs of one period; an untimed period precedes every block.
+    """
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))
-    return Blocks(pairs, max(1, periods // pairs - 1) * period)
+    return pairs, max(1, periods // pairs - 1) * period

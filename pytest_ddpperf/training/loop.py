@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import clock_for, collector_paused, computing_threads, settle, tracers
+from pytest_ddpperf.instruments.clock import clock_for, collector_paused, settle, tracers
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.memory import (
     begin_peaks,
@@ -25,13 +25,13 @@ from pytest_ddpperf.instruments.memory import (
     watch_memory,
 )
 from pytest_ddpperf.instruments.torch_internals import compile_seconds, compiled_graphs, meet
-from pytest_ddpperf.launch import progress
+from pytest_ddpperf.launch import interleaving, progress
 from pytest_ddpperf.launch.faults.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.launch.preloading.imports import end_watch
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.phases import MemoryHeadroom
-from pytest_ddpperf.training.jobs import growth_steps
+from pytest_ddpperf.training.jobs import LaunchJob, growth_steps
 from pytest_ddpperf.training.memory_limit import limited
 from pytest_ddpperf.training.timing import (
     alternating_blocks,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.jobs import LaunchJob
     from pytest_ddpperf.training.step import Step
 
 _MAX_DIAGNOSES = 3  # repeated only while fp16 steps overflow
@@ -64,6 +63,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     Memory is watched from before the model is built to the end of the timed steps; on CUDA from the end of the warm-up.
     No instrument runs during timed steps.
     """
+    import torch
+
     from pytest_ddpperf.training.step import build_step
 
     memory, started = watch_memory(ctx.device), time.monotonic()
@@ -72,8 +73,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         step = opened.enter_context(closing(build_step(ctx, job)))
         built = time.monotonic()  # a script has made its first step
         turns = None
-        if job.turns is not None:
-            turns = TurnClient(job.turns, asking=ctx.rank == 0, threads=computing_threads() > 1)
+        if job.turns:
+            turns = TurnClient(interleaving.asking, threads=torch.get_num_threads() > 1)
             opened.enter_context(closing(turns))
             step = met_by_hosts(ctx, step)
         begun = time.monotonic()
@@ -234,8 +235,7 @@ def works_in_background() -> bool:
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | None) -> dict[str, Any]:
     """Runs the diagnosing passes one after the other, each with steps of its own; returns fields of ``RankLaunch``."""
-    from pytest_ddpperf.instruments.phases.diagnosed_steps import diagnose
-    from pytest_ddpperf.instruments.rates import read_rates
+    from pytest_ddpperf.instruments.phases.diagnosed_steps import diagnose, read_rates
     from pytest_ddpperf.training.separable import SynchronisationKept
 
     steps = job.diagnosed_steps

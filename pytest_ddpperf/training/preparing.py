@@ -6,12 +6,12 @@ Importable without torch.
 from __future__ import annotations
 
 import gc
-import itertools
 import math
 import re
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
-from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, replaced, warmed_up
+from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, replaced
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
@@ -29,8 +29,6 @@ from pytest_ddpperf.training.loop import begin_together, require_within, time_st
 from pytest_ddpperf.training.timing import checked_run, warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.launch import RankLaunch
     from pytest_ddpperf.records.phases import RankProfile
@@ -68,13 +66,8 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
     """The tasks but tracing."""
     timed, counts, verification, counting, verifying = None, None, None, 0.0, 0.0
     remarks = small_shared_memory(ctx)
-    if job.timed:
+    if job.timed or job.counted:
         timed, counts, counting = _timed_and_counted(ctx, job, remarks)
-    elif job.counted:
-        # Counts the step of the training that would be counted if steps had been timed before.
-        begun = time.monotonic()
-        counts = count_launch(ctx, job.training, remarks, steps=job.training.plan.steps)
-        counting = time.monotonic() - begun
     if job.verified is not None:
         import torch
 
@@ -116,33 +109,6 @@ def _warnings_noted() -> Iterator[list[str]]:
         yield said
 
 
-def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = None, *, steps: int = 0) -> Counts:
-    """Counts what one step of the job does on this rank after the warm-up and so many ``steps`` more.
-
-    ``remarks`` gets what is strange about the step.
-    """
-    from pytest_ddpperf.training.seen import Seen
-    from pytest_ddpperf.training.step import build_step
-
-    seen = Seen(job.plan.warmup, steps)
-    with seen.loaders.followed(), within_limit(ctx, job), closing(build_step(ctx, job)) as step:
-        progress.stage(progress.WARM_UP)
-        made, run = itertools.count(1), checked_run(ctx, step)
-
-        def seen_run() -> None:
-            run()
-            seen.look(next(made))
-
-        seen.look(0)
-        compiled = warmed_up(seen_run, max(MIN_WARMUP, job.plan.warmup + steps))
-        before = _at_work()
-        progress.stage("the step that is counted")
-        found = [] if remarks is None else remarks
-        counts = seen.counted(ctx, job, step, compiled, found)
-        found += [*step.remarks, *_left_by_steps(before)]
-        return counts
-
-
 def small_shared_memory(ctx: RankView) -> list[Finding]:
     """Returns a finding if /dev/shm is small and several ranks use NCCL, which may send through it between GPUs."""
     size = shared_memory() if ctx.backend == "nccl" and ctx.local_world_size > 1 else None
@@ -164,15 +130,20 @@ def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
 
 def _timed_and_counted(
     ctx: RankView, job: PrepareJob, remarks: list[Finding]
-) -> tuple[RankLaunch, Counts | None, float]:
-    """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``."""
+) -> tuple[RankLaunch | None, Counts | None, float]:
+    """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``.
+
+    If steps are not timed, as many go before the counted one, so that it is the same one of the training.
+    """
     from pytest_ddpperf.training.seen import Seen
     from pytest_ddpperf.training.step import build_step
 
-    plan = job.training.plan
-    seen = Seen(plan.warmup, plan.steps)
+    training, plan = job.training, job.training.plan
+    begun, seen, timed, counts = time.monotonic(), Seen(plan.warmup, plan.steps), None, None
+    # How many more steps a warm-up takes depends on the machine, and what is counted must not.
+    settled = plan.warmup if job.timed else max(MIN_WARMUP, plan.warmup + plan.steps)
     memory = watch_memory(ctx.device)  # from here on peaks are the step's own
-    with seen.loaders.followed(), within_limit(ctx, job.training), closing(build_step(ctx, job.training)) as step:
+    with seen.loaders.followed(), within_limit(ctx, training), closing(build_step(ctx, training)) as step:
         first = time.monotonic()
         known = compiled_graphs()
         compiled = compiled_since(known)
@@ -180,30 +151,38 @@ def _timed_and_counted(
         def look(ran: int) -> None:
             nonlocal known, compiled
             known = compiled_graphs() if ran == 1 else known
-            # How many more steps a warm-up takes depends on the machine, and what is counted must not.
-            compiled = compiled_since(known) if ran == plan.warmup else compiled
+            compiled = compiled_since(known) if ran == settled else compiled
             if job.counted:
                 seen.look(ran)
 
         look(0)
-        warmup = warm_up(ctx, job.training, step, look)
-        before = _at_work()
-        timed = time_steps(ctx, job.training, step, warmup=warmup, turns=None)
-        require_within(memory(), job.training)
-        timed = replace(timed, background=works_in_background(), taken=most_taken())
-        timed = replace(timed, device_memory=read_device_memory(ctx.device))
-        if timed.epoch_steps is None:
-            timed = replace(timed, epoch_steps=seen.loaders.epoch_steps(warmup + plan.steps))
-        # Work that follows on one rank must not disturb the last timed step of another.
-        begin_together(ctx.device, None, step)
-        if job.counted:
-            seen.objects.take(plan.warmup + plan.steps)
-        begun, counts = time.monotonic(), None
-        timed = replace(timed, worked=begun - first)
+        if job.timed:
+            warmup = warm_up(ctx, training, step, look)
+            before = _at_work()
+            timed = time_steps(ctx, training, step, warmup=warmup, turns=None)
+            require_within(memory(), training)
+            timed = replace(timed, background=works_in_background(), taken=most_taken())
+            timed = replace(timed, device_memory=read_device_memory(ctx.device))
+            if timed.epoch_steps is None:
+                timed = replace(timed, epoch_steps=seen.loaders.epoch_steps(warmup + plan.steps))
+            # Work that follows on one rank must not disturb the last timed step of another.
+            begin_together(ctx.device, None, step)
+            if job.counted:
+                seen.objects.take(plan.warmup + plan.steps)
+            begun = time.monotonic()
+            timed = replace(timed, worked=begun - first)
+        else:
+            progress.stage(progress.WARM_UP)
+            run = checked_run(ctx, step)
+            for warmup in range(1, settled + 1):
+                run()
+                look(warmup)
+            before = _at_work()
         if job.counted:
             for _ in range(MIN_WARMUP - warmup - plan.steps):
                 step.run()
-            counts = seen.counted(ctx, job.training, step, compiled, remarks)
+            progress.stage("the step that is counted")
+            counts = seen.counted(ctx, training, step, compiled, remarks)
         remarks += [*step.remarks, *(_left_by_steps(before) if warmup else ())]
         return timed, counts, (time.monotonic() - begun) * job.counted
 

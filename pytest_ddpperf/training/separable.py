@@ -1,11 +1,11 @@
-"""What can train with and without the gradients of other ranks: a trainer, or a user's step that offers it."""
+"""A user's step that can train with and without the gradients of other ranks, as a trainer can."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 
@@ -19,26 +19,6 @@ from pytest_ddpperf.units import format_count
 
 class SynchronisationKept(Exception):
     """A step sends as much where its synchronisation should be left out; says so, the same on all ranks."""
-
-
-class Separable(Protocol):
-    """What trains with the gradients of all ranks, and can train without those of the others."""
-
-    @property
-    def skipped_steps(self) -> Sequence[int]:
-        """The steps so far that updated nothing because fp16 overflowed."""
-
-    def unsynchronised(self) -> AbstractContextManager[Any]:
-        """Within, steps average no gradients."""
-
-    def still_sent(self, run: Callable[[], Any]) -> str:
-        """Returns what such steps send all the same, in words; may run steps to find out."""
-
-    def snapshot(self) -> Callable[[], None]:
-        """Saves what training changes; the result restores it."""
-
-    def snapshot_bytes(self) -> int:
-        """The host memory that this takes."""
 
 
 @dataclass(frozen=True, kw_only=True)

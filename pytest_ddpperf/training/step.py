@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.distributed as dist
@@ -19,25 +19,25 @@ from torch import nn
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.phases.phase_hooks import CLIPPING, SCHEDULING, PhaseHook
 from pytest_ddpperf.launch import progress
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import SIMULATED, Mode
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies.parallel import RankView, mesh_of, share_of_samples
+from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.data import Batches, batches, contradicting_size
+from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed, size_of
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.script_run import ScriptRun
-from pytest_ddpperf.training.separable import Separable, own_synchronisation
+from pytest_ddpperf.training.separable import OwnSynchronisation, own_synchronisation
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
-if TYPE_CHECKING:
-    from pytest_ddpperf.launch.context import RankContext
-    from pytest_ddpperf.records.counts import Counts
-    from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.strategies.strategy import Strategy
-    from pytest_ddpperf.training.jobs import LaunchJob
-
+Separable: TypeAlias = "Trainer | OwnSynchronisation"
+"""What trains with the gradients of all ranks, and can train without those of the others."""
 _UNKNOWN = -1  # the size of a batch without tensors
 
 
@@ -206,8 +206,6 @@ def _training_step(
 def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> Step:
     share, group_kept, given = 1.0, partial(_group_kept, located(build)), ctx
     if job.settings.mesh is not None:
-        from pytest_ddpperf.training.mesh import mesh_of, share_of_samples
-
         mesh = mesh_of(ctx, job.settings.mesh)
         share = 1.0 if mesh is None else share_of_samples(job.settings.mesh)
         given = replace(cast("RankContext", ctx), mesh=mesh)
@@ -248,13 +246,14 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
 
 def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
     """Begins the script; its steps are those that follow its first."""
-    steps = script.begin()
+    script.begin()
     return Step(
-        run=steps,
+        run=script,
         samples_per_step=_of_rank(job.samples_per_step, ctx),
         tokens_per_step=_of_rank(job.tokens_per_step, ctx),
         close=script.close,
-        group=steps.group,
+        group=script.group,
+        remarks=script.gpu_calls.remarks,
     )
 
 

@@ -15,15 +15,13 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock, clock_for, collector_paused
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.records.phases import BlockTimes
-from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, blocks_for
+from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, LaunchJob, blocks_for
 
 if TYPE_CHECKING:
     import torch
 
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.jobs import LaunchJob
-    from pytest_ddpperf.training.separable import Separable
-    from pytest_ddpperf.training.step import Step
+    from pytest_ddpperf.training.step import Separable, Step
 
 _RUN_AHEAD = 5  # steps of a warm-up that nothing waits for, as in timed ones: the allocator needs more memory for them
 _MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at 2 ** 16
@@ -50,7 +48,7 @@ def keeping_loss(run: Callable[[], Any], number: int, kept: list[Any]) -> Callab
     return keeping
 
 
-def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int], object] | None = None) -> int:
+def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int], object]) -> int:
     """Runs untimed steps, and returns their number, which is the same on all ranks.
 
     Where times do not matter, it goes on until a step updates the parameters. ``after_each`` is called with the
@@ -71,8 +69,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
             )
         ran += 1
         run()
-        if after_each is not None:
-            after_each(ran)
+        after_each(ran)
         if ran == 1:  # which compiles, and loads kernels
             begun = time.monotonic()
     while seconds and on_any_rank(ctx, step, time.monotonic() - begun < seconds):
@@ -251,20 +248,19 @@ def alternating_blocks(
     scaler and the number of steps; the learning rate, data and random numbers go on.
     """
     still_sent = trainer.still_sent(run)
-    blocks = blocks_for(steps, period)
+    pairs, of_block = blocks_for(steps, period)
     times: dict[bool, list[float]] = {True: [], False: []}
     overflowed = len(trainer.skipped_steps)
     restore = trainer.snapshot()
     with collector_paused():
-        for synchronised in sides(blocks.pairs, seed):
+        for synchronised in sides(pairs, seed):
             with nullcontext() if synchronised else trainer.unsynchronised():
-                times[synchronised] += _block(run, blocks.steps, period, device)
+                times[synchronised] += _block(run, of_block, period, device)
             restore()
     if len(trainer.skipped_steps) > overflowed:
         return None
-    return BlockTimes(
-        synchronised=tuple(times[True]), unsynchronised=tuple(times[False]), still_sent=still_sent, pairs=blocks.pairs
-    )
+    whole, alone = tuple(times[True]), tuple(times[False])
+    return BlockTimes(synchronised=whole, unsynchronised=alone, still_sent=still_sent, pairs=pairs)
 
 
 def _block(run: Callable[[], Any], steps: int, period: int, device: torch.device) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -13,7 +13,9 @@ from torch import nn
 from pytest_ddpperf.errors import RankSkipped, SettingError, WorkloadError
 from pytest_ddpperf.instruments.phases.recorder import Section
 from pytest_ddpperf.instruments.torch_internals import fp32_switches
-from pytest_ddpperf.strategies.parallel import Parallel, nothing
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies.parallel import Parallel, RankView, nothing
+from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import parallelise
 from pytest_ddpperf.training.model import (
     blocks_of,
@@ -28,11 +30,6 @@ from pytest_ddpperf.training.model import (
 )
 from pytest_ddpperf.training.schedule import linear_warmup, scheduler_for
 from pytest_ddpperf.training.workload import Workload, located
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.strategies.strategy import Strategy
 
 _AMPERE = 8  # major compute capability with TF32 and bf16
 _ENDED = "Tried to step "  # says OneCycleLR at its end; how many steps are made depends on the machine

@@ -18,8 +18,8 @@ from pytest_ddpperf.baselines.fingerprint import (
     simulated_environment,
     training_differences,
 )
-from pytest_ddpperf.instruments.gpu_facts import GpuFacts
 from pytest_ddpperf.instruments.host import MachineFacts
+from pytest_ddpperf.instruments.nvml import GpuFacts
 from pytest_ddpperf.launch.context import Gpus, Placement, TorchMachine
 from pytest_ddpperf.records.measurement import Environment
 from tests.factories import make_baseline_record

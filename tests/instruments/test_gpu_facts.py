@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.instruments.gpu_facts import GpuFacts, gpu_facts
+from pytest_ddpperf.instruments.nvml import GpuFacts, gpu_facts
 from tests.fake_nvml import FIRST, SECOND, FakeNvml, refusing
 
 BOTH = (FIRST, SECOND)

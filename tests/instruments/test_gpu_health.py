@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping
 
 import pytest
 
-from pytest_ddpperf.instruments.gpu_health import GpuReading, GpuWatch, gpu_health, read_gpu, watch_gpus
+from pytest_ddpperf.instruments.gpu_health import gpu_health, read_gpu, watch_gpus
 from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.records.health import GpuHealth
 from tests.fake_nvml import FIRST, SECOND, CountingNvml, FakeNvml, refusing
@@ -17,41 +16,24 @@ from tests.fake_nvml import FIRST, SECOND, CountingNvml, FakeNvml, refusing
 BOTH = (FIRST, SECOND)
 
 
-def reading(  # noqa: PLR0917 - in the order of time
-    at: float,
-    utilisation: int,
-    sm_clock: int = 1700,
-    reasons: int = 0,
-    energy: int | None = None,
-    held: Mapping[str, int] | None = None,
-) -> GpuReading:
-    return GpuReading(
-        at=at,
-        utilisation=utilisation,
-        sm_clock=sm_clock,
-        memory_clock=2600,
-        temperature=60 + utilisation // 10,
-        power=1000 * utilisation,
-        reasons=reasons,
-        energy=energy,
-        held=held or {},
-    )
-
-
-def told(reading: GpuReading) -> tuple[object, ...]:
-    return reading.utilisation, reading.sm_clock, reading.temperature, reading.power, reading.reasons, reading.energy
+def reading(
+    at: float, utilisation: int, sm_clock: int = 1700, reasons: int = 0, **counted: int
+) -> tuple[float, dict[str, int]]:
+    figures = {"memory_clock": 2600, "temperature": 60 + utilisation // 10, "power": 1000 * utilisation}
+    names = {name.replace("_", " "): count for name, count in counted.items()}
+    return at, {"utilisation": utilisation, "sm_clock": sm_clock, "reasons": reasons, **figures, **names}
 
 
 def test_what_is_not_supported_is_not_told() -> None:
-    """The library has no function for energy and violations."""
-    assert told(read_gpu(FakeNvml(), 0)) == (90, 1700, 71, 500_000, 4, None)
-    assert told(read_gpu(FakeNvml(), 1)) == (89, 1700, 71, None, 4, None)
-    assert read_gpu(FakeNvml(), 0).held == {}
+    """The library has no function for energy and violations; the second GPU tells no power."""
+    both = {"sm_clock": 1700, "memory_clock": 2600, "temperature": 71, "reasons": 4}
+    assert read_gpu(FakeNvml(), 0) == {**both, "utilisation": 90, "power": 500_000}
+    assert read_gpu(FakeNvml(), 1) == {**both, "utilisation": 89}
 
 
 def test_the_drivers_counters_are_read_where_it_has_them() -> None:
     seen = read_gpu(CountingNvml(), 1)
-    assert (seen.energy, seen.held) == (1001, {"power cap": 7})
+    assert (seen["energy"], seen["held by power cap"], "held by board limit" in seen) == (1001, 7, False)
 
 
 def test_figures_are_those_of_the_readings() -> None:
@@ -80,9 +62,9 @@ def test_figures_are_those_of_the_readings() -> None:
 def test_counters_of_the_driver_come_before_its_samples() -> None:
     """In half a second 200 J and 0.15 s of a power cap, which one of three samples saw; heat by samples alone."""
     readings = [
-        reading(8.0, 90, reasons=0x24, energy=5_000, held={"power cap": 10**9, "board limit": 7}),
+        reading(8.0, 90, reasons=0x24, energy=5_000, held_by_power_cap=10**9, held_by_board_limit=7),
         reading(8.25, 90, energy=130_000),
-        reading(8.5, 90, energy=205_000, held={"power cap": 1_150_000_000, "board limit": 7}),
+        reading(8.5, 90, energy=205_000, held_by_power_cap=1_150_000_000, held_by_board_limit=7),
     ]
     health = gpu_health(FIRST, readings, (None, None), {})
     assert health.power == pytest.approx(400)
@@ -90,7 +72,7 @@ def test_counters_of_the_driver_come_before_its_samples() -> None:
 
 
 def test_one_reading_has_no_difference_of_counters() -> None:
-    health = gpu_health(FIRST, [reading(8.0, 90, energy=5_000, held={"power cap": 1})], (None, None), {})
+    health = gpu_health(FIRST, [reading(8.0, 90, energy=5_000, held_by_power_cap=1)], (None, None), {})
     assert (health.power, health.throttled) == (90, {})
 
 
@@ -100,46 +82,39 @@ def test_steps_shorter_than_the_interval_have_no_figures() -> None:
     )
 
 
-def test_a_watch_reads_until_it_is_stopped() -> None:
+def test_a_watch_reads_until_it_is_stopped(nvml: FakeNvml) -> None:
     """Process 100 is there from the start to the end, 200 goes and 300 comes, and we ourselves are no other."""
-    nvml = FakeNvml()
-    watch = GpuWatch(nvml, BOTH, interval=0.001)
-    assert nvml.read.wait(10)
+    seen = watch_gpus(BOTH, interval=0.001)
     nvml.pids = [100, 300, os.getpid()]
-    (first, second), unread = watch.stop(None)
+    (first, second), unread = seen(None)
     assert (first.device, first.others, second.device, second.others) == (FIRST, {100: None}, SECOND, {})
-    assert first.readings >= 1
+    assert first.readings > 1
     assert first.utilisation == pytest.approx(0.9)
     assert first.power == pytest.approx(500)
     assert second.power is None
     assert first.throttled == {"power cap": 1.0}
     assert unread == ()
-    assert "ddpperf-gpu-health" not in {thread.name for thread in threading.enumerate()}
+    assert "ddpperf-sampler" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_only_readings_in_timed_steps_count() -> None:
-    nvml = FakeNvml()
-    watch = GpuWatch(nvml, BOTH, interval=0.001)
-    assert nvml.read.wait(10)
-    (first, _), _ = watch.stop((float("-inf"), 0.0))  # steps of long ago
+def test_only_readings_in_timed_steps_count(nvml: FakeNvml) -> None:
+    seen = watch_gpus(BOTH, interval=0.001)
+    (first, _), _ = seen((float("-inf"), 0.0))  # steps of long ago
     assert (first.readings, first.sm_clock, first.sm_clock_limit) == (0, None, 1.98e9)
 
 
-def test_a_gpu_that_may_not_be_opened_hides_no_other() -> None:
-    nvml = FakeNvml()
+def test_a_gpu_that_may_not_be_opened_hides_no_other(nvml: FakeNvml) -> None:
     nvml.hidden = {FIRST}
-    gpus, unread = GpuWatch(nvml, BOTH).stop(None)
+    gpus, unread = watch_gpus(BOTH)(None)
     assert [gpu.device for gpu in gpus] == [SECOND]
     assert unread == (f"{FIRST}: Insufficient Permissions",)
 
 
-def test_a_gpu_with_instances_has_the_figures_that_there_are() -> None:
+def test_a_gpu_with_instances_has_the_figures_that_there_are(nvml: FakeNvml) -> None:
     """Its processes are those of all instances, so that they tell nothing of one."""
-    nvml = FakeNvml()
     nvml.mig = {0}
-    watch = GpuWatch(nvml, BOTH, interval=0.001)
-    assert nvml.read.wait(10)
-    (first, second), _ = watch.stop(None)
+    seen = watch_gpus(BOTH, interval=0.001)
+    (first, second), _ = seen(None)
     assert (first.mig, first.utilisation, first.sm_clock, first.others) == (True, None, 1.7e9, {})
     assert second.mig is False
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
+import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pytest_ddpperf.instruments import health
+from pytest_ddpperf.instruments import health, sampling
 from pytest_ddpperf.instruments.health import (
-    CpuReading,
-    Ticks,
+    Counters,
     core_ticks,
     cpu_health,
+    mean_power,
     process_ticks,
-    read_cpu,
-    swapped_pages,
+    read_counters,
     throttled_seconds,
     watch_health,
+    watch_power,
 )
 from pytest_ddpperf.records.health import CpuHealth
 
@@ -35,14 +38,12 @@ intr 123 0 1
 
 def test_ticks_are_those_of_the_usable_cores() -> None:
     """Core 0: 857 with 132 busy and 5 stolen; core 10: 680 with 354 busy and 6 stolen. Guests are in user already."""
-    assert core_ticks(STAT, {0}) == Ticks(busy=132, steal=5, total=857)
-    assert core_ticks(STAT, {0, 10}) == Ticks(busy=132 + 354, steal=11, total=857 + 680)
+    assert core_ticks(STAT, {0}) == {"busy": 132, "steal": 5, "total": 857}
+    assert core_ticks(STAT, {0, 10}) == {"busy": 132 + 354, "steal": 11, "total": 857 + 680}
 
 
 def test_what_tells_nothing_of_these_cores_has_no_ticks() -> None:
-    assert core_ticks("", {0}) is None
-    assert core_ticks(STAT, {7}) is None
-    assert core_ticks("cpu0 1 2 3\n", {0}) is None
+    assert core_ticks("", {0}) == core_ticks(STAT, {7}) == core_ticks("cpu0 1 2 3\n", {0}) == {}
 
 
 def test_a_process_counts_its_ended_children() -> None:
@@ -58,46 +59,26 @@ def test_waiting_for_a_quota_in_both_versions_of_control_groups() -> None:
     assert throttled_seconds("usage_usec 9\n") is None
 
 
-def test_pages_to_and_from_swap() -> None:
-    assert swapped_pages("pgpgin 5\npswpin 30\npswpout 12\n") == 42
-    assert swapped_pages("pgpgin 5\n") is None
-
-
-def test_others_had_what_neither_idle_nor_ours_was() -> None:
+def test_others_had_what_neither_idle_nor_ours_was(tmp_path: Path) -> None:
     """Of 400 ticks of two cores 300 were busy, 180 of them ours: 120 / 400. Stolen were 20."""
-    before = CpuReading(cores=Ticks(1000, 10, 5000), ours=500, throttled=1.0, overheated=3, swapped=100)
-    after = CpuReading(
-        cores=Ticks(1300, 30, 5400),
-        ours=680,
-        throttled=1.5,
-        overheated=5,
-        swapped=110,
-        frequencies=(2e9, 3e9),
-        governors=("powersave",),
-    )
-    assert cpu_health(before, after) == CpuHealth(
-        others=0.3,
-        steal=0.05,
-        throttled=0.5,
-        overheated=2,
-        swapped=10 * resource.getpagesize(),
-        governor="powersave",
-        frequency=2.5e9,
+    before = {"busy": 1000, "steal": 10, "total": 5000, "ours": 500, "throttled": 1.0, "overheated": 3, "swapped": 100}
+    after = {"busy": 1300, "steal": 30, "total": 5400, "ours": 680, "throttled": 1.5, "overheated": 5, "swapped": 110}
+    assert cpu_health(before, after, tmp_path) == CpuHealth(
+        others=0.3, steal=0.05, throttled=0.5, overheated=2, swapped=10 * resource.getpagesize()
     )
 
 
-def test_without_our_own_time_others_are_unknown() -> None:
+def test_without_our_own_time_others_are_unknown(tmp_path: Path) -> None:
     """The process that ranks are forked from ended: what its children used is nowhere."""
-    before = CpuReading(cores=Ticks(1000, 10, 5000), ours=500, throttled=None, overheated=None, swapped=None)
-    after = CpuReading(cores=Ticks(1300, 30, 5400), ours=None, throttled=None, overheated=None, swapped=None)
-    assert cpu_health(before, after) == CpuHealth(steal=0.05)
+    before = {"busy": 1000, "steal": 10, "total": 5000, "ours": 500}
+    assert cpu_health(before, {"busy": 1300, "steal": 30, "total": 5400}, tmp_path) == CpuHealth(steal=0.05)
 
 
-def test_counting_errors_do_not_make_less_than_nothing() -> None:
+def test_counting_errors_do_not_make_less_than_nothing(tmp_path: Path) -> None:
     """Ticks are counted in two ways that differ by one now and then."""
-    before = CpuReading(cores=Ticks(1000, 0, 5000), ours=500, throttled=None, overheated=None, swapped=None)
-    after = CpuReading(cores=Ticks(1100, 0, 5400), ours=602, throttled=None, overheated=None, swapped=None)
-    assert cpu_health(before, after).others == 0
+    before = {"busy": 1000, "steal": 0, "total": 5000, "ours": 500}
+    after = {"busy": 1100, "steal": 0, "total": 5400, "ours": 602}
+    assert cpu_health(before, after, tmp_path).others == 0
 
 
 def test_reads_what_a_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,20 +102,23 @@ def test_reads_what_a_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert read_cpu([7, 8], tmp_path) == CpuReading(
-        cores=Ticks(132 + 243, 9, 857 + 767),
-        ours=110,
-        throttled=3.0,
-        overheated=9,
-        swapped=3,
-        frequencies=(2e9, 2.4e9),
-        governors=("schedutil",),
-    )
+    reading = read_counters([7, 8], tmp_path)
+    assert reading == {
+        "busy": 132 + 243,
+        "steal": 9,
+        "total": 857 + 767,
+        "ours": 110,
+        "throttled": 3.0,
+        "overheated": 9,
+        "swapped": 3,
+    }
+    health = cpu_health(reading, reading, tmp_path)
+    assert (health.frequency, health.governor) == (2.2e9, "schedutil")
 
 
 def test_a_machine_that_tells_nothing_is_no_error(tmp_path: Path) -> None:
-    reading = read_cpu([7], tmp_path)
-    assert cpu_health(reading, reading) == CpuHealth()
+    reading = read_counters([7], tmp_path)
+    assert cpu_health(reading, reading, tmp_path) == CpuHealth()
 
 
 def test_without_a_parent_of_ranks_others_are_unknown() -> None:
@@ -146,38 +130,104 @@ def test_this_process_and_the_parent_of_ranks_are_not_among_the_others(monkeypat
     ours = {os.getpid(): 100, 4242: 180}
     passed = iter((0, 1))
 
-    def read(pids: Collection[int]) -> CpuReading:
+    def read(pids: Collection[int]) -> Counters:
         times = next(passed)
-        ticks = sum(times * ours[pid] for pid in pids)
-        return CpuReading(
-            cores=Ticks(400 * times, 0, 400 * times), ours=ticks, throttled=None, overheated=None, swapped=None
-        )
+        return {"busy": 400 * times, "steal": 0, "total": 400 * times, "ours": sum(times * ours[pid] for pid in pids)}
 
-    monkeypatch.setattr(health, "read_cpu", read)
+    monkeypatch.setattr(health, "read_counters", read)
     assert watch_health([4242])(None).cpu.others == 120 / 400
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system does not tell what processes have used")
 def test_what_this_process_computes_is_counted_as_ours() -> None:
     """At least 0.2 s of processor time, whatever else the machine does meanwhile; in ticks of its clock."""
-    before, start = read_cpu([os.getpid()]), time.process_time()
+    before, start = read_counters([os.getpid()])["ours"], time.process_time()
     while time.process_time() - start < 0.2:
         sum(range(1000))
-    spent, after = time.process_time() - start, read_cpu([os.getpid()])
-    assert before.ours is not None
-    assert after.ours is not None
-    assert after.ours - before.ours >= (spent - 0.05) * os.sysconf("SC_CLK_TCK")
+    spent, after = time.process_time() - start, read_counters([os.getpid()])["ours"]
+    assert after - before >= (spent - 0.05) * os.sysconf("SC_CLK_TCK")
+
+
+NEVER = 3600.0  # seconds until the thread reads by itself
+
+
+def zone(root: Path, name: str, called: str, energy: int | None = 0) -> Path:
+    folder = root / "sys/class/powercap" / name
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(f"{called}\n", encoding="ascii")
+    (folder / "max_energy_range_uj").write_text("262143328850\n", encoding="ascii")
+    if energy is not None:
+        (folder / "energy_uj").write_text(f"{energy}\n", encoding="ascii")
+    return folder
+
+
+def at_seconds(monkeypatch: pytest.MonkeyPatch, times: Iterable[float]) -> None:
+    """Lets readings be made at these times."""
+    clock = iter(times)
+    monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
 
 def test_the_power_of_processors_is_told_where_they_show_it(tmp_path: Path) -> None:
-    """A made-up package whose counter rises by a joule while it is watched."""
     assert watch_health([], root=tmp_path)(None).cpu.power is None
-    package = tmp_path / "sys/class/powercap/intel-rapl:0"
-    package.mkdir(parents=True)
-    for file, text in (("name", "package-0"), ("max_energy_range_uj", "9000000"), ("energy_uj", "1000000")):
-        (package / file).write_text(text, encoding="ascii")
+    package = zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
     seen = watch_health([], root=tmp_path)
     (package / "energy_uj").write_text("2000000", encoding="ascii")
-    power = seen(None).cpu.power
-    assert power is not None
-    assert power > 0
+    assert (seen(None).cpu.power or 0.0) > 0
+
+
+def test_power_is_that_of_whole_packages_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 J and 30 J in 4 s; cores, memory, the whole system and what is shown twice take some more."""
+    called = {
+        "intel-rapl:0:0": "core",
+        "intel-rapl:0:1": "dram",
+        "intel-rapl:2": "psys",
+        "intel-rapl-mmio:0": "package-0",
+    }
+    others = [zone(tmp_path, *names) for names in called.items()]
+    packages = [zone(tmp_path, f"intel-rapl:{number}", f"package-{number}", 5) for number in range(2)]
+    at_seconds(monkeypatch, (100.0, 104.0))
+    power = watch_power(tmp_path, NEVER)
+    for folder, energy in zip((*others, *packages), (10**9,) * 4 + (50_000_005, 30_000_005), strict=True):
+        (folder / "energy_uj").write_text(f"{energy}\n", encoding="ascii")
+    assert power(None) == pytest.approx(20.0)
+
+
+def test_power_is_energy_over_time_also_where_a_counter_goes_round() -> None:
+    """One package takes 30 J and 20 J, the other 5 J and, round its range of 100 J, 5 J: 60 J in 2 s."""
+    readings = [(10.0, (0, 92_000_000)), (11.0, (30_000_000, 97_000_000)), (12.0, (50_000_000, 2_000_000))]
+    assert mean_power(readings, (100_000_000, 100_000_000)) == pytest.approx(30.0)
+    assert mean_power(readings[:1], (100_000_000, 100_000_000)) is None
+    assert mean_power([], ()) is None
+
+
+def test_power_is_that_of_the_window_with_what_is_read_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readings a second apart, by a made-up clock; the counter rises after the third. A single one has no power."""
+    folder = zone(tmp_path, "intel-rapl:0", "package-0")
+    read = threading.Event()
+
+    def seconds() -> Iterator[float]:
+        for now in itertools.count():
+            if now == 3:
+                read.set()
+            yield float(now)
+
+    at_seconds(monkeypatch, seconds())
+    power = watch_power(tmp_path, 0.0)
+    assert read.wait(60)
+    (folder / "energy_uj").write_text("6000000", encoding="ascii")
+    assert power((0.0, 2.0)) == 0.0
+    at_seconds(monkeypatch, (100.0, 104.0))
+    assert watch_power(tmp_path, NEVER)((101.0, 110.0)) is None
+
+
+@pytest.mark.parametrize("energy", [None, 7])
+def test_without_the_counters_of_all_packages_there_is_no_power(tmp_path: Path, energy: int | None) -> None:
+    """As where only root may read them: this stand-in lacks the files."""
+    zone(tmp_path, "intel-rapl:0", "package-0", energy)
+    zone(tmp_path, "intel-rapl:1", "package-1", None)
+    before = threading.active_count()
+    power = watch_power(tmp_path, NEVER)
+    assert threading.active_count() == before
+    assert power(None) is None

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.metrics.figures import peak_flops
 from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.peaks import peak_flops
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding

@@ -8,11 +8,9 @@ import pytest
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.metrics.scaling import (
-    efficiency,
     memory_series,
     negative_scaling,
     scaling_series,
-    speedup,
     speedup_series,
     with_efficiency,
     with_speedup,
@@ -50,14 +48,14 @@ def measurement(world_size: int, times: Mapping[int, float], *, cores: int = 8) 
 def test_definitions_worked_by_hand(
     mode: Mode, base_size: int, expected_speedup: float, expected_efficiency: float
 ) -> None:
-    assert speedup(0.16, 0.05, mode, world_size=4, base_size=base_size) == pytest.approx(expected_speedup)
-    assert efficiency(0.16, 0.05, mode, world_size=4, base_size=base_size) == pytest.approx(expected_efficiency)
+    scaled = scaling_series(measurement(base_size, {0: 0.16}), measurement(4, {0: 0.05}), mode)
+    assert [each.value for each in scaled] == pytest.approx([expected_efficiency, expected_speedup])
 
 
 @pytest.mark.parametrize(("mode", "time"), [("strong", 0.25), ("weak", 1.0)])
 def test_ideal_scaling_is_an_efficiency_of_one_and_a_speedup_of_n(mode: Mode, time: float) -> None:
-    assert efficiency(1.0, time, mode, world_size=4) == 1
-    assert speedup(1.0, time, mode, world_size=4) == 4
+    scaled = scaling_series(measurement(1, {0: 1.0}), measurement(4, {0: time}), mode)
+    assert [each.value for each in scaled] == [1, 4]
 
 
 def counted(point: Measurement, *flops: float) -> Measurement:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +13,7 @@ from torch import Tensor, nn
 
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.strategies.bucketed import _filled_in_order
-from pytest_ddpperf.strategies.overlap_coalesced import _small_together
-from pytest_ddpperf.strategies.reducer import MB, Bucket, Reducer, Slot, packed
+from pytest_ddpperf.strategies.handwritten import MB, Bucket, Reducer, Slot, packed, small_together
 from pytest_ddpperf.strategies.replicas import Trained, replicate
 from pytest_ddpperf.strategies.table import parallelise
 from tests.strategies.conftest import refusal
@@ -74,13 +71,13 @@ def test_an_mb_is_2_to_the_20() -> None:
 
 
 def test_small_gradients_go_together_whatever_large_ones_arrive_in_between() -> None:
-    buckets = _small_together(slots_of(1, 50, 2, 60, 3, 70), cap=6 * FLOAT)
+    buckets = small_together(slots_of(1, 50, 2, 60, 3, 70), cap=6 * FLOAT)
     # The small three are complete with the last of them, behind both large ones that arrived before it.
     assert names(buckets) == [["p50"], ["p60"], ["p1", "p2", "p3"], ["p70"]]
 
 
 def test_a_small_gradient_alone_needs_no_buffer() -> None:
-    (bucket,) = _small_together(slots_of(1), cap=6 * FLOAT)
+    (bucket,) = small_together(slots_of(1), cap=6 * FLOAT)
     bucket.slots[0].trained.parameter.grad = torch.ones(1)
     bucket.collect_rest(share=0.5)
     assert bucket.buffer is None
@@ -88,7 +85,7 @@ def test_a_small_gradient_alone_needs_no_buffer() -> None:
 
 
 def test_a_first_bucket_is_never_larger_than_the_others() -> None:
-    assert names(_filled_in_order(slots_of(2, 1, 3), cap=2 * FLOAT, first_cap=6 * FLOAT)) == [["p2"], ["p1", "p3"]]
+    assert names(packed(slots_of(2, 1, 3), cap=2 * FLOAT, first_cap=6 * FLOAT)) == [["p2"], ["p1", "p3"]]
 
 
 def test_what_is_collected_lies_in_the_buffer_in_order() -> None:
@@ -132,10 +129,14 @@ def all_reduces() -> Iterator[list[str]]:
         yield sent
 
 
+def in_buckets(slots: Sequence[Slot]) -> list[Bucket]:
+    return [Bucket(group, buffered=True) for group in packed(slots, cap=300)]
+
+
 def events_of_steps(ctx: RankContext) -> list[list[str]]:
     """For three steps: what is sent, when the first layer's gradient comes, and when backward is done."""
     module = Chain()
-    reducer = Reducer(replicate(module, ctx), ctx, partial(_filled_in_order, cap=300, first_cap=300))
+    reducer = Reducer(replicate(module, ctx), ctx, in_buckets)
     steps = []
     with all_reduces() as events:
         # torch runs it before the gradient is accumulated.
@@ -197,7 +198,7 @@ def test_buffers_are_allocated_once_and_are_the_gradients(on_ranks: OnRanks, str
 def buffers_of_a_reducer(ctx: RankContext) -> list[bool]:
     """Whether each gradient lies in its bucket's buffer."""
     module = Chain()
-    reducer = Reducer(replicate(module, ctx), ctx, partial(_filled_in_order, cap=300, first_cap=300))
+    reducer = Reducer(replicate(module, ctx), ctx, in_buckets)
     for _ in range(2):
         module.zero_grad()
         module(torch.ones(2, 4)).sum().backward()

@@ -89,10 +89,10 @@ def test_fsdp_shards_exactly_the_blocks_over_the_mesh_asked_for(launcher: Launch
 
 def test_a_torch_that_cannot_shard_on_the_cpu_skips_it_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch 2.6, whose streams of the CPU lack a method."""
-    monkeypatch.setattr(fsdp2, "shards_on_cpu", lambda: False)
+    monkeypatch.setattr(torch.cpu, "Stream", object)
     told = r"^strategy fsdp2 on the CPU needs torch 2.7 or newer, and this is .*: use fsdp1, a newer torch"
     with pytest.raises(RankSkipped, match=told):
-        fsdp2.parallelise(Net(), RankContext(0, 1, 0, 1, torch.device("cpu"), "gloo", None))
+        fsdp2.fsdp2(Net(), RankContext(0, 1, 0, 1, torch.device("cpu"), "gloo", None))
 
 
 def offloaded(ctx: RankContext) -> tuple[float, list[bool]]:

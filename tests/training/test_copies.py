@@ -23,7 +23,8 @@ from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
-from pytest_ddpperf.training.preparing import count_launch, prepare_launch
+from pytest_ddpperf.training.preparing import prepare_launch
+from tests.counted import count_launch
 
 
 def training(*, shared_out: bool = True, last: bool = True, seed: int = 1) -> Callable[[Any], Callable[[], None]]:

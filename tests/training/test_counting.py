@@ -13,15 +13,15 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
 from pytest_ddpperf.training.model import size_of
-from pytest_ddpperf.training.preparing import count_launch
+from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.workload import Workload
+from tests.counted import count_launch
 
 WIDTH = 8
 PARAMETERS = WIDTH * WIDTH + WIDTH
@@ -147,9 +147,8 @@ def test_other_samples_than_the_test_says_are_told(
             model(torch.ones(4, WIDTH)).sum().backward()
         optimizer.step()
 
-    remarks: list[Finding] = []
-    plan = Plan(warmup=1, steps=1)
-    count_launch(make_ctx(), LaunchJob(lambda _ctx: step, None, Settings(), plan, samples_per_step=samples), remarks)
+    job = LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=1, steps=1), samples_per_step=samples)
+    remarks = prepare_launch(make_ctx(), PrepareJob(job, counted=True)).remarks
     assert [finding.facts for finding in remarks if finding.code == "other_batch_size"] == told
 
 

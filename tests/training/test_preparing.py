@@ -25,7 +25,7 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training import preparing
 from pytest_ddpperf.training.correctness.verifier import verify_launch
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, VerifyJob
-from pytest_ddpperf.training.preparing import count_launch, prepare_launch
+from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.workload import Workload
 
 
@@ -97,9 +97,9 @@ def test_counts_and_verification_are_those_of_launches_of_their_own(
     assert job.verified is not None
     on: dict[str, Any] = {"world_size": 2, "backend": "gloo", "device": "cpu", "timeout": 100}
     found = launcher.run(prepare_launch, job, **on).values
-    counted = launcher.run(partial(count_launch, steps=5), job.training, **on).values
+    counted = launcher.run(prepare_launch, PrepareJob(job.training, counted=True), **on).values
     verified = launcher.run(verify_launch, job.verified, **on).values
-    assert merged([one.counts for one in found if one.counts]) == merged(counted)
+    assert merged([one.counts for one in found if one.counts]) == merged([one.counts for one in counted if one.counts])
     assert [one.verification for one in found] == list(verified)
     for rank, one in enumerate(found):
         assert one.timed is not None

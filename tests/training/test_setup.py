@@ -12,7 +12,6 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_ddpperf.instruments.torch_internals import shards_on_cpu
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Plan
@@ -83,7 +82,7 @@ def test_settings_of_ddp_are_those_that_are_no_defaults(launcher: Launcher) -> N
     assert set(found.values()) == {(1.0, "wrapped = DistributedDataParallel(model, **options)")}
 
 
-@pytest.mark.skipif(not shards_on_cpu(), reason="this torch does not shard on the CPU")
+@pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason="this torch does not shard on the CPU")
 def test_units_of_fully_shard_are_counted_by_class_with_their_settings(launcher: Launcher) -> None:
     found = settings(counts_of(launcher, sharding(reshard_after_forward=False)))
     of_blocks = (3.0, "fully_shard(block, mp_policy=policy, **options)")

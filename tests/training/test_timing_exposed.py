@@ -24,7 +24,7 @@ from pytest_ddpperf.records.phases import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.jobs import Blocks, LaunchJob, blocks_for
+from pytest_ddpperf.training.jobs import LaunchJob, blocks_for
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.step import build_step
 from pytest_ddpperf.training.timing import alternating_blocks, sides
@@ -35,16 +35,16 @@ from tests.factories import TORCH, runnable
 @pytest.mark.parametrize(
     ("steps", "period", "blocks"),
     [
-        (5, 1, Blocks(4, 1)),  # at least four pairs, and one timed step a side
-        (24, 1, Blocks(4, 1)),  # 4 x (1 + 1) x 2 sides: 16 of 24
-        (80, 1, Blocks(4, 4)),  # 4 x (1 + 4) x 2: 40 of 80
-        (140, 1, Blocks(7, 4)),  # 7 x (1 + 4) x 2: 70 of 140
-        (1000, 1, Blocks(8, 30)),  # 8 x (1 + 30) x 2: 496 of 1000
-        (60, 4, Blocks(4, 4)),  # whole periods
-        (160, 4, Blocks(5, 4)),  # 5 x (4 + 4) x 2: 80 of 160
+        (5, 1, (4, 1)),  # at least four pairs, and one timed step a side
+        (24, 1, (4, 1)),  # 4 x (1 + 1) x 2 sides: 16 of 24
+        (80, 1, (4, 4)),  # 4 x (1 + 4) x 2: 40 of 80
+        (140, 1, (7, 4)),  # 7 x (1 + 4) x 2: 70 of 140
+        (1000, 1, (8, 30)),  # 8 x (1 + 30) x 2: 496 of 1000
+        (60, 4, (4, 4)),  # whole periods
+        (160, 4, (5, 4)),  # 5 x (4 + 4) x 2: 80 of 160
     ],
 )
-def test_blocks_take_half_as_many_steps_as_are_timed(steps: int, period: int, blocks: Blocks) -> None:
+def test_blocks_take_half_as_many_steps_as_are_timed(steps: int, period: int, blocks: tuple[int, int]) -> None:
     assert blocks_for(steps, period) == blocks
 
 

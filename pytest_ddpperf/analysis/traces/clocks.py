@@ -19,9 +19,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, TypeAlias
 
-from pytest_ddpperf.analysis.traces.reading import RankTrace, in_steps, is_communication
+from pytest_ddpperf.analysis.traces.reading import RankTrace, in_steps
 from pytest_ddpperf.errors import TraceError
-from pytest_ddpperf.instruments.profile.events import Span, kind_of
+from pytest_ddpperf.instruments.profile.events import Span, class_of, kind_of
 
 _MEETING = frozenset(
     {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
@@ -34,17 +34,11 @@ _Meetings: TypeAlias = "Mapping[_Key, Sequence[Span]]"  # on one rank, in the or
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClockAlignment:
-    """What to take from the times of each rank's trace so that all are those of the first rank.
+    """What to take from the times of each rank's trace so that all are those of the first rank."""
 
-    Attributes:
-        shifts: seconds by rank, in the order of the traces.
-        uncertainties: the most that each can be wrong, in seconds.
-        collectives: how many collectives that goes by.
-    """
-
-    shifts: tuple[float, ...]
-    uncertainties: tuple[float, ...]
-    collectives: int
+    shifts: tuple[float, ...]  # seconds by rank, in the order of the traces
+    uncertainties: tuple[float, ...]  # the most that each can be wrong, in seconds
+    collectives: int  # how many that goes by
 
 
 def align(traces: Sequence[RankTrace]) -> ClockAlignment:
@@ -89,7 +83,8 @@ def _ahead(
 def _meetings(trace: RankTrace, ranks: int) -> _Meetings:
     """When a rank was in the collectives of so many ranks, by what is the same on all of them."""
     found: dict[_Key, list[Span]] = defaultdict(list)
-    for event in sorted(filter(is_communication, trace.events), key=lambda event: event.start):
+    sent = (event for event in trace.events if class_of(event) == "communication")
+    for event in sorted(sent, key=lambda event: event.start):
         kind, step = event.kind or kind_of(event.name), in_steps(trace, event)
         everyone = event.ranks == ranks if trace.subgroups else event.ranks in {None, ranks}
         if kind in _MEETING and step is not None and everyone:

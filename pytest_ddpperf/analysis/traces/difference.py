@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, TypeAlias
 
-from pytest_ddpperf.analysis.traces.reading import RankTrace, TraceEvent, in_steps, is_communication
-from pytest_ddpperf.instruments.profile.events import kind_of
-from pytest_ddpperf.instruments.profile.notes import EVENT
+from pytest_ddpperf.analysis.traces.reading import RankTrace, TraceEvent, in_steps
+from pytest_ddpperf.instruments.profile.events import EVENT, class_of, kind_of
 
 What: TypeAlias = Literal["operator", "kernel", "copy", "collective"]
 Name: TypeAlias = "tuple[What, str]"
@@ -63,18 +62,12 @@ class TraceChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceDifference:
-    """What differs between two runs.
+    """What differs between two runs."""
 
-    Attributes:
-        steps: seconds of a step in each, mean over steps and ranks.
-        changes: all that calls differ in, which no other load changes, then all that takes another time; of each the
-            largest change of time first.
-        totals: by what it is, all of each run together.
-    """
-
-    steps: tuple[float, float]
+    steps: tuple[float, float]  # seconds of a step in each, mean over steps and ranks
+    # All that calls differ in, which no other load changes, then all that takes another time; the largest change first.
     changes: tuple[TraceChange, ...]
-    totals: tuple[TraceChange, ...]
+    totals: tuple[TraceChange, ...]  # by what it is, all of each run together
 
 
 def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: float = 0.01) -> TraceDifference:
@@ -116,7 +109,7 @@ def _uses(trace: RankTrace) -> Iterator[tuple[Name, float]]:
     """Each operator, kernel, copy and collective that begins in a step, and its seconds."""
     operators: dict[tuple[str, str], list[TraceEvent]] = defaultdict(list)
     for event in trace.events:
-        communicates = is_communication(event)
+        communicates = class_of(event) == "communication"
         what = "collective" if communicates else _ACTIVITIES.get(event.activity)
         if what is None or event.name.startswith(_MARKS) or in_steps(trace, event) is None:
             continue

@@ -14,12 +14,12 @@ from pytest_ddpperf.instruments.profile.events import (
     ANNOTATION,
     ProfilerEvent,
     Span,
-    class_of,
+    bytes_of,
     is_nccl_kernel,
     marks_of,
+    note_of,
     steps_of,
 )
-from pytest_ddpperf.instruments.profile.notes import bytes_of, note_of
 from pytest_ddpperf.metrics.profile import merged
 from pytest_ddpperf.records.phases import CommunicationProfile, ProfiledStep, RankProfile
 
@@ -39,21 +39,13 @@ class TraceEvent(ProfilerEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class RankTrace:
-    """What one rank did.
-
-    Attributes:
-        rank: its number.
-        world_size: how many ranks there were; None if the trace does not tell.
-        events: what took time, in no order.
-        device: ``cuda`` where kernels ran, else ``cpu``.
-        subgroups: whether there were process groups of fewer ranks than all.
-    """
+    """What one rank did."""
 
     rank: int
-    world_size: int | None
-    events: tuple[TraceEvent, ...]
-    device: str
-    subgroups: bool = False
+    world_size: int | None  # how many ranks there were; None if the trace does not say
+    events: tuple[TraceEvent, ...]  # what took time, in no order
+    device: str  # ``cuda`` if kernels ran, else ``cpu``
+    subgroups: bool = False  # whether there were process groups of fewer ranks than all
 
     @cached_property
     def marks(self) -> tuple[Span, ...]:
@@ -73,24 +65,14 @@ class RankTrace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTimes:
-    """A step of a rank, in seconds: the mean of the steps of its trace.
-
-    Attributes:
-        rank: its number.
-        steps: how many there are in the trace.
-        step: from begin to end.
-        computed: in which something was computed.
-        communicated: in which a collective was under way.
-        overlapped: in which both was so.
-        idle: in which neither was so.
-    """
+    """A step of a rank, in seconds: the mean of the steps of its trace."""
 
     rank: int
-    steps: int
-    step: float
-    computed: float
-    communicated: float
-    overlapped: float
+    steps: int  # how many there are in the trace
+    step: float  # from begin to end
+    computed: float  # in which something was computed
+    communicated: float  # in which a collective was under way
+    overlapped: float  # in which both was so
 
     @property
     def idle(self) -> float:
@@ -202,8 +184,3 @@ def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
 def in_steps(trace: RankTrace, event: ProfilerEvent) -> int | None:
     """The number of the step in which an event begins; None if it is in none."""
     return next((i for i, (start, end) in enumerate(trace.marks) if start <= event.start < end), None)
-
-
-def is_communication(event: ProfilerEvent) -> bool:
-    """Returns whether an event is a collective that is under way."""
-    return class_of(event) == "communication"

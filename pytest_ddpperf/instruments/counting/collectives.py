@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
+from pytest_ddpperf.records.phases import KINDS, collective_kind
 
 _GROUP = frozenset({"process_group", "group_name"})
 _ASYNC = frozenset({"async_op", "asyncOp"})
@@ -67,36 +68,11 @@ _NO_COMMUNICATION = frozenset(
     }
 )
 
-# The name here, and the argument with the buffer, by operator names without trailing underscores: those of c10d, then
-# the functional ones, whose names `_c10d_functional_autograd` shares. torch's own table
-# (torch.distributed._tools.fake_collectives) counts a view's whole storage and lacks the coalesced ones.
-_C10D: Mapping[str, tuple[str, int | None]] = {
-    **dict.fromkeys(("allreduce", "allreduce_coalesced"), ("all_reduce", 0)),
-    "broadcast": ("broadcast", 0),
-    "reduce": ("reduce", 0),
-    **dict.fromkeys(("allgather", "_allgather_base", "allgather_coalesced"), ("all_gather", 0)),
-    "allgather_into_tensor_coalesced": ("all_gather", 0),
-    **dict.fromkeys(("reduce_scatter", "_reduce_scatter_base"), ("reduce_scatter", 1)),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1),
-    "gather": ("gather", 1),
-    "scatter": ("scatter", 0),
-    **dict.fromkeys(("alltoall", "alltoall_base"), ("all_to_all", 1)),
-    "send": ("send", 0),
-    **dict.fromkeys(("recv", "recv_any_source"), ("recv", 0)),
-    **dict.fromkeys(("barrier", "monitored_barrier"), ("barrier", None)),
-}
-_GATHERING = tuple(f"all_gather_into_tensor{kind}" for kind in ("", "_out", "_coalesced"))
-_SCATTERING = tuple(f"reduce_scatter_tensor{kind}" for kind in ("", "_out", "_coalesced"))
-_OF_A_RANK = frozenset({"gather", "scatter", *_GATHERING})  # which have a rank's part in the argument
-_FUNCTIONAL: Mapping[str, tuple[str, int | None]] = {
-    **dict.fromkeys(("all_reduce", "all_reduce_coalesced"), ("all_reduce", 0)),
-    "broadcast": ("broadcast", 0),
-    **dict.fromkeys(_GATHERING, ("all_gather", 0)),
-    **dict.fromkeys(_SCATTERING, ("reduce_scatter", 0)),
-    **dict.fromkeys(("all_to_all_single", "shard_dim_alltoall"), ("all_to_all", 0)),
-    "isend": ("send", 0),
-    "irecv": ("recv", 0),
-}
+# Kinds whose whole buffer is the second argument of c10d's operators, and those of which an argument is a rank's part.
+# torch's own table (torch.distributed._tools.fake_collectives) counts a view's whole storage and lacks coalesced ones.
+_SECOND = frozenset({"reduce_scatter", "gather", "all_to_all"})
+_PARTS = frozenset({"gather", "scatter"})
+_FUNCTIONAL_PARTS = frozenset({"all_gather"})
 
 
 def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[CollectiveCall]:
@@ -114,12 +90,13 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
             CollectiveCall(kind.lstrip("i"), tensor.nbytes, ranks)
             for kind, tensor in zip(args[0], args[3], strict=True)
         ]
-    row, blocking = (_C10D if func.namespace == "c10d" else _FUNCTIONAL).get(name), _given(func, _ASYNC, args, kwargs)
-    if row is None:
+    kind = collective_kind(name.removeprefix("shard_dim_").removeprefix("monitored_").removeprefix("i"))
+    if kind not in KINDS or func.namespace == "symm_mem":
         return [CollectiveCall(name, _nbytes((*args, *kwargs.values())), ranks)]
-    kind, argument = row
-    nbytes = 0 if argument is None else _nbytes(args[argument])
-    return [CollectiveCall(kind, nbytes * (ranks if name in _OF_A_RANK else 1), ranks, blocking is False)]
+    of_backend, blocking = func.namespace == _BACKENDS, _given(func, _ASYNC, args, kwargs)
+    nbytes = 0 if kind == "barrier" else _nbytes(args[int(of_backend and kind in _SECOND)])
+    parts = kind in (_PARTS if of_backend else _FUNCTIONAL_PARTS)
+    return [CollectiveCall(kind, nbytes * (ranks if parts else 1), ranks, blocking is False)]
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:

@@ -88,7 +88,7 @@ class CopyWatch:
             if tensors:
                 self._open, self._calls = False, self._calls + 1
                 with suppress(RuntimeError, TypeError):  # of a layout without a plain storage
-                    self._batch = _checksum(tensors, self._batch or 0)
+                    self._batch = checksum(tensors, self._batch or 0, _HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
         """Returns the lines that made wrappers with buckets, and those whose buckets, of so many bytes, are copies."""
@@ -128,9 +128,10 @@ class CopyWatch:
         )
 
 
-def _checksum(tensors: Sequence[Tensor], start: int) -> int:
+def checksum(tensors: Iterable[Tensor], start: int = 0, most: int | None = None) -> int:
+    """Returns a number that other tensors would hardly have, of at most so many elements of each."""
     for tensor in tensors:
-        head = tensor.detach().reshape(-1)[:_HEAD].contiguous().to("cpu")
+        head = tensor.detach().reshape(-1)[:most].contiguous().to("cpu")
         start = zlib.crc32(head.view(torch.uint8).numpy().tobytes(), start)
     return start
 

@@ -22,17 +22,25 @@ from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, dd
 from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted
 from pytest_ddpperf.instruments.counting.setup import checkpoints_seen, settings_of
 from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack, break_sites, call_sites, compiled_sites
-from pytest_ddpperf.instruments.counting.steps import Details, Seen, counts_of, per_step, total_of, usual_steps
+from pytest_ddpperf.instruments.counting.steps import (
+    CallWatch,
+    Details,
+    Graph,
+    OtherSteps,
+    Seen,
+    counts_of,
+    per_step,
+    total_of,
+    usual_steps,
+)
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
-from pytest_ddpperf.instruments.counting.watching import CallWatch, Graph, OtherSteps
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, discard_first_profile, eagerly, unsampled
 from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.sites import SETTINGS
 from pytest_ddpperf.units import format_count
 
-_OF_MODEL = (  # of which no line has a rhythm, for some have none
-    *("operators", "compiled_operators", "recorded_operators", "flops", "full_precision_flops"),
-)
+# Of these no line has a rhythm, for some have none.
+_OF_MODEL = ("operators", "compiled_operators", "recorded_operators", "flops", "full_precision_flops")
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
 _WHOLE_STEPS = 2  # that are counted with all that there is to count, at least
 SEEN_STEPS = 20  # that are looked at in all: two periods of 10, and what comes in each 10th step twice
@@ -86,7 +94,7 @@ def count_warm_step(
         from pytest_ddpperf.instruments.counting.device_work import device_work
 
         discard_first_profile()
-        with unsampled(pass_.used.roots):
+        with unsampled():
             profiled = [device_work(run) for _ in range(whole)]
     if len(pass_.rows) > 1 or 0.0 in pass_.rows:  # not sure, or not the same in each step
         counted = [{metric: found for metric, found in each.items() if metric != "batch_rows"} for each in counted]

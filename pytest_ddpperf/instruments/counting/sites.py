@@ -12,7 +12,6 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from enum import Enum
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -53,14 +52,6 @@ class Place(NamedTuple):
 T = TypeVar("T")
 SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
 """What was counted by metric, and by part and place."""
-
-
-class _Owner(Enum):
-    """Whose code a file is."""
-
-    USER = "the project's or a strategy's"
-    PACKAGE = "another package's"
-    MACHINERY = "torch's, Python's or the plugin's"
 
 
 class Stack:
@@ -218,10 +209,10 @@ def place_of(
     through: tuple[str, int, str] | None = None
     for frame in frames:
         owner = _owner(file_of(frame))
-        if owner is _Owner.MACHINERY:
+        if not owner:
             continue
         file = file_of(frame)
-        if owner is _Owner.USER:
+        if owner == "user":
             return Place(file, *line_of(frame), backward, through)
         through = through or (file, *line_of(frame))
     return Place(*(through or ("", 0, "")), backward)
@@ -233,16 +224,19 @@ _frame_line: Callable[[FrameType], tuple[int, str]] = attrgetter("f_lineno", "f_
 
 
 @cache
-def _owner(file: str) -> _Owner:
-    """Whose code a file is; what is compiled from a text, such as a dataclass's methods, is nobody's."""
+def _owner(file: str) -> str:
+    """``user`` (of the project or a strategy), ``package`` (another one), or empty for torch, Python and the plugin.
+
+    Code that is compiled from a text, such as a dataclass's methods, is nobody's.
+    """
     if file.startswith(("<", f"{Path(torch.__file__).parent}/")):
-        return _Owner.MACHINERY
+        return ""
     if file.startswith(f"{_PLUGIN}/"):
-        return _Owner.USER if file.startswith(f"{_PLUGIN.parent}/{STRATEGIES}") else _Owner.MACHINERY
+        return "user" if file.startswith(f"{_PLUGIN.parent}/{STRATEGIES}") else ""
     if any(folder in file for folder in _PACKAGES):
-        return _Owner.PACKAGE
+        return "package"
     library = any(file.startswith(f"{sysconfig.get_path(name)}/") for name in ("stdlib", "platstdlib"))
-    return _Owner.MACHINERY if library else _Owner.USER
+    return "" if library else "user"
 
 
 def digest(source: str) -> str:

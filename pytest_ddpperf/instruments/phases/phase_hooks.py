@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,32 +40,8 @@ class PhaseHook(NamedTuple):
 
 
 # The deepest calls in Python, so that the name under which a user imported their callers does not matter.
-_COLLECTIVES = (
-    "_allgather_base",
-    "_end_coalescing",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "barrier",
-    "broadcast",
-    "gather",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-    "send",
+_COLLECTIVES = re.compile(
+    r"_?(all_?(gather|reduce|to_?all)|reduce|broadcast|gather|scatter|send|recv|barrier|end_coal)"
 )
 _FUNCTIONAL_COLLECTIVES = (
     "all_gather_tensor",
@@ -117,7 +94,7 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
         *((kind, ("step",), OTHER, SCHEDULING) for kind in schedulers if "step" in vars(kind)),
         (dataloader.DataLoader, ("__iter__",), DATA_WAIT, ""),  # the begin of an epoch may start workers
         (dataloader._BaseDataLoaderIter, ("__next__",), DATA_WAIT, ""),  # noqa: SLF001  all loaders' iterators are of it
-        (c10d.ProcessGroup, _COLLECTIVES, GRADIENT_SYNC, ""),
+        (c10d.ProcessGroup, tuple(filter(_COLLECTIVES.match, dir(c10d.ProcessGroup))), GRADIENT_SYNC, ""),
         (c10d.Work, ("wait",), GRADIENT_SYNC, ""),
     ]
     for module, owner, names, phase, within in _WHERE_LOADED:

@@ -11,12 +11,15 @@ the span of gloo has the copy back to the device in it; the copy to the host goe
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from pytest_ddpperf.records.phases import Collective, ProfiledStep
+from pytest_ddpperf.records.phases import Collective, ProfiledStep, collective_kind
 
 Span = tuple[float, float]  # from, to
 
@@ -68,18 +71,6 @@ STEP, WARMUP_STEP, LAST_STEP = "step", "warmup_step", "last_step"  # ranges of a
 STEPS = frozenset({STEP, WARMUP_STEP, LAST_STEP})
 
 _NOT_COMPUTED = ("c10d::", "_c10d_functional::", "c10d_functional::", "autograd::", "torch::autograd::")
-_KINDS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "alltoall": "all_to_all",
-    "onerankreduce": "reduce",
-    "sendrecv": "send_recv",
-    "gather": "gather",
-    "scatter": "scatter",
-}
 # Kernels of a group with symmetric memory have names of their own; the sum of a single rank has NCCL's name nowhere.
 _NCCL = re.compile(
     r"(?:void )?(?:nccl(?:Symk?)?(?:Dev)?Kernel_?(?P<kind>[A-Za-z]+)|nccl"
@@ -129,8 +120,8 @@ def kind_of(name: str) -> str:
     if name.startswith("gloo:"):
         return name.removeprefix("gloo:")
     found = _NCCL.match(name)
-    kind = "" if found is None else (found["kind"] or found["one"] or "").lower()
-    return _KINDS.get(kind, kind or name)
+    kind = "" if found is None else (found["kind"] or found["one"] or "").lower().removeprefix("onerank")
+    return collective_kind(kind) if kind else name
 
 
 def marks_of(events: Iterable[ProfilerEvent]) -> list[Span]:
@@ -172,3 +163,88 @@ def _step(mark: Span, communication: Sequence[ProfilerEvent], computation: Seque
             for event in sent
         ),
     )
+
+
+EVENT = "record_param_comms"
+
+_TEXTS = frozenset({"Collective name", "dtype"})
+
+_ITEM_SIZES = {  # by the names of types in small letters, of c10 and of the profiler
+    **dict.fromkeys(("double", "long", "long int", "uint64", "complexfloat", "complex<float>"), 8),
+    **dict.fromkeys(("float", "int", "uint32", "complexhalf"), 4),
+    **dict.fromkeys(("half", "bfloat16", "short", "short int", "uint16"), 2),
+    **dict.fromkeys(("byte", "char", "unsigned char", "signed char", "bool"), 1),
+    **dict.fromkeys(("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"), 1),
+    "complexdouble": 16,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """What is known of one collective before it begins."""
+
+    kind: str  # ``all_reduce``, ``all_gather`` ...
+    nbytes: float | None  # that this rank puts into it; None if the type is unknown
+    ranks: int | None  # of its group; None if that is not noted
+    copied: bool = False  # whether copy engines send it, and no kernel
+
+
+def note_of(fields: Mapping[str, Any]) -> Note | None:
+    """The note with these fields, texts in JSON or values; None if it is of no collective."""
+    name = _value(fields, "Collective name")
+    if not name or name == "wait":
+        return None
+    count, size = _value(fields, "In msg nelems"), _item_size(str(_value(fields, "dtype")))
+    ranks = _value(fields, "Group size")
+    return Note(
+        kind=collective_kind(name),
+        nbytes=None if count is None or size is None else float(count * size),
+        ranks=ranks or None,
+    )
+
+
+def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    """The fields of each note in an exported trace, by the number that kernels are linked to."""
+    events = (event for event in trace.get("traceEvents", ()) if event.get("name") == EVENT)
+    return {event["args"]["External id"]: event["args"] for event in events if "External id" in event.get("args", {})}
+
+
+def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
+    """The notes of those numbers that exactly one kernel of NCCL is linked to.
+
+    ``links`` holds the number of each kernel, 0 for none. If collectives are sent as a group, one note stands for
+    several kernels, or one kernel for several notes: then nobody knows what a kernel sent. A kernel that stands for
+    several notes is linked to none of them.
+    """
+    noted = {
+        number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields
+    }
+    return {number: note for number, note in noted.items() if note is not None}
+
+
+def notes_of_copies(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
+    """The notes of those numbers that copies alone are linked to: collectives that copy engines send.
+
+    One has a copy for each peer, so none tells the bytes of the whole.
+    """
+    noted = {number: note_of(fields[number]) for number in links if number in fields}
+    return {number: replace(note, nbytes=None, copied=True) for number, note in noted.items() if note is not None}
+
+
+def _value(fields: Mapping[str, Any], name: str) -> Any:
+    value = fields.get(name)
+    if name in _TEXTS:
+        return value.strip('"') if isinstance(value, str) else None
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def bytes_of(types: Sequence[str], shapes: Sequence[Sequence[int]]) -> float | None:
+    """The bytes of tensors of these types, as the profiler names them, and shapes; None if a type is unknown."""
+    sizes = list(map(_item_size, types))
+    if not sizes or None in sizes or len(sizes) != len(shapes):
+        return None
+    return float(sum(math.prod(shape) * size for shape, size in zip(shapes, sizes, strict=True) if size))
+
+
+def _item_size(dtype: str) -> int | None:
+    return _ITEM_SIZES.get(dtype.lower().removeprefix("c10::"))

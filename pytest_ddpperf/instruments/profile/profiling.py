@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,22 +18,18 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.profile.events import (
-    ANNOTATION,
+    EVENT,
     LAST_STEP,
     STEP,
-    STEPS,
     WARMUP_STEP,
-    ProfilerEvent,
-    is_nccl_kernel,
-    steps_of,
-)
-from pytest_ddpperf.instruments.profile.notes import (
-    EVENT,
     Note,
+    ProfilerEvent,
     bytes_of,
+    is_nccl_kernel,
     notes_in_trace,
     notes_of_copies,
     notes_of_kernels,
+    steps_of,
 )
 from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile
 from pytest_ddpperf.records.phases import RankProfile, Window
@@ -76,7 +71,6 @@ def profile_steps(
     trace = cache(partial(saved, results.kineto_results.save))  # torch saves a trace once
     notes = notes_of(recorded, trace)
     events = [_event(event, began, notes) for event in recorded]
-    events += unended(results.kineto_results.experimental_event_tree(), began, events)
     exported(trace)
     windows = [window_of(module) for module in modules if isinstance(module, DistributedDataParallel)]
     groups = dist.distributed_c10d._world.pg_group_ranks.values()  # noqa: SLF001  there is no other list of them
@@ -135,24 +129,3 @@ def _event(event: Any, began: int, notes: Mapping[int, Note]) -> ProfilerEvent:
     note = notes.get(event.linked_correlation_id())
     sends = note is not None and (activity == _COPY if note.copied else is_nccl_kernel(name, activity))
     return plain if note is None or not sends else replace(plain, nbytes=note.nbytes, kind=note.kind, ranks=note.ranks)
-
-
-def unended(roots: Iterable[Any], began: int, events: Sequence[ProfilerEvent]) -> list[ProfilerEvent]:
-    """Collectives of gloo whose ends were not noted before the profile ended; each is taken to end with its step.
-
-    DDP goes on when the result is there, and gloo's thread notes the end a moment later. A profile of torch 2.11 that
-    ends before that has such a collective in its tree alone.
-    """
-    found, left = [], list(roots)
-    step_ends = sorted(event.end for event in events if event.name in STEPS and event.activity == ANNOTATION)
-    while left:
-        event = left.pop()
-        left += event.children
-        if event.name.startswith("gloo:") and event.end_time_ns < event.start_time_ns:
-            start = (event.start_time_ns - began) * _NANOSECOND
-            end = next((end for end in step_ends if end > start), start)
-            inputs = event.extra_fields.inputs
-            known = inputs and all(hasattr(each, "sizes") for each in inputs)
-            nbytes = sum(math.prod(each.sizes) * each.dtype.itemsize for each in inputs) if known else None
-            found.append(ProfilerEvent(name=event.name, activity="cpu_op", start=start, end=end, nbytes=nbytes))
-    return found

@@ -210,8 +210,8 @@ def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:
 
 def _diagnosis_steps(steps: int) -> int:
     """Returns the steps of a diagnosing launch next to launches of ``steps``; one more step leads in to each block."""
-    blocks = blocks_for(steps)
-    return 1 + growth_steps(steps) + DIAGNOSED_STEPS + 2 * blocks.pairs * (blocks.steps + 1)
+    pairs, of_block = blocks_for(steps)
+    return 1 + growth_steps(steps) + DIAGNOSED_STEPS + 2 * pairs * (of_block + 1)
 
 
 INTERLEAVED = frozenset({"cpu"})

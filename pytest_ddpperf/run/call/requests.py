@@ -172,7 +172,7 @@ class VerbCall:
         """
         if self.settings.mesh is None:
             return ()
-        from pytest_ddpperf.training.mesh import OF_DATA, shares_data
+        from pytest_ddpperf.strategies.parallel import OF_DATA, shares_data
 
         said = f"mesh={','.join(f'{name}={size}' for name, size in self.settings.mesh.items())}"
         ranks = math.prod(self.settings.mesh.values())

@@ -130,7 +130,7 @@ class Session:
         complaints += {placement.remark, late_threads(os.environ, self.sides.threads)} - {"", *complaints}
         gpus, variables = None, dict(settings.env or ())
         if placement.device == "cuda":
-            from pytest_ddpperf.instruments.gpu_facts import gpu_facts
+            from pytest_ddpperf.instruments.nvml import gpu_facts
 
             gpus = gpu_facts(self.sides.gpus(counts[0]), machine.gpu_software, {**os.environ, **variables})
         binding = settings.cpu_binding

@@ -6,18 +6,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor
 
+from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.strategies.replicas import in_pieces
 from pytest_ddpperf.training.correctness.deviation import Deviation
 from pytest_ddpperf.training.correctness.reference import UnverifiableError
 from pytest_ddpperf.training.verification import Agreement, Discrepancy, Extent, Quantity
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import RankView
 
 T = TypeVar("T")
 V = TypeVar("V", Tensor, "Tensor | None")

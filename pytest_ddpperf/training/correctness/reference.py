@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,27 +16,26 @@ from torch.utils._pytree import tree_map
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.strategy import Strategy
-from pytest_ddpperf.training.correctness.changed_batches import Pair, changes, copied, refusal
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies.parallel import Parallel, RankView
+from pytest_ddpperf.strategies.strategy import Option, Strategy
 from pytest_ddpperf.training.correctness.deviation import distance, norm
 from pytest_ddpperf.training.correctness.training_run import (
     Buffers,
     Gradients,
     MicroBatches,
     MicroBatchIndex,
+    Pair,
     TrainingRun,
+    changes,
+    copied,
     fill,
+    refusal,
     state,
 )
 from pytest_ddpperf.training.model import build_model
 from pytest_ddpperf.training.timing import loss_value
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.strategies.strategy import Option
-    from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.workload import Workload
 
 _NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _DRAWS = 3  # of moved parameters: the effect of a single draw may be small by chance

@@ -19,12 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.training.verification import Leniency
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import Parallel
 
 _RELATIVE: Mapping[str, float] = {"fp32": 1e-3, "tf32": 1e-2, "fp16": 1e-2, "bf16": 5e-2}
 _UNIT: Mapping[str, float] = {"fp32": 2.0**-23, "tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}

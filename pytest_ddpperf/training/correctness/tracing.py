@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +13,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pytest_ddpperf.launch import progress
+from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.strategies.replicas import whole
-from pytest_ddpperf.training.jobs import TRACED_STEPS
+from pytest_ddpperf.training.jobs import TRACED_STEPS, LaunchJob
 from pytest_ddpperf.training.step import build_step
 from pytest_ddpperf.training.timing import loss_value, on_any_rank
 from pytest_ddpperf.training.verification import StepsTrace, TracedStep, TracedTensor
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.jobs import LaunchJob
 
 _BUCKETS = 64
 _MAX_CALLS = 32  # for one optimizer step: what accumulates over more of them is not traced

@@ -6,22 +6,24 @@ import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 from torch import Tensor
 
+from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.strategies.replicas import whole
 from pytest_ddpperf.training.correctness import tolerances
-from pytest_ddpperf.training.correctness.causes import likely_cause, unused_cause
 from pytest_ddpperf.training.correctness.consensus import DiffersError, RankConsensus
 from pytest_ddpperf.training.correctness.deviation import (
     apart_from_rounding,
     buffer_deviations,
     deviations_of,
     distance,
+    likely_cause,
     norm,
     parameter_deviations,
+    unused_cause,
 )
 from pytest_ddpperf.training.correctness.reference import ReferenceStep, SingleProcess, UnverifiableError
 from pytest_ddpperf.training.correctness.training_run import (
@@ -32,12 +34,9 @@ from pytest_ddpperf.training.correctness.training_run import (
     disturb,
     own_batches,
 )
+from pytest_ddpperf.training.jobs import VerifyJob
 from pytest_ddpperf.training.model import build_model
 from pytest_ddpperf.training.verification import Discrepancy, Verification
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.jobs import VerifyJob
 
 T = TypeVar("T")
 V = TypeVar("V", Tensor, "Tensor | None")

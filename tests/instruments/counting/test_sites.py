@@ -14,12 +14,12 @@ from torch import Tensor
 
 from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, _is_captured, call_sites, digest
-from pytest_ddpperf.strategies import naive
+from pytest_ddpperf.strategies import handwritten
 from pytest_ddpperf.training import timing
 from tests.counted import count_step
 
 HERE = Path(__file__)
-USERS, OURS, STRATEGY = "/project/train.py", str(timing.__file__), str(naive.__file__)
+USERS, OURS, STRATEGY = "/project/train.py", str(timing.__file__), str(handwritten.__file__)
 PACKAGE, TORCH = f"{sysconfig.get_path('purelib')}/somebodys/trainer.py", str(torch.__file__)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddpperf.instruments.profile import profiling
-from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent
-from pytest_ddpperf.instruments.profile.notes import Note, note_of, notes_in_trace, notes_of_kernels
-from pytest_ddpperf.instruments.profile.profiling import notes_of, profile_steps, unended
+from pytest_ddpperf.instruments.profile.events import Note, note_of, notes_in_trace, notes_of_kernels
+from pytest_ddpperf.instruments.profile.profiling import notes_of, profile_steps
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.profile import merged
@@ -180,38 +179,6 @@ def test_what_ranks_report_makes_a_profile_of_the_group(profiles: dict[str, tupl
     assert naive.wait is not None
     assert naive.transfer > 0
     assert naive.wait >= 0
-
-
-def noted(name: str, start: int, end: int, *inputs: Any, children: Sequence[Any] = ()) -> Any:
-    """An event of the profiler's tree, in nanoseconds."""
-    fields = SimpleNamespace(inputs=list(inputs))
-    return SimpleNamespace(name=name, start_time_ns=start, end_time_ns=end, extra_fields=fields, children=children)
-
-
-def test_a_collective_whose_end_was_not_noted_ends_with_its_step() -> None:
-    """The profile began at 1000 ns; its steps end 500 and 900 ns later."""
-    open_end = -(2**63)
-    tensor = SimpleNamespace(sizes=[4, 8], dtype=torch.bfloat16)
-    inner = noted("gloo:all_reduce", 1600, open_end, tensor, tensor)
-    roots = [
-        noted(STEP, 1000, 1500, children=[noted("gloo:all_reduce", 1100, 1200, tensor)]),
-        noted("runs on", 1550, 2000, children=[inner]),
-        noted("gloo:all_gather", 1300, open_end, [tensor]),
-        noted("gloo:barrier", 2000, open_end),
-        noted("aten::add", 1100, open_end),
-    ]
-    steps = [
-        ProfilerEvent(name=STEP, activity="user_annotation", start=start * 1e-9, end=end * 1e-9)
-        for start, end in ((0, 500), (500, 900))
-    ]
-    # What a GPU does of a step ends before the host is done.
-    steps.append(ProfilerEvent(name=STEP, activity="gpu_user_annotation", start=100e-9, end=700e-9))
-    found = {event.name: (event.start, event.end, event.nbytes) for event in unended(roots, 1000, steps)}
-    assert found == {
-        "gloo:all_reduce": pytest.approx((600e-9, 900e-9, 128)),
-        "gloo:all_gather": (pytest.approx(300e-9), pytest.approx(500e-9), None),
-        "gloo:barrier": (pytest.approx(1e-6), pytest.approx(1e-6), None),
-    }
 
 
 def beside_a_smaller_group(ctx: RankContext) -> RankProfile:

@@ -18,10 +18,10 @@ from pytest_ddpperf.records.measurement import SIMULATED, Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import STRATEGIES, resolve
-from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, LaunchJob, PrepareJob, RankFunction, RankPrepared
+from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, LaunchJob, PrepareJob, RankPrepared
+from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.workload import Workload
 
-COUNT_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "count_launch")
 OPTIONS = (
     "ddp[gradient_as_bucket_view=true]",
     "ddp[comm_hook=powersgd]",
@@ -143,10 +143,9 @@ def test_simulated_and_real_counts_are_equal(
 ) -> None:
     ranks = 1 if strategy == "single" else ranks
     found = [simulated(job(strategy), ranks, rank) for rank in range(ranks)]
-    expected = merged(
-        launcher.run(COUNT_LAUNCH, job(strategy), world_size=ranks, backend="gloo", device="cpu", timeout=120).values
-    )
-    counted = merged([each.counts for each in found if each.counts])
+    real = PrepareJob(replace(job(strategy), plan=Plan(warmup=3, steps=0)), counted=True)
+    ours = launcher.run(prepare_launch, real, world_size=ranks, backend="gloo", device="cpu", timeout=120).values
+    counted, expected = (merged([each.counts for each in side if each.counts]) for side in (found, ours))
     assert without_bytes_of_copies(counted) == without_bytes_of_copies(of_gloo(expected))
     assert expected.totals["flops"] > 0
     with_values = {remark.code for each in found for remark in each.remarks} == {"simulated_with_values"}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.correctness.causes import likely_cause, unused_cause
+from pytest_ddpperf.training.correctness.deviation import likely_cause, unused_cause
 
 
 def of(*values: float) -> Tensor:

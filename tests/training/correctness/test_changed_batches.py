@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.correctness.changed_batches import changes, copied
 from pytest_ddpperf.training.correctness.reference import SingleProcess
-from pytest_ddpperf.training.correctness.training_run import MicroBatches
+from pytest_ddpperf.training.correctness.training_run import MicroBatches, changes, copied
 from pytest_ddpperf.training.workload import Workload
 
 

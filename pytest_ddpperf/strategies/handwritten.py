@@ -1,12 +1,17 @@
-"""Sends several gradients together, or while backward goes on: what the hand-written strategies share."""
+"""The hand-written strategies, from the loop of textbooks to buckets that are sent while backward goes on.
+
+A parameter that a rank's forward pass did not use takes part with zeros, because other ranks may have used it and wait
+for this one. If no rank used it, its gradient becomes zeros; torch's DDP with ``find_unused_parameters`` would leave
+None, at the cost of a collective in every step. All ranks start from rank 0's parameters and buffers.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -14,11 +19,8 @@ from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.records.measurement import SIMULATED
-from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import Replica, Trained, in_memory_order, replicate
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.strategies.parallel import RankView
 
 MB = 2**20  # as torch's DDP has it
 
@@ -127,9 +129,6 @@ class Bucket:
             slot.view = part.as_strided(slot.trained.parameter.shape, slot.trained.strides)
 
 
-FormBuckets: TypeAlias = "Callable[[Sequence[Slot]], Sequence[Bucket]]"
-
-
 class Reducer:
     """Averages gradients over the ranks while backward goes on, in an order that all ranks agree on.
 
@@ -141,7 +140,7 @@ class Reducer:
     that order, so the first step has no overlap; later ones have.
     """
 
-    def __init__(self, replica: Replica, ctx: RankView, form: FormBuckets) -> None:
+    def __init__(self, replica: Replica, ctx: RankView, form: Callable[[Sequence[Slot]], Sequence[Bucket]]) -> None:
         self.buckets: Sequence[Bucket] = ()  # in the order in which they are sent
         self._replica = replica
         self._ctx = ctx
@@ -213,17 +212,17 @@ class Reducer:
             slot.arrived = False  # noted, but not collected
 
 
-def reducing(module: nn.Module, ctx: RankView, form: FormBuckets) -> Parallel:
+def reducing(module: nn.Module, ctx: RankView, form: Callable[[Sequence[Slot]], Sequence[Bucket]]) -> Parallel:
     """The module on all ranks, with gradients that are averaged during backward in the buckets that ``form`` makes."""
     reducer = Reducer(replicate(module, ctx), ctx, form)
     return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
 
 
-def packed(slots: Iterable[Slot], cap: float, first_cap: float | None = None) -> list[list[Slot]]:
+def packed(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> list[list[Slot]]:
     """Groups neighbours of one kind, in the order in which their last gradients arrive, as torch's DDP does.
 
     ``slots`` are in the order in which their gradients arrive. A group is full once it holds ``cap`` bytes, the first
-    group of each kind once it holds ``first_cap``, so that it is sent the earlier.
+    group of each kind once it holds ``first_cap``, if that is less, so that it is sent the earlier.
     """
     full: list[list[Slot]] = []
     filling: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
@@ -232,8 +231,88 @@ def packed(slots: Iterable[Slot], cap: float, first_cap: float | None = None) ->
         kind = slot.kind
         # Inserted anew, so that groups that never fill are in the order of their last arrivals too.
         filling[kind] = [*filling.pop(kind, []), slot]
-        missing[kind] = missing.get(kind, cap if first_cap is None else first_cap) - slot.nbytes
+        missing[kind] = missing.get(kind, min(first_cap, cap)) - slot.nbytes
         if missing[kind] <= 0:
             full.append(filling.pop(kind))
             missing[kind] = cap
     return [*full, *filling.values()]
+
+
+def single(module: nn.Module, _ctx: RankView) -> Parallel:
+    """The module as it is, of one rank alone; nothing is synchronised. All other strategies are verified against it."""
+    return Parallel(module)
+
+
+def naive(module: nn.Module, ctx: RankView) -> Parallel:
+    """Averages the gradients in parameter order after backward, by one blocking all-reduce for each.
+
+    ``synchronise`` sends each gradient from where it lies and waits for it, so no other memory is needed.
+    """
+    replica = replicate(module, ctx)
+
+    def synchronise() -> None:
+        replica.check_same_trained()
+        for trained in replica.trained:
+            gradient = trained.gradient()
+            gradient.mul_(1 / ctx.world_size)  # before the sum, as in ``Reducer``
+            dist.all_reduce(in_memory_order(gradient))
+
+    return Parallel(module, synchronise)
+
+
+def flat(module: nn.Module, ctx: RankView) -> Parallel:
+    """Averages all gradients at once after backward: one all-reduce for each type of parameter.
+
+    ``synchronise`` moves the gradients into a buffer that is allocated once, makes them views of it, and sends it.
+    """
+    replica = replicate(module, ctx)
+    buckets = [Bucket(group, buffered=True) for group in packed(map(Slot, replica.trained), cap=math.inf)]
+
+    def synchronise() -> None:
+        replica.check_same_trained()
+        for bucket in buckets:
+            bucket.collect_rest(1 / ctx.world_size)
+            bucket.send()
+            bucket.wait()
+
+    return Parallel(module, synchronise)
+
+
+def overlap(module: nn.Module, ctx: RankView) -> Parallel:
+    """Sends every gradient as soon as it is there, while backward computes the next ones.
+
+    A gradient is sent from where it lies, so no other memory is needed. ``synchronise`` sends those that this backward
+    did not bring, and waits for all.
+    """
+    return reducing(module, ctx, lambda slots: [Bucket([slot], buffered=False) for slot in slots])
+
+
+def overlap_coalesced(module: nn.Module, ctx: RankView, *, coalesce_mb: float = 1.0) -> Parallel:
+    """Sends gradients of at least ``coalesce_mb`` as ``overlap`` does, and smaller ones several at a time.
+
+    These, such as biases and norms, whose all-reduces would cost little more than their latency, share a buffer and
+    become views of it. Neighbours in the order of arrival go together, whatever large ones arrive in between; a buffer
+    is full once it holds that much.
+    """
+    return reducing(module, ctx, partial(small_together, cap=coalesce_mb * MB))
+
+
+def small_together(slots: Sequence[Slot], cap: float) -> list[Bucket]:
+    """Returns the buckets in the order in which their last gradients arrive."""
+    groups = [[slot] for slot in slots if slot.nbytes >= cap] + packed((s for s in slots if s.nbytes < cap), cap)
+    place = {slot: place for place, slot in enumerate(slots)}
+    groups.sort(key=lambda group: place[group[-1]])
+    return [Bucket(group, buffered=len(group) > 1) for group in groups]
+
+
+def bucketed(
+    module: nn.Module, ctx: RankView, *, bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0
+) -> Parallel:
+    """Averages gradients bucket by bucket during backward: each is sent once it is full.
+
+    Buckets are filled in the order in which gradients arrive, with one type in each. They are allocated once and
+    gradients are views of them, also while gradients are accumulated over micro-batches. ``synchronise`` sends the
+    buckets that this backward did not fill, and waits for all. Sizes have the meaning and the defaults of torch's DDP.
+    """
+    caps = bucket_cap_mb * MB, first_bucket_mb * MB
+    return reducing(module, ctx, lambda slots: [Bucket(group, buffered=True) for group in packed(slots, *caps)])

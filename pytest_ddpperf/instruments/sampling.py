@@ -1,0 +1,46 @@
+"""Readings of something in a thread, as often as is asked for, while a launch runs."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from pytest_ddpperf.records.launch import Window
+
+_MAX_WAIT = 5.0  # seconds to wait for the last reading
+
+T = TypeVar("T")
+
+
+class Sampler(Generic[T]):
+    """Reads at its start, every ``interval`` seconds, and at its end; not at all if there is nothing to read."""
+
+    def __init__(self, read: Callable[[], T], interval: float) -> None:
+        self._read, self._interval = read, interval
+        self._samples: list[tuple[float, T]] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="ddpperf-sampler", daemon=True)
+        if self._sample():
+            self._thread.start()
+
+    def stop(self, window: Window | None) -> Sequence[tuple[float, T]] | None:
+        """Returns the readings in the window, or all, with their times; None if a reading does not end."""
+        self._stopped.set()
+        if self._samples:
+            self._thread.join(_MAX_WAIT)
+        begin, end = window or (-math.inf, math.inf)
+        return None if self._thread.is_alive() else [each for each in self._samples if begin <= each[0] <= end]
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._interval):
+            self._sample()
+        self._sample()
+
+    def _sample(self) -> bool:
+        at, reading = time.monotonic(), self._read()
+        if reading:
+            self._samples.append((at, reading))
+        return bool(reading)
