@@ -31,12 +31,7 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
     if packet in _QUERIES and not kwargs.keys() & {"query", "key", "value"}:
         args = _with_all_heads(args, _QUERIES[packet])
     flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
-    return flops * 4 // 5 if flops and _is_backward_of_attention(packet) else flops
-
-
-@cache
-def _is_backward_of_attention(packet: Any) -> bool:
-    return re.search("att.*backward", str(packet)) is not None
+    return flops * 4 // 5 if flops and re.search("att.*backward", str(packet)) else flops
 
 
 def full_precision(func: Any, dtype: torch.dtype) -> float:
