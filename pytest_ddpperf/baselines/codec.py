@@ -120,12 +120,12 @@ def _short(series: Series) -> Series:
 def _stored(record: BaselineRecord) -> BaselineRecord:
     """Returns a record with what a file keeps of it.
 
-    Files have no lines of operators, and FLOPs by line, not by module.
+    Files have operators and FLOPs by line, not by operator or module.
     """
     changes: dict[str, Any] = {"series": tuple(map(_short, record.series)), "lost": rounded(record.lost) or None}
     if record.counts is not None:
-        sites = {name: sites for name, sites in record.counts.sites.items() if name != "operators"}
-        sites |= {name: of_lines(sites[name]) for name in ("flops",) if name in sites}
+        by_line = ("flops", "operators")
+        sites = {name: of_lines(each) if name in by_line else each for name, each in record.counts.sites.items()}
         details = {metric: parts for metric, parts in record.counts.details.items() if parts}
         changes["counts"] = replace(record.counts, details=details, sites=sites)
     return replace(record, **changes)

@@ -205,7 +205,8 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
     if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in WORK):
         return pairs
     switched = row.follows and now.totals.get(row.follows, 0.0) <= then.totals.get(row.follows, 0.0)  # a lost no_grad
-    floors = [0.0 if switched and new > old else max(row.floor, row.floor_share * old) for old, new in pairs]
+    share, whole = row.floor_share, then.totals.get(row.follows, 0.0)  # what comes with more operators has their floor
+    floors = [0.0 if switched and new > old else max(row.floor, share * max(old, whole)) for old, new in pairs]
     return [pair for pair, floor in zip(pairs, floors, strict=True) if abs(pair[1] - pair[0]) > floor]
 
 

@@ -49,7 +49,7 @@ def merged(ranks: Sequence[Counts]) -> Counts:
             unstable[metric] = reason if everywhere else f"rank {rank}: {reason}"
     for name in (SETTINGS, RECORDED_LINES):
         sites |= next(({name: counts.sites[name]} for counts in ranks if name in counts.sites), {})
-    known = [metric for metric in by_rank if metric != "operators"]  # whose lines no baseline keeps
+    known = [metric for metric in by_rank if metric != "operators"]  # whose lines are too many
     apart = {metric: _other_sites(metric, sites.get(metric, ()), ranks) for metric in known}
     parts = {metric: _unequal_parts(metric, ranks) for metric in _TOLD_BY_RANK}
     return Counts(

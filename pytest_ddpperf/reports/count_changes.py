@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, certain, count_row, on_ranks, parts_on_ranks, quantity_texts
@@ -13,6 +14,7 @@ from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import exact_texts, format_change, format_count, format_percent
 
 _SHARE = 0.01  # of the parameters: a change that is told
+_FUSED = re.compile("_foreach_|_fused_|_scaled_dot_product_(?!.*backward)")  # operators in the place of many
 _LEAST_SHARE = 0.001  # of a count: a change of less is told in bytes or FLOPs
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
@@ -94,7 +96,11 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
         told = setup_changes(metric, then, now) + _bucket_text(before, after) + made_at(metric, then, now)
         return told * (before != after) + on_each
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
-    changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
+    known = setup_changes(metric, then, now)
+    lost = [] if known else [name for name in changes if not after.get(name) and _FUSED.search(name)]
+    changed = sorted(
+        (name for name in changes if changes[name]), key=lambda name: (name not in lost, -abs(changes[name]), name)
+    )
     # What may be luck of which steps were looked at is left out, unless that is all there is.
     sure = [name for name in changed if certain(metric, "", then, now, [(before.get(name, 0.0), after.get(name, 0.0))])]
     changed = sure or changed
@@ -112,7 +118,6 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     renamed = of_modules and 2 * len(before.keys() & after.keys()) < min(len(before), len(after))
     lines = ["most modules have other names now"] if renamed and len(changed) > SHOWN else lines
     lines[:0] = [f"{_whole(metric, then, now)}{alone}{places}"] if places else []
-    known = setup_changes(metric, then, now)
     most = 1 if known and count_row(metric).unit == "B" else SHOWN
     lines = _shortened(lines, "smaller change", most) + made_at(metric, then, now)
     lines = known + _explained(metric, then, now) + lines
@@ -164,7 +169,7 @@ def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
         return ""
     other, noun = _SIBLINGS[metric]
     before, after = then.details.get(other, {}).get(name), now.details.get(other, {}).get(name)
-    return f", {noun} unchanged" if before is not None and before == after else ""
+    return f", {noun} unchanged" if before and before == after else ""
 
 
 def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

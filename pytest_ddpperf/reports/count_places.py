@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.records.counts import Counts, count_row
@@ -25,13 +25,14 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
     """Says which lines of code a detail's change comes from, or that of all; empty if it is not known of both sides."""
     every = _sites_of(metric, then, now)
     sides = [of_lines(sites) if name is None else [site for site in sites if site.part == name] for sites in every]
-    calls = [
+    (before, old), (after, new) = (
         (each.totals.get("collective_calls", 0.0), each.details.get("collective_calls", {})) for each in (then, now)
-    ]
-    (before, old), (after, new) = calls
+    )
     if metric == "collective_bytes" and before < after and old.get(name or "") != new.get(name or ""):
         return ""  # the calls, which grew too, say it
     counted = [value_of(metric, name or "", counts) for counts in (then, now)]
+    if metric == "operators" and counted[0] and not sides[0]:
+        return _line_of_operator(name, *every)
     if any(value and not sites for value, sites in zip(counted, sides, strict=True)):
         return ""  # of a baseline from before sites were kept
     alone = max(map(len, sides)) == 1 and metric != "peak_tensor_bytes"  # no other site has a part of the value
@@ -47,14 +48,23 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
     return f": {', '.join([*told, *more])}" if told else ""
 
 
+def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[CallSite]) -> str:
+    """Says which line does more and calls an operator, if a baseline has the lines of all operators together."""
+    lines = {(site.file, site.line) for site in now if site.part == name}
+    more = [
+        place_text(new)
+        for old, new in (changed_sites(then, of_lines(now)) if then else ())
+        if new is not None and (new.file, new.line) in lines and (old is None or old.value < new.value)
+    ]
+    return f": more at {more[0]}{f', and {len(more) - 1} more' * (len(more) > 1)}" if more else ""
+
+
 def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ...]]:
-    """The lines of a count, then and now: of recorded operators their own ones, if the change is in these."""
-    if metric == "recorded_operators":
-        own = [counts.sites.get(RECORDED_LINES, ()) for counts in (then, now)]
-        before, after = (sum(site.value for site in sites) for sites in own)
-        if all(own) and math.isclose(after - before, now.totals[metric] - then.totals[metric]):
-            return own
-    return [counts.sites.get(metric, ()) for counts in (then, now)]
+    """The lines of a count, then and now: of recorded operators their own ones, unless a new line calls a model."""
+    called, own = ([counts.sites.get(name, ()) for counts in (then, now)] for name in (metric, RECORDED_LINES))
+    if metric != "recorded_operators" or not all(own):
+        return called
+    return called if any(old is None for old, _ in changed_sites(called[0], called[1])) else own
 
 
 def _change_text(

@@ -21,6 +21,8 @@ _NOUNS = {
     "allocator_calls": " calls",
     "checkpoints_saved": " calls",
     "slow_modes": " backward passes",
+    "graph_breaks": " graph breaks",
+    "recompiles": " recompilations",
     "python_objects": " that stay",
 }
 _EVERY = {  # what is not counted by the step
@@ -55,6 +57,8 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
         return f"{usual} -> {other}{noun} per step ({_by(metric, old.usual, new.usual)}){''.join(rarely)}"
     by = f" ({_by(metric, old.other, new.other)})"
     if old.times and new.times and (old.times, old.of) != (new.times, new.of):
+        if rare == more == "1" and other == "0":
+            return f"{_in(old)} -> {_in(new)}"
         return f"{rare}{noun} {_in(old)} -> {more} {_in(new)}, {other} in others"
     return f"{rare} -> {more}{noun} {_in(new if new.times else old)}{by}"
 
@@ -85,7 +89,7 @@ def _rates(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) ->
     old, new = sides
     if not (old.times or new.times):
         return None
-    if named == part:
+    if named == part or all(counts.details.get(metric, {}).keys() == {part} for counts in (then, now)):
         return old, new
     if not alone or (old.times and new.times) or not math.isclose(old.usual, new.usual):
         return None

@@ -36,11 +36,12 @@ class _Side(NamedTuple):
     """How training is set up on one side."""
 
     numbers: Mapping[str, float]  # by kind, and by name of a setting
-    sites: Mapping[str, CallSite]  # one of each
+    sites: Mapping[str, CallSite]  # one of each, if possible one that the other side does not have
 
     @classmethod
-    def of(cls, counts: Counts) -> _Side:
-        sites = counts.sites.get(SETTINGS, ())
+    def of(cls, counts: Counts, other: Counts) -> _Side:
+        known = {(site.part, site.source) for site in other.sites.get(SETTINGS, ())}
+        sites = sorted(counts.sites.get(SETTINGS, ()), key=lambda site: (site.part, site.source) in known)
         numbers: dict[str, float] = {}
         for site in sites:
             numbers[site.part] = numbers.get(site.part, 0.0) + site.value
@@ -57,7 +58,7 @@ def setup_changes(metric: str, then: Counts, now: Counts) -> list[str]:
 
     A change explains the first count that is more than before among those that it moves, else the first that is less.
     """
-    before, after = _Side.of(then), _Side.of(now)
+    before, after = _Side.of(then, now), _Side.of(now, then)
     if not (before.numbers and after.numbers):
         return []  # of a baseline from before settings were kept
     every = [*_checkpoints(then, now), *_kinds(before, after, then, now), *_settings(before, after)]

@@ -66,8 +66,9 @@ def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_r
     placed = replace(
         counts, sites={"collective_calls": (site, replace(site, file="", line=0, source="", strategy="ddp"))}
     )
-    of_operators = replace(placed, sites={**placed.sites, "operators": placed.sites["collective_calls"]})
-    assert encode(of(of_operators), FILE) == encode(of(placed), FILE)  # each line would be one
+    twice = replace(placed, sites={"operators": (site, replace(site, part="aten.mm", value=2.0))})
+    by_line = replace(placed, sites={"operators": (replace(site, part="all", value=16777219.25),)})
+    assert encode(of(twice), FILE) == encode(of(by_line), FILE)
     for kept in (counts, apart, placed):
         content = of(kept)
         assert decode(encode(content, FILE), FILE) == content

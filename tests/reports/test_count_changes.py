@@ -69,6 +69,18 @@ def counts(
             {"operators": {"aten.mm": 2.0, "aten.add": 4.0}},
             ["aten.add 1 -> 4 per step (+3)", "aten.mm 3 -> 2 per step (-1)"],
         ),
+        (  # the fused operator that is gone says more than what came in its place
+            "operators",
+            {"operators": {"aten._foreach_lerp_": 1.0}},
+            {"operators": {"aten.lerp_": 4.0}},
+            ["aten._foreach_lerp_ 1 -> 0 per step (-1)", "aten.lerp_ 0 -> 4 per step (+4)"],
+        ),
+        (
+            "collective_calls",
+            {"collective_calls": {"barrier": 1.0}, "collective_bytes": {"barrier": 0.0}},
+            {"collective_calls": {"barrier": 2.0}, "collective_bytes": {"barrier": 0.0}},
+            ["barrier 1 -> 2 calls per step (+1)"],
+        ),
         (
             "synchronisations",
             {"synchronisations": {}},
@@ -286,7 +298,7 @@ def test_a_rank_that_does_more_has_its_line_if_another_one_does_most() -> None:
     assert difference_text("collective_calls", old, now)[0] == "rank 1 2 -> 3 calls per step (+1)"
 
 
-def test_recorded_operators_have_their_own_lines_the_most_first_unless_these_do_not_change() -> None:
+def test_recorded_operators_have_their_own_lines_the_most_first_unless_a_new_line_calls_a_model() -> None:
     metric, part = "recorded_operators", "all_reduce"
 
     def recorded(total: float, *lines: CallSite) -> Counts:
@@ -301,8 +313,21 @@ def test_recorded_operators_have_their_own_lines_the_most_first_unless_these_do_
             "scores, 3 gone from train.py:7 in attend, a line of the reference"
         )
     ]
-    rarely = recorded(9.5, *then.sites[RECORDED_LINES])  # in steps that were not counted whole
-    assert difference_text(metric, then, rarely) == ["all_reduce 9 -> 9.5 per step (+0.5): all at train.py:41 in step"]
+    without_no_grad = replace(now, sites={**now.sites, metric: (site(41, value=9.0), site(50, "evaluate", 11.0))})
+    assert difference_text(metric, then, without_no_grad) == [
+        "all_reduce 9 -> 20 per step (+11): 11 new ones at train.py:50 in evaluate"
+    ]
+
+
+def test_an_operator_of_a_baseline_which_has_lines_of_all_operators_together_has_the_lines_that_do_more() -> None:
+    def operators(number: float, *lines: CallSite) -> Counts:
+        return replace(counts({"operators": {"all_reduce": number}}), sites={"operators": lines})
+
+    kept, other, new = site(41, value=6.0), site(42, "f", part="aten.mm"), site(43, "log", 4.0)
+    then, now = operators(6.0, *of_lines([kept, other])), operators(10.0, kept, replace(other, value=9.0), new)
+    said = "all_reduce 6 -> 10 per step (+4)"
+    assert difference_text("operators", then, now) == [f"{said}: more at train.py:43 in log"]
+    assert difference_text("operators", operators(6.0), now) == [said]
 
 
 def test_new_operators_have_a_line_of_forward_if_there_is_one() -> None:

@@ -45,10 +45,19 @@ def change(metric: str, then: Steps, now: Steps) -> str:
         ((3.0, 2.0, 2.0), (1.0,), "2 -> 1 calls per step (-1), before 3 in 1 of 3 steps"),
         ((2.0, 1.0, 1.0), (4.0, 1.0, 1.0), "2 -> 4 calls in 1 of 3 steps (+2)"),
         ((2.0, *(1.0,) * 4), (2.0, 1.0, 1.0), "2 calls in 1 of 5 steps -> 2 in 1 of 3 steps, 1 in others"),
+        ((1.0, *(0.0,) * 4), (1.0, 0.0), "in 1 of 5 steps -> in 1 of 2 steps"),
     ],
 )
 def test_work_of_some_steps_is_told_with_the_steps_that_have_it(then: Steps, now: Steps, told: str) -> None:
     assert change("collective_calls", then, now) == f"all {told}"
+
+
+def test_the_only_part_of_a_count_has_the_rhythm_of_the_whole() -> None:
+    then, now = counted("synchronisations", item=(1.0, 0.0)), counted("synchronisations", item=(1.0,))
+    then = replace(then, varying={"synchronisations": {"": ((1.0, 0.0) * 2,)}})
+    assert difference_text("synchronisations", then, now) == [
+        "item 0 -> 1 waits for the device per step (+1), before 1 in 1 of 2 steps"
+    ]
 
 
 def test_bytes_of_some_steps_are_told_as_bytes() -> None:

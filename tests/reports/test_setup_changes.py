@@ -88,6 +88,12 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
             counts(SGD, "backward: retain_graph=True", peak_tensor_bytes=10 * MIB),
             ["backward has retain_graph=True now: at train.py:7 in build"],
         ),
+        (
+            CALLS,
+            counts(DDP),
+            counts(DDP, site(DDP, 9), collective_calls=2.0),
+            ["DistributedDataParallel is new: made at train.py:9 in build"],
+        ),
         (PEAK, counts(BLOCKS), counts("fully_shard of Renamed", peak_tensor_bytes=10 * MIB), []),
         (CALLS, counts(DDP), counts(DDP, f"{DDP}: gradient_as_bucket_view=True", collective_calls=2.0), []),
         (CALLS, counts(DDP), counts(DDP, UNUSED), []),
@@ -95,7 +101,8 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
     ],
     ids=[
         *("setting", "lost setting", "other value", "of units", "lost units", "new units", "another optimizer"),
-        *("of an optimizer", "of backward", "renamed class", "moves another count", "moves nothing", "old baseline"),
+        *("of an optimizer", "of backward", "of two wrappers"),
+        *("renamed class", "moves another count", "moves nothing", "old baseline"),
     ],
 )
 def test_a_change_of_the_setup_explains_the_count_that_it_moves(

@@ -21,7 +21,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
 from pytest_ddpperf.training.preparing import prepare_launch
 
-Wrap = Callable[[nn.Module], Any]
+Wrap = Callable[[nn.Sequential], Any]
 
 
 def wrapping(*, hook: bool = False, **options: Any) -> Wrap:
@@ -35,13 +35,16 @@ def wrapping(*, hook: bool = False, **options: Any) -> Wrap:
 
 
 def sharding(*, blocks: bool = True, **options: Any) -> Wrap:
-    def wrap(model: nn.Module) -> Any:
+    """Shards each block, or all but the first block together."""
+
+    def wrap(model: nn.Sequential) -> Any:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)
         for block in model.children() if blocks else ():
             fully_shard(block, mp_policy=policy, **options)
-        return fully_shard(model)
+        ignored = set[nn.Parameter]() if blocks else set(model[0].parameters())
+        return fully_shard(model, ignored_params=ignored)
 
     return wrap
 
@@ -85,9 +88,10 @@ def test_units_of_fully_shard_are_counted_by_class_with_their_settings(launcher:
     of_blocks = (3.0, "fully_shard(block, mp_policy=policy, **options)")
     unit = "fully_shard of Linear"
     assert found == {
-        "fully_shard of Sequential": (1.0, "return fully_shard(model)"),
+        "fully_shard of Sequential": (1.0, "return fully_shard(model, ignored_params=ignored)"),
         unit: of_blocks,
         f"{unit}: reshard_after_forward=False": of_blocks,
         f"{unit}: reduce_dtype=bfloat16": of_blocks,
     }
-    assert settings(counts_of(launcher, sharding(blocks=False))).keys() == {"fully_shard of Sequential"}
+    whole = "fully_shard of Sequential"
+    assert settings(counts_of(launcher, sharding(blocks=False))).keys() == {whole, f"{whole}: ignored_params=2"}

@@ -31,16 +31,14 @@ from pytest_ddpperf.instruments.counting.steps import (
     counts_of,
     per_step,
     total_of,
-    unplaced,
     usual_steps,
 )
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, discard_first_profile, eagerly, unsampled
 from pytest_ddpperf.records.counts import Counts, count_row
-from pytest_ddpperf.records.sites import RECORDED_LINES, SETTINGS
+from pytest_ddpperf.records.sites import SETTINGS
 from pytest_ddpperf.units import format_count
 
-_OF_STACK = ("operators", "compiled_operators", "collective_send_bytes", RECORDED_LINES)  # no survey looks for them
 # Of these no line has a rhythm, for some have none.
 _OF_MODEL = ("operators", "compiled_operators", "recorded_operators", "flops", "full_precision_flops")
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
@@ -228,8 +226,7 @@ class _Pass:
         """Looks at further steps, until ``steps`` that follow each other are seen; ``after`` so many counted whole.
 
         If a watched step did something else, those before it do not count. If few follow it, because training ends or
-        time is up, they do, and nobody knows how often such a step comes. Lines of what a survey does not place are
-        those of steps that were counted whole.
+        time is up, they do, and nobody knows how often such a step comes.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -241,7 +238,7 @@ class _Pass:
                 self._tracker.mark((state for state in self.used.optimizer_state if not state.dim()), "optimizer_state")
             shown, sites = self._look(run)
             self.seen.append(shown)
-            self.sites.append({metric: found for metric, found in sites.items() if metric not in _OF_STACK})
+            self.sites.append(sites)
             return False
 
         self._operators.whole = False
@@ -255,8 +252,7 @@ class _Pass:
             self.cut_short = format_count(len(self.seen), "step")
             self.seen, self.sites = before
             return
-        kept = {*_OF_STACK, "retained_bytes"}
-        self.sites += [{metric: each[metric] for metric in kept & each.keys()} for each in before[1]]
+        self.sites += [{"retained_bytes": each["retained_bytes"]} for each in before[1] if "retained_bytes" in each]
 
     def _look(self, run: Callable[[], Any]) -> tuple[Seen, SiteCounts]:
         with self._operators.paused():
@@ -270,7 +266,8 @@ class _Pass:
         shown, sites = self._operators.details(), self._operators.sites()
         del shown["operator_bytes"]
         placed = shown.keys() & sites.keys() - {*_OF_MODEL}
-        return {each: sites[each] if each in placed else unplaced(shown[each]) for each in shown}, sites
+        without = {each: {(part, None): value for part, value in parts.items()} for each, parts in shown.items()}
+        return {**without, **{each: sites[each] for each in placed}}, sites
 
     def _file_known(self) -> None:
         tracker, used = self._tracker, self.used

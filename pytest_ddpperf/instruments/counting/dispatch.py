@@ -9,7 +9,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from operator import attrgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -49,7 +48,6 @@ CALLS = (  # counts that are not of operators: those of the functions in ``_COST
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
 )
 
-_is_meta = attrgetter("is_meta")
 _BLOCKING = frozenset(inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
@@ -138,7 +136,7 @@ class OperatorCounter(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         apart = any(has_a_say(kind) for kind in types)
-        recorded = not apart and func.namespace != "prim" and self._is_recorded()  # else its parts follow, or it does
+        recorded = func.namespace != "prim" and self._is_recorded(args, apart=apart)  # which asks about a tensor
         if self.is_paused or (not self._fake and any(issubclass(kind, FakeTensor) for kind in types)):
             return func(*args, **kwargs)  # only asked for shapes
         if apart:
@@ -163,17 +161,20 @@ class OperatorCounter(TorchDispatchMode):
         self._place = self._place or self._stack.place()
         return self._place
 
-    def _is_recorded(self) -> bool:
+    def _is_recorded(self, args: Sequence[Any], *, apart: bool) -> bool:
         """Returns whether autograd has made a node since this was asked last: that of the operator that runs now."""
         if not torch.is_grad_enabled():
             return False
-        thread = threading.get_ident()  # each has its own numbers; the first node of another one is in a recomputation
-        before, self._nodes[thread] = self._nodes.get(thread), torch._C._autograd._get_sequence_nr()  # noqa: SLF001
-        return before != self._nodes[thread]
+        thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
+        if thread not in self._nodes:  # the first operator of a step in another thread, which has its own numbers
+            self._nodes[thread] = now - any(tensor.requires_grad for tensor in tensors_in(args))
+        before = self._nodes[thread]
+        self._nodes[thread] = before if apart else now  # its parts follow
+        return not apart and before != now
 
     def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
         tensors, results = tensors_in((*args, *kwargs.values())), tensors_in((out,))
-        if any(map(_is_meta, (*tensors, *results))):
+        if any(tensor.is_meta for tensor in (*tensors, *results)):
             return  # only asked for shapes
         sends = isinstance(func, OpOverload) and func.namespace in NAMESPACES
         if sends:
@@ -195,20 +196,14 @@ class OperatorCounter(TorchDispatchMode):
             self._tracker.mark_buckets(tensors)
 
     def _count_operator(self, name: str, *, recorded: bool) -> None:
-        inside = self._compiled and backward_under_way() == -1 and self._stack.is_compiled(self._captured)
-        place = self._here() if self.whole else None  # to look at the stack takes longer than most operators
-        found = [("operators", name, place)]
-        if inside:
-            found.append(("compiled_operators", "operators in torch.compile", place))
+        place = self._here()
+        self.add("operators", name, 1, place)
+        if self._compiled and backward_under_way() == -1 and self._stack.is_compiled(self._captured):
+            self.add("compiled_operators", "operators in torch.compile", 1, place)
         if recorded:
-            called_at = self._running().called_at or place or self._stack.place()
-            found.append(("recorded_operators", "operators recorded for backward", called_at))
-            if place is not None:
-                self._sites[RECORDED_LINES][found[-1][1], place] += 1
-        for metric, part, line in found:
-            self._counts[metric][part] += 1
-            if line is not None:
-                self._sites[metric][part, line] += 1
+            part = "operators recorded for backward"
+            self.add("recorded_operators", part, 1, self._running().called_at or place)
+            self._sites[RECORDED_LINES][part, place] += 1
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         calls = collectives_of(func, args, kwargs)
@@ -316,5 +311,4 @@ def has_a_say(kind: type) -> bool:
     """Returns whether tensors of a class take operators apart themselves, as DTensors do."""
     if issubclass(kind, FakeTensor):
         return False
-    own = kind.__torch_dispatch__  # type: ignore[attr-defined]  # all kinds of tensors have it
-    return own is not torch.Tensor.__torch_dispatch__
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]  # all have it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -22,13 +23,15 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
     """FLOPs of a call, a multiplication and an addition being two; 0 for an operator that only moves memory.
 
     By the formulas of torch.utils.flop_counter, which has some of higher-order operators too, and by those below.
-    Attention counts whole, even if a causal kernel leaves out half.
+    Attention counts whole, even if a causal kernel leaves out half. Its backward counts without the first of its five
+    products, which computes the scores again: that an attention is written out or fused does not change its FLOPs.
     """
     packet = getattr(func, "_overloadpacket", func)
     formula = flop_registry.get(packet) or _FORMULAS.get(packet)
     if packet in _QUERIES and not kwargs.keys() & {"query", "key", "value"}:
         args = _with_all_heads(args, _QUERIES[packet])
-    return 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
+    flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
+    return flops * 4 // 5 if flops and re.search("att.*backward", str(packet)) else flops
 
 
 def full_precision(func: Any, dtype: torch.dtype) -> float:
@@ -64,24 +67,17 @@ def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
     return 2 * rows.numel() * columns.shape[-1] // groups
 
 
-def _rows(inputs: Tensor) -> int:
-    """The number of vectors, of all steps of all sequences together."""
-    return inputs.numel() // inputs.shape[-1]
-
-
 def _products(rows: int, weights: Iterable[Tensor]) -> int:
     """Products of vectors with each of the weights that is a matrix; the others are biases."""
     return 2 * rows * sum(weight.numel() for weight in weights if weight.dim() > 1)
 
 
-def _onednn_layer(inputs: Tensor, *others: Any, **_: Any) -> int:
-    """2 x rows x gates x hidden x (inputs + hidden), by the equations of torch.nn.LSTM (4 gates)."""
-    return _products(_rows(inputs), others[:2])
+def _recurrent(inputs: Tensor, weights: Tensor | list[Tensor], *others: Any, **_: Any) -> int:
+    """2 x rows x gates x hidden x (inputs + hidden), by the equations of torch.nn.LSTM (4 gates).
 
-
-def _cudnn_layers(inputs: Tensor, weights: list[Tensor], *_others: Any, **_: Any) -> int:
-    """The same with the weights of all layers and directions; a projection has another matrix."""
-    return _products(_rows(inputs), weights)
+    oneDNN gets both matrices of a layer, cuDNN the weights of all layers and directions; a projection has one more.
+    """
+    return _products(inputs.numel() // inputs.shape[-1], weights if isinstance(weights, list) else (weights, others[0]))
 
 
 def _twice(forward: Callable[..., int]) -> Callable[..., int]:
@@ -125,10 +121,8 @@ _FORMULAS: Mapping[Any, Callable[..., int]] = {
     **dict.fromkeys((aten.addmv, aten.addmv_), _products_with(1)),
     # The first torch that has them is 2.8.
     **{getattr(aten, name): _grouped for name in ("_grouped_mm", "_scaled_grouped_mm") if hasattr(aten, name)},
-    aten.mkldnn_rnn_layer: _onednn_layer,
-    aten.mkldnn_rnn_layer_backward: _twice(_onednn_layer),
-    aten._cudnn_rnn: _cudnn_layers,  # noqa: SLF001
-    aten._cudnn_rnn_backward: _twice(_cudnn_layers),  # noqa: SLF001
+    **dict.fromkeys((aten.mkldnn_rnn_layer, aten._cudnn_rnn), _recurrent),  # noqa: SLF001
+    **dict.fromkeys((aten.mkldnn_rnn_layer_backward, aten._cudnn_rnn_backward), _twice(_recurrent)),  # noqa: SLF001
     aten._transformer_encoder_layer_fwd: _encoder_layer,  # noqa: SLF001
     aten._native_multi_head_attention: _attention_layer,  # noqa: SLF001
 }

@@ -20,7 +20,9 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, autograd, nn
+from torch.distributed import distributed_c10d
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 from torch.utils.data._utils.worker import _worker_loop
@@ -38,7 +40,7 @@ _TRACED = 3  # steps whose memory has its lines
 _BLOCKS = 4  # of memory that a line has to leave behind in each
 _FRAMES = 40  # of a stack that are kept: torch's own lie above those of the user
 
-_COSTLY = (  # functions that wait for a device, give memory back, walk through all objects, start a process, save
+_COSTLY = (  # functions that wait, give memory back, walk through all objects, start a process, save, make a group
     ("allocator_calls", gc, "gc", ("collect",)),
     ("allocator_calls", torch.cuda, "torch.cuda", ("empty_cache", "ipc_collect", "synchronize")),
     ("allocator_calls", torch.cpu, "torch.cpu", ("synchronize",)),  # what code for any device calls here
@@ -48,6 +50,7 @@ _COSTLY = (  # functions that wait for a device, give memory back, walk through 
     ("processes_started", os, "os", ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
     *(("checkpoints_saved", module, "torch", ("save",)) for module in (torch, torch.serialization)),
     ("synchronisations", Tensor, "tensor", ("cpu", "tolist", "__repr__")),
+    *(("collective_calls", module, "torch.distributed", ("new_group",)) for module in (dist, distributed_c10d)),
 )
 """Each with the metric that counts it."""
 _OF_PASS = ("retain_graph", "create_graph")  # what backward is given after tensors and their gradients

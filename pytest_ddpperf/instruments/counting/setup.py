@@ -122,9 +122,13 @@ def _of_fsdp1(wrapped: Any) -> dict[str, object]:
 
 def _of_fsdp2(state: Any) -> dict[str, object]:
     """Settings of ``fully_shard``; the root keeps its parameters after forward if nobody says otherwise."""
-    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # noqa: SLF001  no public reader
-    settings = _dtypes(state._mp_policy)  # noqa: SLF001  as above
-    for group in filter(None, groups):
+    settings = _dtypes(state._mp_policy)  # noqa: SLF001  no public reader
+    if state._is_root:  # noqa: SLF001  as above
+        every = {parameter for module in state._modules for parameter in module.parameters()}  # noqa: SLF001  as above
+        units = state._state_ctx.all_states  # noqa: SLF001  as above
+        ignored = len(every) - sum(len(group.fsdp_params) for unit in units for group in _groups(unit))
+        settings |= {"ignored_params": ignored} if ignored else {}
+    for group in _groups(state):
         kept, whole = group.post_forward_mesh_info, getattr(group.mesh_info, "shard_mesh_size", 0)
         by_itself = state._is_root and getattr(state, "_auto_reshard_after_forward", True)  # noqa: SLF001  as above
         if kept is None and not by_itself:
@@ -134,6 +138,11 @@ def _of_fsdp2(state: Any) -> dict[str, object]:
         if getattr(group.offload_policy, "pin_memory", None) is not None:  # that of no offloading has nothing to say
             settings["offload_policy"] = type(group.offload_policy).__name__
     return settings
+
+
+def _groups(state: Any) -> list[Any]:
+    """Returns what a unit of ``fully_shard`` shards together; torch before 2.13 has one group at most."""
+    return [*filter(None, getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group])]  # noqa: SLF001  as above
 
 
 def _dtypes(policy: Any) -> dict[str, object]:

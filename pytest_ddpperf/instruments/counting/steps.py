@@ -122,11 +122,6 @@ def _difference(first: Mapping[str, float], following: Mapping[str, float]) -> s
     return f"{name} {before} in one step, {after} in the next"
 
 
-def unplaced(parts: Mapping[str, float]) -> dict[tuple[str, None], float]:
-    """Returns the parts of a count without places."""
-    return {(part, None): value for part, value in parts.items()}
-
-
 def total_of(parts: Mapping[str, float]) -> float:
     """Returns the sum of the parts of a count."""
     return float(sum(parts.values()))

@@ -486,19 +486,32 @@ def test_operators_of_sharded_tensors_are_recorded_as_others_are(grad: bool) -> 
         torch.distributed.destroy_process_group()
 
 
-def test_operators_that_another_thread_of_autograd_records_leave_those_of_this_one_as_they_are() -> None:
-    """As in backward on a GPU: each thread has its own numbers of nodes."""
+def test_groups_that_a_step_makes_are_counted_with_collectives() -> None:
+    """All ranks meet in the call, and nothing ends such a group."""
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]  # torch
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        found = count(lambda: torch.distributed.new_group([0]))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert found.details["collective_calls"] == {"torch.distributed.new_group": 1.0}
+
+
+def test_operators_of_other_threads_are_recorded_as_those_of_this_one_are() -> None:
+    """As in backward on a GPU, or in a script, whose steps run in another thread: each has its own numbers of nodes."""
     weight = nn.Parameter(torch.ones(3))
     counter = OperatorCounter(TensorTracker("cpu"), "cpu", lambda: Running(OUTSIDE))
 
-    def recompute() -> None:
+    def step() -> None:
+        weight.exp()  # before the step begins
         with counter:
+            torch.ones(3).exp()
             weight.tanh().exp()
 
     with counter:
         counter.begin_step()
         weight.exp()
-        thread = threading.Thread(target=recompute)
+        thread = threading.Thread(target=step)
         thread.start()
         thread.join()
         torch.ones(3).exp()
