@@ -306,6 +306,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     from pytest_ddpperf.run.session.ending import end, set_status, tell_left_out
 
     set_status(session, unmeasured)
+    if SESSION in config.stash:
+        config.stash[SESSION].outputs.unmeasured = unmeasured
     if left_out:
         tell_left_out(session, session_of(config), left_out)
     if files or SESSION in config.stash:

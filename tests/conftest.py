@@ -49,7 +49,7 @@ os.environ["PYTEST_ADDOPTS"] = without_plugins()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An inner run forgets what it has imported. Some of it cannot be imported twice into one process; all of it takes time.
-IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special", "cloudpickle", "hypothesis", "tabulate", "sqlite3")
+IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special", "cloudpickle", "hypothesis", "sqlite3")
 OF_CONTROLLER = tuple(
     module.name
     for module in walk_packages(pytest_ddpperf.__path__, "pytest_ddpperf.")

@@ -16,12 +16,13 @@ import pytest
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.analysis.diagnosis import analysis_of
+from pytest_ddpperf.baselines.earlier_run import judged_by
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.phases import Bandwidth, CommunicationProfile, Window
-from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result, StoredBaseline
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.documents.run_file import run_of, run_text
@@ -223,6 +224,11 @@ def make_results_document(
     outputs = Outputs(results=results, common_change=change_of_suite(results), **made)
     document: dict[str, Any] = json.loads(run_text(outputs, code, date=date, interrupted=interrupted))
     return document
+
+
+def judged_anew(before: Run, after: Run) -> list[Result]:
+    """The benchmarks of the second run that both have, judged by the first run, as ``ddpperf compare`` does."""
+    return judged_by(before.results, Provenance(date=before.date or "", commit=before.commit), after.results)
 
 
 def analysed(result: Result) -> Result:

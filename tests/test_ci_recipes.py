@@ -137,7 +137,7 @@ def test_jobs_of_github_are_red_where_a_branch_is_worse(project: Path, tmp_path:
     for job, number in (("counts", 3), ("times", 2)):
         found = statuses(commands_of(jobs[job]), project, GITHUB_STEP_SUMMARY=str(summary))
         assert found == [0] * number
-        assert "## ddpperf: 1 passed" in (project / "comment.md").read_text()
+        assert "## ddpperf: PASSED: 1 " in (project / "comment.md").read_text()
     make_worse(project)
     for job, number in (("counts", 3), ("times", 2)):
         (project / "comment.md").unlink()

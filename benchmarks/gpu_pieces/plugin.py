@@ -60,12 +60,12 @@ def timed(
     """What the ranks of a timed launch report, and the seconds of all of it."""
     result = started.run(
         RUN_LAUNCH,
-        job if turns is None else replace(job, turns=turns),
+        replace(job, turns=turns is not None),
         world_size=ranks,
         device=place.device,
         backend=backend or place.backend,
         timeout=TIMEOUT,
-        interleaved=turns is not None,
+        turns=turns,
     )
     return result.values, result.seconds
 

@@ -84,11 +84,6 @@ def commit_of(root: Path, name: str) -> str | None:
     return None
 
 
-def files_of(root: Path, commit: str) -> str:
-    """Git's hash of the files of a commit."""
-    return git(root, "rev-parse", "--verify", f"{commit}^{{tree}}")
-
-
 def untracked(top: Path) -> tuple[str, ...]:
     """The paths in a work tree of what git does not track, ignored or not, and of folders with nothing else."""
     with contextlib.suppress(GitError):

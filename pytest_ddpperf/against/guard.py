@@ -7,19 +7,19 @@ that one is killed.
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 ENVIRONMENT = "environment"  # the folder beside the checkout for a virtual environment of its own
 _GIT_SECONDS = 30.0
+_SIGN_SECONDS = 3600.0
 _TERM_SECONDS, _POLL_SECONDS = 2.0, 0.05
 _ATTEMPTS = 3  # ranks that are just being killed may still write into it
 # Git sets these where pytest runs in one of its hooks.
@@ -66,32 +66,23 @@ def _end_others(tree: Path) -> None:
 
 def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
     """Returns whether a process is such a one, which then gets a signal."""
-    with contextlib.suppress(OSError), _killing(int(process.name)) as send:
+    with contextlib.suppress(OSError):
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
         adds = Path(os.fsdecode(words[0])).name == "git" and os.fsencode(tree) in words
         marks = (b"VIRTUAL_ENV=" + os.fsencode(tree.parent / ENVIRONMENT), b"GIT_WORK_TREE=" + os.fsencode(tree))
         if adds or any(mark in variables for mark in marks):
-            send(signal.SIGKILL if kill else signal.SIGTERM)
+            os.kill(int(process.name), signal.SIGKILL if kill else signal.SIGTERM)
             return True
     return False
 
 
-@contextlib.contextmanager
-def _killing(pid: int) -> Iterator[Callable[[int], None]]:
-    """Sends signals to the process that has this number now, not to one that gets the number later."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except (AttributeError, OSError) as error:
-        if getattr(error, "errno", errno.ENOSYS) != errno.ENOSYS:  # Linux has process descriptors since 5.3
-            raise
-        yield functools.partial(os.kill, pid)
-        return
-    try:
-        yield functools.partial(signal.pidfd_send_signal, descriptor)
-    finally:
-        os.close(descriptor)
+def await_end(tree: Path, of_other: TextIO) -> None:
+    """Wait until a file ends; until then the time of the folder shows that it is in use."""
+    while not select.select([of_other], [], [], _SIGN_SECONDS)[0]:
+        with contextlib.suppress(OSError):
+            os.utime(tree.parent)
 
 
 if __name__ == "__main__":
-    sys.stdin.read()
+    await_end(Path(sys.argv[1]), sys.stdin)
     remove(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.against.git import GitError, commit_of, fetching, files_of, git, lacking, no_repository, top_folder
+from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, lacking, no_repository, top_folder
 from pytest_ddpperf.against.worktree import CHECKOUT_SECONDS, SHORT, Guarded, remove_left_over
 from pytest_ddpperf.errors import LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_ddpperf.launch.redirection import Redirection
 
-_POLL_SECONDS = 0.1
 
-
-def check_out(redirection: Redirection) -> Guarded | None:
-    """Check the target's commit out where this node lacks it; None if the target is there.
+def check_out(redirection: Redirection) -> Callable[[], None] | None:
+    """Check the target's commit out if this node lacks it; return a function that removes it, None if it is there.
 
     The files come from the repository of this node. The repository gets no new entry: it may be the controller's own,
     on a file system that nodes share.
@@ -28,46 +27,38 @@ def check_out(redirection: Redirection) -> Guarded | None:
         LaunchError: the files cannot be had; the message says why, and what helps.
     """
     target = Path(redirection.target)
-    revision = None if target.is_dir() else _revision(redirection)
-    if revision is None and redirection.revision:
+    commit = None if target.is_dir() else _commit(redirection)
+    if commit is None and redirection.revision is not None:
         _require_own(target.parent)
     if redirection.python is not None and not Path(redirection.python).exists():
         raise LaunchError(f"{redirection.python} is not there: make that environment on each node")
-    return None if revision is None else _made(target, Path(redirection.root), *revision)
+    return None if commit is None else _made(target, Path(redirection.root), commit)
 
 
-def _revision(redirection: Redirection) -> tuple[str, str]:
-    """The commit and git's hash of its files, which are the controller's as well as this node's."""
+def _commit(redirection: Redirection) -> str:
+    """Return the commit to check out; LaunchError if this node's repository lacks it."""
     root = Path(redirection.root)
     if redirection.environment is not None:
         raise LaunchError(
             f"--ddpperf-against-setup made {redirection.environment} on the controller's node: let TMPDIR name a "
             "folder that all nodes share"
         )
-    if not redirection.revision:
+    commit = redirection.revision
+    if commit is None:
         raise LaunchError(f"--ddpperf-against: {redirection.target} is not there: put that checkout on each node")
-    commit, files = redirection.revision
     try:
         top_folder(root)
     except GitError as error:
         raise LaunchError(f"--ddpperf-against: {no_repository(root, error)}") from None
     if commit_of(root, commit) is None:
         raise LaunchError(f"--ddpperf-against: there is no commit {commit[:SHORT]} in {root}; {fetching(root)}")
-    if files_of(root, commit) != files:
-        raise LaunchError(
-            f"--ddpperf-against: commit {commit[:SHORT]} has other files in {root} than on the controller's node: see "
-            "git replace --list"
-        )
-    return commit, files
+    return commit
 
 
-def _made(target: Path, root: Path, commit: str, files: str) -> Guarded | None:
-    remove_left_over(root)
+def _made(target: Path, root: Path, commit: str) -> Callable[[], None]:
+    remove_left_over()
     try:
         target.parent.mkdir(mode=0o700)
-    except FileExistsError:
-        _await(target)
-        return None
     except OSError as error:
         raise LaunchError(
             f"--ddpperf-against: there is no folder for its files: {error.strerror}: {target.parent}; let TMPDIR name "
@@ -77,7 +68,7 @@ def _made(target: Path, root: Path, commit: str, files: str) -> Guarded | None:
     try:
         part = target.parent / "part"
         part.mkdir()
-        arguments = (f"--work-tree={part}", "read-tree", "--reset", "-u", files)
+        arguments = (f"--work-tree={part}", "read-tree", "--reset", "-u", commit)
         git(root, *arguments, seconds=CHECKOUT_SECONDS, index=target.parent / "index")
         part.rename(target)  # other nodes that see it find it whole
     except BaseException as error:
@@ -86,7 +77,7 @@ def _made(target: Path, root: Path, commit: str, files: str) -> Guarded | None:
             reason = f"git cannot check out {commit[:SHORT]} for --ddpperf-against: {error}; {lacking(root, error)}"
             raise LaunchError(reason) from None
         raise
-    return made
+    return made.close
 
 
 def _require_own(folder: Path) -> None:
@@ -97,13 +88,3 @@ def _require_own(folder: Path) -> None:
             f"--ddpperf-against: {folder} is there and is no folder of this user alone: remove it, or let TMPDIR name "
             "a folder that nobody else can write in"
         )
-
-
-def _await(target: Path) -> None:
-    """Wait for files that another node makes, which shares the folder with this one and not with the controller's."""
-    deadline = time.monotonic() + CHECKOUT_SECONDS
-    while not target.is_dir():
-        if time.monotonic() > deadline or not target.parent.is_dir():
-            raise LaunchError(f"--ddpperf-against: {target} did not come from another node; remove {target.parent}")
-        time.sleep(_POLL_SECONDS)
-    _require_own(target.parent)

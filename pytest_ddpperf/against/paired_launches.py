@@ -20,12 +20,11 @@ from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.payload import StandIn, dump_standing_in
-from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_up, observed, observed_packed, within
+from pytest_ddpperf.launch.redirection import TOOL, Redirection, look_up, observed, observed_packed, within
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.training.workload import Workload
-from pytest_ddpperf.units import format_count
 
 T = TypeVar("T")
 
@@ -69,21 +68,23 @@ class PairedLaunches:
         __tracebackhide__ = True
         if not reference:
             side = self._candidate or self.reference
-            result = launchers[number].run(observed, side.redirection, *call, **group)
-            return self._noted(self._of_candidate, result, self._candidate)
+            named = "" if self._candidate is None else side.revision.label
+            return self._noted(
+                self._of_candidate, launchers[number].run(observed, side.redirection, named, *call, **group)
+            )
         try:
             of_reference = self.reference.launchers.with_variables(variables)[number]
             result = self._run_reference(of_reference, *call, **group)
-        except LaunchError:
+        except (LaunchError, SameCode):
             raise
         except DdpperfError as error:
             self.failures.append((f"{benchmark[0]}, revision {self.reference.revision.label}", str(error)))
             self._sections.append(self.failures[-1])
             raise ReferenceFailed(str(error), benchmark=benchmark) from error
-        return self._noted(self._of_reference, result, self.reference)
+        return self._noted(self._of_reference, result)
 
     def _run_reference(self, launcher: Launcher, *call: Any, **group: Any) -> LaunchResult[Any]:
-        redirection, run = self.reference.redirection, launcher.run
+        redirection, named, run = self.reference.redirection, self.reference.revision.label, launcher.run
         with self._lock:
             packed_call = _reference_call(call, redirection)
         # Without tests of its own, the reference has this checkout's test modules, and nothing else of it.
@@ -95,22 +96,18 @@ class PairedLaunches:
                 "inside another one has no name to look up; move it to the top of its module"
             )
         if not self.reference.tests:
-            return run(observed, redirection, *call, **group)
+            return run(observed, redirection, named, *call, **group)
         with self._lock:
             self._of_candidate.update(packed_call.modules)
             self._shared.update(packed_call.kept)
-        return run(observed_packed, redirection, packed_call.packed, **group)
+        return run(observed_packed, redirection, named, packed_call.packed, **group)
 
-    def _noted(
-        self, files: dict[str, str], result: LaunchResult[Observed[T]], side: RevisionSide | None = None
-    ) -> LaunchResult[T]:
-        """Add a launch's imports to ``files``; with ``side``, all of them have to be that revision's."""
+    def _noted(self, files: dict[str, str], result: LaunchResult[tuple[T, dict[str, str]]]) -> LaunchResult[T]:
+        """Add a launch's imports to ``files``."""
         with self._lock:
-            for of_rank in result.values:
-                files.update(of_rank.files)
-            if side is not None:
-                _require_own(side, files)
-        values = tuple(of_rank.value for of_rank in result.values)
+            for _, imported in result.values:
+                files.update(imported)
+        values = tuple(value for value, _ in result.values)
         return LaunchResult(values, result.outputs, result.seconds, result.imports)
 
     @property
@@ -169,22 +166,6 @@ class PairedLaunches:
         of_candidate = None if self._candidate is None else self._candidate.revision.python
         here = (of_candidate or own_interpreter()).packages
         return replace(paired, python=python.given, packages=differing(python.packages, here))
-
-
-def _require_own(side: RevisionSide, files: Mapping[str, str]) -> None:
-    """Raise SameCode where the ranks of a revision have imported a file that is not the revision's."""
-    redirection = side.redirection
-    folders = [folder for folder in (redirection.target, redirection.environment) if folder is not None]
-    strays = {name: file for name, file in files.items() if not any(within(file, folder) for folder in folders)}
-    if strays:
-        name, file = min(strays.items())
-        more = f" and {format_count(len(strays) - 1, 'other module')}" if len(strays) > 1 else ""
-        raise SameCode(
-            f"the ranks of {side.revision.label} imported {name} from {file}{more}, which is not "
-            "that revision's: both sides would run the same code. Install the project with pip install -e; where that "
-            "builds on import (meson-python, scikit-build-core), its hook cannot be pointed elsewhere: then "
-            "--ddpperf-against-setup='pip install .' gives the revision an install of its own"
-        )
 
 
 class _ReferenceCall(NamedTuple):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.against import guard
-from pytest_ddpperf.against.git import files_of, untracked
+from pytest_ddpperf.against.git import untracked
 from pytest_ddpperf.against.installed import copies_of
 from pytest_ddpperf.against.worktree import Revision, Worktree
 from pytest_ddpperf.errors import LaunchError
@@ -99,10 +99,8 @@ class RevisionSide:
         worktree = self._worktree = self._worktree or Worktree(self.revision)
         target = os.path.realpath(worktree.path)
         plain = Redirection(root=root, target=target, kept=interpreter_folders(root), copies=copies_of(root))
-        plain = replace(plain, untracked=untracked(Path(root)))
-        commit = self.revision.commit
-        if commit is not None and self.revision.folder is None:
-            plain = replace(plain, revision=(commit, files_of(self.revision.root, commit)))
+        commit = self.revision.commit if self.revision.folder is None else None
+        plain = replace(plain, untracked=untracked(Path(root)), revision=commit)
         if python is not None:
             return under(python, plain)
         return plain if self._setup is None else _with_environment(plain, worktree.folder, self._setup)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
-import stat
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +24,7 @@ from pytest_ddpperf.against.git import (
     unknown,
 )
 from pytest_ddpperf.errors import LaunchError, SettingError
-from pytest_ddpperf.instruments.host import open_shared
+from pytest_ddpperf.instruments.host import abandoned
 from pytest_ddpperf.settings import KNOBS, Settings
 
 if TYPE_CHECKING:
@@ -37,9 +33,8 @@ if TYPE_CHECKING:
 MERGE_BASE = "merge-base:"
 HERE = "this checkout"
 PREFIX = "ddpperf-against-"
-TREE, _LOCK = "checkout", "lock"
+TREE = "checkout"
 SHORT = 7
-_EMPTY_SECONDS = 60.0  # in which a run writes the lock into its new folder
 CHECKOUT_SECONDS, _REMOVAL_SECONDS = 600.0, 60.0
 
 
@@ -130,26 +125,19 @@ class Guarded:
     """A temporary folder, until ``close`` or the end of this process.
 
     A guard process waits for that end and removes the folder, and the entry of its work tree in the repository at
-    ``root``. If the guard is killed as well, ``remove_left_over`` removes them: nobody holds their lock.
+    ``root``. If the guard is killed as well, a run a day later removes them.
     """
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self._root = folder, root
-        tree = folder / TREE
-        with (folder / _LOCK).open("wb") as lock:
-            with contextlib.suppress(OSError):  # a file system without locks, on which nobody takes it for left over
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lock.write(_lock_text(tree))
-            lock.flush()
-            self._guard = subprocess.Popen(  # noqa: S603  our own interpreter and file
-                [sys.executable, "-I", "-S", guard.__file__, str(tree), str(root)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                pass_fds=[lock.fileno()],
-                start_new_session=True,  # Ctrl-C is for the tests
-            )
+        self._guard = subprocess.Popen(  # noqa: S603  our own interpreter and file
+            [sys.executable, "-I", "-S", guard.__file__, str(folder / TREE), str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,  # Ctrl-C is for the tests
+        )
 
     def close(self) -> None:
         """Let the guard remove the files, and wait a bounded time for it; may be called again."""
@@ -162,12 +150,14 @@ class Guarded:
 
 
 class Worktree(Guarded):
-    """The files of a revision in a temporary folder; the next one of the same repository removes what is left over."""
+    """The files of a revision in a temporary folder."""
 
     def __init__(self, revision: Revision) -> None:
-        remove_left_over(revision.root)
+        remove_left_over()
         try:
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary()))  # may hold an environment too
+            folder = Path(
+                tempfile.mkdtemp(prefix=PREFIX, dir=os.path.realpath(tempfile.gettempdir()))
+            )  # may hold an environment too
         except OSError as error:
             raise LaunchError(
                 f"--ddpperf-against={revision.given}: there is no folder for its files: {error.strerror}: "
@@ -191,57 +181,10 @@ class Worktree(Guarded):
             raise
 
 
-def remove_left_over(root: Path) -> None:
-    """Remove the checkouts of runs that were killed together with their guard; a live run's guard holds a lock."""
-    with contextlib.suppress(GitError):
-        listed = git(root, "worktree", "list", "--porcelain").splitlines()
-        trees = [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
-        for tree in trees[1:]:  # the first is the repository itself
-            if _is_left_over(tree):
-                guard.remove(tree, root)
-    for folder in _temporary().glob(f"{PREFIX}*"):  # of runs of which git does not know the checkout
-        with contextlib.suppress(OSError):
-            if not _is_ours(folder):
-                continue
-            if not (folder / TREE / ".git").exists() and _is_left_over(folder / TREE):
-                shutil.rmtree(folder)
-            elif time.time() - folder.stat().st_mtime > _EMPTY_SECONDS:
-                lock = folder / _LOCK
-                if lock.exists() and not lock.lstat().st_size:  # its run was killed before it wrote into it
-                    lock.unlink()
-                folder.rmdir()  # which spares any that is not empty
-
-
-def _is_left_over(tree: Path) -> bool:
-    """Whether a work tree is certainly one of this plugin's that no run uses; any other may be the user's own."""
-    folder, text = tree.parent, _lock_text(tree)
-    if tree.name != TREE or not folder.name.startswith(PREFIX) or folder.parent != _temporary():
-        return False
-    try:
-        if not _is_ours(folder):
-            return False
-        with os.fdopen(open_shared(folder / _LOCK), "rb") as lock:
-            if lock.read(len(text) + 1) != text:
-                return False
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # the lock is held, or there is no lock
-        return False
-    return True
-
-
-def _is_ours(folder: Path) -> bool:
-    """Returns whether it is a folder, and this user's: others may write into the folder of temporary files too."""
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-
-
-def _temporary() -> Path:
-    return Path(os.path.realpath(tempfile.gettempdir()))
-
-
-def _lock_text(tree: Path) -> bytes:
-    """The content of a lock, which names the plugin and the checkout."""
-    return b"pytest-ddpperf " + os.fsencode(tree)
+def remove_left_over() -> None:
+    """Remove the checkouts of runs that were killed together with their guard."""
+    for folder in abandoned(PREFIX):
+        guard.remove(folder / TREE, folder / TREE)
 
 
 def _elsewhere(given: str, folder: Path, root: Path) -> Revision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,15 +14,13 @@ import msgspec
 from pytest_ddpperf.baselines.document import (
     Confidence,
     Date,
-    Document,
     Natural,
     Positive,
     Share,
     Text,
-    about,
-    finite,
+    json_of,
+    object_of,
     read_as,
-    read_checked,
 )
 from pytest_ddpperf.baselines.jsonfile import FileKind, checked, problem_text, render, rounded
 from pytest_ddpperf.errors import BaselineError
@@ -47,136 +45,109 @@ class BaselineFile:
     records: tuple[BaselineRecord, ...]
 
 
-class OfBaseline(Document):
-    """An object in a baseline file; its numbers keep all digits, because counts are compared exactly."""
-
-    number = staticmethod(finite)
-
-
-class StoredProvenance(OfBaseline, record=Provenance, sparse=("code",)):
-    """The date and the code of counts."""
-
-    date: Date
-
-
-class StoredEnvironment(OfBaseline, record=Environment, sparse=("gpu_setup",)):
-    """The environment of a record."""
-
-    device: Literal["cpu", "cuda"]
-    device_count: Natural
-    cores: Natural
-    threads: Natural
-    nodes: Positive
-    world_size: Positive
-
-
-class StoredPlan(OfBaseline, record=Plan):
-    """The steps of a launch."""
-
-    warmup: Natural
-    steps: Natural
-
-
-class StoredSite(OfBaseline, record=CallSite, sparse=("strategy", "through")):
-    """A line of code that a part of a count comes from."""
-
-
-class StoredAlike(OfBaseline, record=Alike, without=("sites",)):
-    """The state that ranks have in common."""
-
-
-class StoredCounts(
-    OfBaseline,
-    record=Counts,
+_OLDER = (Any, None)  # a field of older files, of which at most its presence counts
+_Environment = object_of(
+    Environment,
+    sparse=("gpu_setup",),
+    device=Literal["cpu", "cuda"],
+    device_count=Natural,
+    cores=Natural,
+    threads=Natural,
+    nodes=Positive,
+    world_size=Positive,
+)
+_Site = object_of(CallSite, sparse=("strategy", "through"))
+_Counts = object_of(
+    Counts,
     without=("copy",),
     sparse=("details_by_rank", "sites", "sites_by_rank", "alike", "steps", "varying"),
-):
-    """Counts of a step; without the lines of operators, and with FLOPs by line, not by module."""
+    sites=Mapping[str, tuple[_Site, ...]],  # type: ignore[valid-type]  # made at run time
+    sites_by_rank=Mapping[str, Mapping[str, tuple[_Site, ...]]],  # type: ignore[valid-type]  # made at run time
+    alike=object_of(Alike, without=("sites",)) | None,
+)
+_Series = object_of(
+    Series,
+    without=("within", "own", "rules"),  # computed from the launches of a run, or from the table of metrics
+    rename={"min_tolerance": "slack"},
+    interval=object_of(Interval, confidence=Confidence) | None,
+    control=_OLDER,
+)
+_Record = object_of(
+    BaselineRecord,
+    sparse=("recipe", "counts", "dirty", "counted", "turns", "over", "busy", "clock", "code", "typical"),
+    name=Text,
+    date=Date,
+    environment=_Environment,
+    plan=object_of(Plan, warmup=Natural, steps=Natural),
+    counted=object_of(Provenance, sparse=("code",), date=Date) | None,
+    series=tuple[_Series, ...],  # type: ignore[valid-type]  # made at run time
+    counts=_Counts | None,
+    steps=_OLDER,
+    lost=(Share | None, None),
+    runs=_OLDER,
+)
+_File = object_of(
+    BaselineFile,
+    schema=str,
+    checksum=str,
+    test=Text,
+    records=tuple[_Record, ...],  # type: ignore[valid-type]  # made at run time
+)
 
-    details: Mapping[str, Mapping[str, float]] = about(
-        source=lambda counts: {metric: parts for metric, parts in counts.details.items() if parts}
+
+def series_json(series: Series) -> Any:
+    """Returns a metric as JSON data; counts, which are compared exactly, keep all digits."""
+    return json_of(_Series, _short(series))
+
+
+def environment_json(environment: Environment) -> Any:
+    """Returns an environment as JSON data."""
+    return json_of(_Environment, environment)
+
+
+def _short(series: Series) -> Series:
+    """Returns a metric with nine digits of its numbers, but with all of a count."""
+    found, exact = series.interval, series.scale == "exact"
+    return replace(
+        series,
+        min_tolerance=rounded(series.min_tolerance),
+        samples=series.samples if exact else tuple(map(rounded, series.samples)),
+        value=series.value if exact else rounded(series.value),
+        interval=found and replace(found, low=rounded(found.low), high=rounded(found.high)),
     )
-    sites: Mapping[str, tuple[CallSite, ...]] = about(
-        source=lambda counts: {
-            name: of_lines(sites) if name == "flops" else sites
-            for name, sites in counts.sites.items()
-            if name != "operators"
-        }
-    )
 
 
-class StoredInterval(OfBaseline, record=Interval):
-    """A confidence interval, to nine digits."""
+def _stored(record: BaselineRecord) -> BaselineRecord:
+    """Returns a record with what a file keeps of it.
 
-    low: float = about(lambda interval: rounded(interval.low))
-    high: float = about(lambda interval: rounded(interval.high))
-    confidence: Confidence
-
-    def checked(self) -> None:
-        """Raises a ValueError unless the ends are in order."""
-        if self.low > self.high:
-            raise ValueError(f"its low end {self.low} lies above its high end {self.high}")
-
-
-class StoredSeries(OfBaseline, record=Series, without=("within", "own", "rules", "min_tolerance")):
-    """A metric. A later run computes within and own from its launches, and takes rules from the table of metrics."""
-
-    slack: float = about(lambda series: rounded(series.min_tolerance))
-    samples: tuple[float, ...] = about(
-        source=lambda series: series.samples if series.scale == "exact" else tuple(map(rounded, series.samples))
-    )
-    value: float = about(lambda series: series.value if series.scale == "exact" else rounded(series.value))
-
-    def checked(self) -> None:
-        """Raises a ValueError if it has no sample."""
-        if not self.samples:
-            raise ValueError("expected a sample at least, found none")
-
-    @classmethod
-    def made(cls, **values: Any) -> Series:
-        """Builds a series of these fields, with the rules of its metric."""
-        return Series(min_tolerance=values.pop("slack"), rules=rules_of(values["metric"]), **values)
+    Files have no lines of operators, and FLOPs by line, not by module.
+    """
+    changes: dict[str, Any] = {"series": tuple(map(_short, record.series)), "lost": rounded(record.lost) or None}
+    if record.counts is not None:
+        sites = {name: sites for name, sites in record.counts.sites.items() if name != "operators"}
+        sites |= {name: of_lines(sites[name]) for name in ("flops",) if name in sites}
+        details = {metric: parts for metric, parts in record.counts.details.items() if parts}
+        changes["counts"] = replace(record.counts, details=details, sites=sites)
+    return replace(record, **changes)
 
 
-_OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns", "over", "lost", "busy", "clock", "code", "typical")
-
-
-class StoredRecord(OfBaseline, record=BaselineRecord, sparse=_OPTIONAL):
-    """A record of one benchmark."""
-
-    name: Text
-    date: Date
-    lost: Share | None = about(lambda record: rounded(record.lost) or None)
-
-    @classmethod
-    def made(cls, **values: Any) -> BaselineRecord:
-        """Builds a record of these fields."""
-        return BaselineRecord(**values | {"lost": values["lost"] or 0.0})
-
-
-class StoredFile(OfBaseline, record=BaselineFile):
-    """A baseline file; its records have distinct names."""
-
-    test: Text
-    records: tuple[BaselineRecord, ...]
-    schema: str = about(lambda _: BASELINE.schema)
-    checksum: str = about(lambda _: "")
-
-    def checked(self) -> None:
-        """Raises a ValueError if two records have one name."""
-        names = [record.name for record in self.records]
-        twice = next((i for i, name in enumerate(names) if name in names[:i]), None)
-        if twice is not None:
-            raise ValueError(f"field records[{twice}]: a second record is named {names[twice]!r}")
+def _read(stored: Any, schema: str) -> BaselineRecord:
+    """Returns the record of an object in a file; before version 3 a step time is the mean of typical steps only."""
+    typical = stored.typical or (schema.endswith(("/1", "/2")) and bool(stored.steps))
+    stored = msgspec.structs.replace(stored, lost=stored.lost or 0.0, typical=typical)
+    record = msgspec.convert(stored, BaselineRecord, from_attributes=True)
+    kept = [series for series in record.series if series.metric != "step_time_tail"]
+    return replace(record, series=tuple(replace(series, rules=rules_of(series.metric)) for series in kept))
 
 
 def encode(content: BaselineFile, file: Path) -> str:
     """Returns the text of a baseline file, times with nine digits; BaselineError if it would be unreadable (a NaN)."""
-    document = json.loads(json.dumps(StoredFile.filled_from(content)))
-    document["checksum"] = _checksum(document)
+    records = list(map(_stored, content.records))
     try:
-        read_as(StoredFile, document)
-    except msgspec.DecodeError as error:
+        document = json_of(_File, {"schema": BASELINE.schema, "checksum": "", "test": content.test, "records": records})
+        document["checksum"] = _checksum(document)
+        msgspec.convert(document, _File)
+    except msgspec.ValidationError as error:
         raise BaselineError(
             f"{BASELINE.name} {file} was not written: {problem_text(error)}; mend the benchmark, then save again"
         ) from None
@@ -186,30 +157,10 @@ def encode(content: BaselineFile, file: Path) -> str:
 def decode(text: str, file: Path) -> BaselineFile:
     """Returns the content of a baseline file; BaselineError if it is broken or was edited by hand."""
     data = checked(text, file, BASELINE)
-    content: BaselineFile = read_checked(StoredFile, _upgraded(data), file, BASELINE)
-    if data["checksum"] != _checksum(data):
+    found = read_as(_File, data, file, BASELINE)
+    if found.checksum != _checksum(data):
         raise BASELINE.error(file, "field checksum: does not match the content: the file was edited by hand")
-    return content
-
-
-def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Converts data of older files; before version 3 a step time is the mean of typical steps only."""
-    if data["schema"] == BASELINE.schema or not isinstance(data.get("records"), list):
-        return data
-    before_3 = not str(data["schema"]).endswith("/3")
-
-    def without(found: Any, *gone: str) -> Any:
-        return {name: value for name, value in found.items() if name not in gone} if isinstance(found, dict) else found
-
-    def upgraded(record: Any) -> Any:
-        kept, series = without(record, "runs", "steps"), record.get("series") if isinstance(record, dict) else None
-        if not isinstance(series, list):
-            return kept
-        others = [each for each in series if not isinstance(each, dict) or each.get("metric") != "step_time_tail"]
-        typical = {"typical": True} if before_3 and record.get("steps") else {}
-        return {**kept, "series": [without(each, "control") for each in others], **typical}
-
-    return {**data, "records": [upgraded(record) for record in data["records"]]}
+    return BaselineFile(test=found.test, records=tuple(_read(record, found.schema) for record in found.records))
 
 
 def _checksum(document: Mapping[str, Any]) -> str:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from pytest_ddpperf.baselines.files import require_regular
 from pytest_ddpperf.errors import BaselineError
 
 TOOL = "pytest-ddpperf"
-F = TypeVar("F", bound="Callable[..., Any]")
 MOST_CHARACTERS = 500_000_000  # of a file that is read; results of 3000 tests have 40 million
 _PROBLEM = re.compile(r"(.*) - at (?:`key` in )?`\$(?:\.(.*))?`", re.DOTALL)
 _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")
@@ -157,17 +156,13 @@ def problem_text(error: Exception) -> str:
     return f"field {path}: {problem}" if path else problem
 
 
-def uncollected(function: F) -> F:
-    """Wraps a function to run without garbage collection, which would scan millions of new objects repeatedly."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            if collects:
-                gc.enable()
-
-    return cast("F", call)
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Runs a body, or a function, without garbage collection, which would scan millions of new objects repeatedly."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pytest_ddpperf.baselines.document import Date, Document, NotNegative, Positive, about, read_checked
+import msgspec
+
+from pytest_ddpperf.baselines.document import Date, NotNegative, Positive, object_of, read_as
 from pytest_ddpperf.baselines.files import locked, saving, write_file
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import FileKind, checked, read_text, render, rounded
@@ -37,36 +40,22 @@ class NetworkFile:
 NETWORK = FileKind(subject="network", version=1, cure="delete it and run ddpperf network again")
 
 
-class StoredOfNetwork(Document):
-    """An object in a network file; its numbers have nine digits."""
-
-    number = staticmethod(rounded)
-
-
-class StoredFit(StoredOfNetwork, record=CollectiveFit):
-    """The fitted cost of a collective."""
-
-    world_size: Positive
-    min_bytes: Positive
-    segments: tuple[Segment, ...]
-    error: NotNegative
-
-    def checked(self) -> None:
-        """Raises a ValueError unless each segment ends above the previous one."""
-        ends = [self.min_bytes, *(segment.max_bytes for segment in self.segments)]
-        if any(segment.latency < 0 or segment.seconds_per_byte < 0 for segment in self.segments):
-            raise ValueError("segments: expected numbers of at least 0")
-        if not self.segments or ends != sorted(set(ends)):
-            raise ValueError("segments: expected segments that end one above the other")
-
-
-class StoredNetwork(StoredOfNetwork, record=NetworkFile):
-    """The file of a network."""
-
-    schema: str = about(lambda _: NETWORK.schema)
-    date: Date
-    taken: NotNegative
-    usual: NotNegative
+_Segment = object_of(Segment, latency=NotNegative, seconds_per_byte=NotNegative)
+_Fit = object_of(
+    CollectiveFit,
+    world_size=Positive,
+    min_bytes=Positive,
+    error=NotNegative,
+    segments=tuple[_Segment, ...],  # type: ignore[valid-type]  # made at run time
+)
+_File = object_of(
+    NetworkFile,
+    schema=str,
+    date=Date,
+    taken=NotNegative,
+    usual=NotNegative,
+    fits=tuple[_Fit, ...],  # type: ignore[valid-type]  # made at run time
+)
 
 
 def network_file(root: Path, environment: Environment) -> Path:
@@ -79,13 +68,21 @@ def read_network(file: Path) -> NetworkFile | None:
     text = read_text(file, NETWORK)
     if text is None:
         return None
-    content: NetworkFile = read_checked(StoredNetwork, checked(text, file, NETWORK), file, NETWORK)
+    content: NetworkFile = msgspec.convert(
+        read_as(_File, checked(text, file, NETWORK), file, NETWORK), NetworkFile, from_attributes=True
+    )
+    for i, fit in enumerate(content.fits):
+        ends = [fit.min_bytes, *(segment.max_bytes for segment in fit.segments)]
+        if not fit.segments or ends != sorted(set(ends)):
+            raise NETWORK.error(file, f"field fits[{i}].segments: expected segments that end one above the other")
     if content.environment != file.parent.name:
         raise NETWORK.error(file, f"field environment: the file is of {content.environment}: it was moved or copied")
     return content
 
 
 def save_network(file: Path, content: NetworkFile) -> None:
-    """Stores a network in place of the previous one."""
+    """Stores a network in place of the previous one; numbers have nine digits."""
+    text = json.dumps({"schema": NETWORK.schema, **asdict(content)})
+    document = json.loads(text, parse_float=lambda number: rounded(float(number)))
     with locked(file.parent), saving(file):
-        write_file(file, render(StoredNetwork.filled_from(content)))
+        write_file(file, render(document))

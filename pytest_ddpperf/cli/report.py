@@ -6,22 +6,26 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from pytest_ddpperf.baselines.earlier_run import judged_by
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.parsers import argument
-from pytest_ddpperf.reports.causes import cause_in_words
+from pytest_ddpperf.records.results import Provenance
+from pytest_ddpperf.reports.causes import reason_text
 from pytest_ddpperf.reports.documents.entries import JsonEntry, ResultsFile
 from pytest_ddpperf.reports.documents.run_file import read_run
 from pytest_ddpperf.reports.documents.schema import schema_of
-from pytest_ddpperf.reports.documents.trend import TrendsFile
 from pytest_ddpperf.reports.files import write_text
 from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
 from pytest_ddpperf.reports.lines import names_of, printable
+from pytest_ddpperf.reports.remarks import cause_in_words
 from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.reports.two_runs import judged, two_runs
+from pytest_ddpperf.reports.trend import TrendsFile
+from pytest_ddpperf.reports.two_runs import two_runs
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
 
@@ -84,18 +88,20 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 def compare(options: argparse.Namespace) -> int:
     """Prints how far the metrics of two runs differ; the status is 1 if a verdict on the second one fails."""
     before, after = read_run(options.before), read_run(options.after)
-    table = two_runs(before, after)
+    results = judged_by(before.results, Provenance(date=before.date or "", commit=before.commit), after.results)
+    table = two_runs(before, after, results)
     if options.markdown is not None:
         write_text(options.markdown, f"{markdown_table(table)}\n", "--markdown")
     if options.html is not None:
-        write_text(options.html, two_runs_page(before, after), "--html")
-    results, printed = judged(before, after), options.markdown is None and options.html is None
+        write_text(options.html, two_runs_page(after, results, table), "--html")
+    printed = options.markdown is None and options.html is None
     if printed:
         print(render(table, terminal_width()))
     verdicts = [failing_verdict(result, options.fail_on) for result in results]
     for name, result, verdict in zip(names_of(results), results, verdicts, strict=True):
         if verdict is not None:
-            line = printable(f"{verdict.value}: {name}: {cause_in_words(result, verdict)}")
+            failed = replace(result, failure=reason_text(result, verdict, options.fail_on))
+            line = printable(f"{verdict.value}: {name}: {cause_in_words(failed)}")
             print(line, file=sys.stdout if printed else sys.stderr)
     return int(any(verdicts))
 

@@ -14,13 +14,12 @@ from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.parsers import argument, fraction, positive_int
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.trend import trend_document
-from pytest_ddpperf.reports.files import document_text, write, write_text
+from pytest_ddpperf.reports.files import ensure_writable, write_text
 from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.reports.trend import changes_text, trend_table
+from pytest_ddpperf.reports.trend import changes_text, trend_table, trends_text
 from pytest_ddpperf.settings import KNOBS
 
 _HISTORY = KNOBS["history"]
@@ -78,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         if options.test is None:
             found = tuple(trend for trend in found if trend.changes)
-        write(Path(options.json), document_text(trend_document(found, options.metric)), option="--json")
+        ensure_writable(Path(options.json), "--json")
+        write_text(Path(options.json), trends_text(found, options.metric), "--json")
     if options.html is None and not options.json:
         if options.test is None:
             print(*wrapped(changes_text(found, options.metric).split("\n"), terminal_width()), sep="\n")

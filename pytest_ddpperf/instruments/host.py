@@ -12,12 +12,14 @@ import platform
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 _ROOT = Path("/")
 _OTHERS = 0o077  # the rights of group and others
+_ABANDONED_SECONDS = 24 * 3600.0
 _SPARED = 0.25  # of the available memory: left to other processes
 # What vendors put around the model: "Intel(R) Xeon(R) CPU @ 2.20GHz", "AMD EPYC 7B13 64-Core Processor".
 _DECORATION = re.compile(r"\((?:R|TM)\)|\bCPU\b|@.*$|\b\d+-Core\b|\bProcessor\b", re.IGNORECASE)
@@ -254,6 +256,16 @@ def open_shared(file: Path, flags: int = 0) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.ENXIO, "it is no regular file", str(file))
+
+
+def abandoned(prefix: str) -> Iterator[Path]:
+    """This user's temporary folders of this prefix and eight or more characters that nobody has used for a day."""
+    for folder in Path(os.path.realpath(tempfile.gettempdir())).glob(f"{prefix}{'[a-z0-9_]' * 8}*"):
+        with contextlib.suppress(OSError):
+            found = folder.lstat()
+            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+            if ours and time.time() - found.st_mtime > _ABANDONED_SECONDS:
+                yield folder
 
 
 def private_folder() -> Path:

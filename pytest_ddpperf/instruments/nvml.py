@@ -82,7 +82,7 @@ def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapp
     nvml: Any = library()[0] if devices else None
     handles = [] if nvml is None else [*opened(nvml, devices)[0].values()]
     known = {**software, **{name: value for name, value in sorted(environ.items()) if VARIABLES.fullmatch(name)}}
-    if not handles:
+    if nvml is None or not handles:
         return GpuFacts(setup=None, recorded=known)
     watts = (ask(nvml, "nvmlDeviceGetPowerManagementLimit", handle) for handle in handles)
     parts = [

@@ -143,26 +143,16 @@ def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence
     return replace(found, gpus=Gpus(names=models, pci=addresses, instances=instances))
 
 
-def check_names(device: str, backend: str, world_size: int) -> None:
-    """Raise SettingError for a device, backend or world size that no machine could have."""
-    if device not in DEVICES:
-        raise SettingError(f"device {device!r} is not known; it takes one of {', '.join(DEVICES)}")
-    if backend not in BACKENDS:
-        raise SettingError(f"backend {backend!r} is not known; it takes one of {', '.join(BACKENDS)}")
-    if device == "cpu" and backend == "nccl":
-        raise SettingError("backend 'nccl' moves GPU tensors only; with device 'cpu' use backend 'gloo'")
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-        raise SettingError(f"world_size {world_size!r} is no number of ranks; it takes an integer of at least 1")
-
-
 def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> Placement:
     """Choose CUDA where there is a GPU, and NCCL where each rank has its own.
 
     Raises:
         LaunchError: torch can use no GPU, or has no such backend.
         RankSkipped: NCCL was asked for, and there are fewer GPUs than ranks.
+        SettingError: NCCL was asked for on the CPU.
     """
-    check_names(device, backend, world_size)
+    if device == "cpu" and backend == "nccl":
+        raise SettingError("backend 'nccl' moves GPU tensors only; with device 'cpu' use backend 'gloo'")
     gpus, count, remark = machine.gpus, len(machine.gpus.names), ""
     if device == "auto" and gpus.error:
         remark = f"device=auto took the CPU, because torch {machine.torch} can use no GPU: {gpus.error}"

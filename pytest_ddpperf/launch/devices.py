@@ -104,16 +104,7 @@ def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str,
     nodes = kernel_numbers(kernel_text(root / "sys/devices/system/node/online"))
     if len(nodes) < 2 or allowed != offered or any(map(environ.get, _BINDING)):  # noqa: PLR2004  several
         return set()
-    near = [allowed & _local(address, root) for address in addresses]
+    lists = (kernel_text(root / f"sys/bus/pci/devices/{address}/local_cpulist") for address in addresses)
+    near = [allowed & kernel_numbers(text) for text in lists]
     own = near[rank]
     return own if len(own) >= near.count(own) * max(2, thread_count(environ)) else set()
-
-
-def _local(address: str | None, root: Path) -> set[int]:
-    """The cores near a PCI device; empty if the system does not tell."""
-    if address is None:
-        return set()
-    folder = root / f"sys/bus/pci/devices/{address}"
-    node = kernel_text(folder / "numa_node").strip()
-    of_node = kernel_text(root / f"sys/devices/system/node/node{node}/cpulist")
-    return kernel_numbers(kernel_text(folder / "local_cpulist") or of_node)

@@ -67,7 +67,7 @@ def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple
             # Bound here: no other process can take the port between the choice and the use.
             with socket.create_server(("127.0.0.1", 0), backlog=max(128, job.world_size)) as listener:
                 port = listener.getsockname()[1]
-                here.fork(port, listener if job.group is not None else None)  # of the store that rank 0 serves
+                here.fork(port, listener)  # of the store that rank 0 serves
             for other in elsewhere:
                 other.fork(replace(job, listening=port))
             outcome = launch.watch(started + job.timeout, _CUDA_GRACE if job.device == "cuda" else _GRACE)

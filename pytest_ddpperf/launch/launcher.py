@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
-from pytest_ddpperf.launch.context import Gpus, TorchMachine, check_names, find_machine, place, probe
+from pytest_ddpperf.launch.context import Gpus, TorchMachine, find_machine, place, probe
 from pytest_ddpperf.launch.launch_run import LaunchResult, end_seconds, run_ranks
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading.zygotes import preloaded
-from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
+from pytest_ddpperf.launch.processes import require_linux
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_ddpperf.launch.environment import Variables
+    from pytest_ddpperf.launch.interleaving import TurnSlot
     from pytest_ddpperf.launch.node_ranks import OtherNodes
     from pytest_ddpperf.launch.preloading.zygotes import Judged, PreloadedZygotes, Wanted
     from pytest_ddpperf.launch.rank_processes import Echo
@@ -131,25 +132,23 @@ class Launcher:
             if found is not None and found.serve(wanted) and found.fits(environ):
                 return
             self._drop_preloaded()
-            if not (wanted.modules and HAS_PIDFD):
+            if not wanted.modules:
                 return
             if like is not None:
-                with like.idle_preloaded() as original:
-                    self._preloaded = None if original is None else original.duplicate()
+                self._preloaded = like.duplicate_preloaded()
                 return
             request = Preload(environ=environ, path=self._search_path(), directory=environment.current_folder())
             self._preloaded = preloaded(zygote, request, wanted, judged)
+
+    def duplicate_preloaded(self) -> PreloadedZygotes | None:
+        """Copies of the copies of the zygote, for another launcher; None if there are none."""
+        with self._lock:
+            return None if self._preloaded is None else self._preloaded.duplicate()
 
     def has_preloaded(self, wanted: Wanted) -> bool:
         """Returns whether copies of the zygote have imported these modules."""
         found = self._preloaded  # read once: another thread may drop it
         return found is not None and found.serve(wanted)
-
-    @contextlib.contextmanager
-    def idle_preloaded(self) -> Iterator[PreloadedZygotes | None]:
-        """Lend the copies of the zygote, and keep launches waiting; None if there are none."""
-        with self._lock:
-            yield self._preloaded
 
     def machine(self, *, gpus: bool = True) -> TorchMachine:
         """The devices and backends that torch finds in the current environment; without ``gpus`` no GPU is touched."""
@@ -179,7 +178,7 @@ class Launcher:
         mode: Mode | None = None,
         preload: Iterable[str] = (),
         own_group: bool = False,
-        interleaved: bool = False,
+        turns: TurnSlot | None = None,
         bind: bool = False,
         projects: Iterable[str] = (),
     ) -> LaunchResult[T]:
@@ -187,7 +186,7 @@ class Launcher:
 
         The function may be a closure or a lambda; the objects that it refers to travel along. ``timeout`` is in seconds
         for the whole launch, without the one-off import of torch. The ranks of this and later launches find the modules
-        of ``preload`` imported. With ``own_group`` the function makes the group, ``interleaved`` others may use GPUs.
+        of ``preload`` imported. With ``own_group`` the function makes the group, with ``turns`` ranks take turns.
         With ``bind`` each rank has cores of its own. Of the folders ``projects`` the launch has files of its own.
 
         Raises:
@@ -196,10 +195,9 @@ class Launcher:
                 the message says where they stood.
             RankSkipped: a rank called ``pytest.skip``.
             PayloadError: the function or a result cannot be sent, or a result cannot be read in time.
-            SettingError: a device, backend, world size or timeout is invalid.
+            SettingError: the timeout is no number of seconds, or NCCL was asked for on the CPU.
             LaunchError: this machine cannot start such ranks.
         """
-        check_names(device, backend, world_size)
         gpus = Gpus()
         if not 0 < timeout <= MAX_TIMEOUT:
             raise SettingError(f"timeout {timeout!r} is no deadline: give seconds above 0 and up to {MAX_TIMEOUT:.0f}")
@@ -213,9 +211,9 @@ class Launcher:
         else:
             counts = self.counts(world_size, device)
         ranks = {"device": device, "gpus": gpus, "group": backend, "own_group": own_group, "bind": bind}
-        waits = {"stage_timeouts": stage_timeouts or {}, "interleaved": interleaved, "mode": mode}
+        waits = {"stage_timeouts": stage_timeouts or {}, "interleaved": turns is not None, "mode": mode}
         finds = {"preload": tuple(preload), "projects": tuple(projects)}
-        return self._launch(self._job(Call(function, args), timeout, counts, **ranks, **waits, **finds), counts)
+        return self._launch(self._job(Call(function, args), timeout, counts, **ranks, **waits, **finds), counts, turns)
 
     def abort(self) -> None:
         """End the zygote at once; a launch that another thread has under way raises LaunchError."""
@@ -261,23 +259,25 @@ class Launcher:
             **of_job,
         )
 
-    def _launch(self, job: Job, counts: tuple[int, ...] = (1,), *, again: bool = True) -> LaunchResult[Any]:
+    def _launch(
+        self, job: Job, counts: tuple[int, ...] = (1,), turns: TurnSlot | None = None, *, again: bool = True
+    ) -> LaunchResult[Any]:
         try:
-            with self.ranks(job, self._echo) as here:
+            with self.ranks(job, self._echo, turns) as here:
                 nodes = self.nodes if len(counts) > 1 else None
                 elsewhere = () if nodes is None else nodes.ranks(counts, self._variables, self._echo)
                 ends, seconds = run_ranks(here, elsewhere)
         except ZygoteEnded as error:
             if not (again and error.unused):
                 raise
-            return self._launch(job, counts, again=False)  # it ended between launches, as for want of memory
+            return self._launch(job, counts, turns, again=False)  # it ended between launches, as for want of memory
         for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
             self.remarks.setdefault(report.remark.partition(":")[0], report.remark)
         values = payload.values_of(ends, job.timeout - seconds)
         return LaunchResult(values, tuple(end.output for end in ends), seconds, ends[0].imports)
 
     @contextlib.contextmanager
-    def ranks(self, job: Job, echo: Echo | None) -> Iterator[RankProcesses]:
+    def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:
         """Lend the ranks that a job has on this machine, before they are forked; other launches wait meanwhile.
 
         Raises:
@@ -300,7 +300,7 @@ class Launcher:
 
                 files = own_files(job, self.redirection, zygote.mark, self.remarks)
             sweep = partial(self._sweep, zygotes, end_seconds(job) + 2.0)
-            with files as having, RankProcesses(zygotes, having, echo, sweep) as ranks:
+            with files as having, RankProcesses(zygotes, having, echo, sweep, turns) as ranks:
                 yield ranks
 
     def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:

@@ -6,11 +6,9 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Preloaded, SeenImport
 from pytest_ddpperf.launch.preloading.zygotes import Judged, Wanted
-from pytest_ddpperf.launch.processes import HAS_PIDFD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -75,13 +73,8 @@ class Launchers:
         Their ranks, up to ``ranks`` in a launch, find imported what the ranks of ``scope`` were seen to import.
 
         Raises:
-            SettingError: modules were asked for, and no zygote can be copied or one cannot be imported there.
+            SettingError: a module that was asked for cannot be imported there.
         """
-        if self._asked and not HAS_PIDFD:
-            raise SettingError(
-                f"preload={','.join(one.module for one in self._asked)}: this kernel or Python has no process "
-                "descriptors (Linux has them since 5.3), which imports before ranks are forked need; set preload=none"
-            )
         for i in range(number):
             self[i].wait()
         wanted = self._wanted(scope, ranks)
@@ -130,10 +123,10 @@ class Launchers:
         """
         running = sum(pid is not None for pid in self.pids)
         missing = max(0, number - running)
-        copies = max(0, missing - (not running)) if HAS_PIDFD else 0
+        copies = max(0, missing - (not running))
         # The copies of the first launcher import, and all others are copies of them.
         wanted = self._wanted(scope, ranks)
-        each = self._judged.copies(wanted) if HAS_PIDFD else 0
+        each = self._judged.copies(wanted)
         ready = [launcher.has_preloaded(wanted) for launcher in self._made[:number]]
         importing = LAUNCHER_BYTES if each and not any(ready[:1]) else 0
         copied = copies + each * (number - sum(ready))

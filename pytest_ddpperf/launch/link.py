@@ -13,14 +13,13 @@ import json
 import pickle
 import secrets
 import socket
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError, LaunchError, in_a_line
 from pytest_ddpperf.launch.messages import Answer, Ask
-from pytest_ddpperf.launch.streams import Frames, GarbledMessage, readable
+from pytest_ddpperf.launch.streams import Channel, Frames, GarbledMessage, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -61,11 +60,10 @@ class Link:
     """One end of a connection whose peer has proved to know the key; any thread may send, one receives."""
 
     def __init__(self, connected: socket.socket, frames: Frames, name: str = "the other process") -> None:
-        self.name, self.ended = name, False  # the name is the peer's, in errors
-        self._socket, self._frames = connected, frames
+        self.name = name  # the peer's, in errors
+        self._socket, self._frames, self._channel = connected, frames, Channel(connected, frames)
         self._arrived: list[object] = []
         self._numbers = itertools.count()
-        self._sending = threading.Lock()
 
     @property
     def peer(self) -> str:
@@ -76,6 +74,11 @@ class Link:
     def address(self) -> str:
         """The address of this machine as the peer knows it."""
         return str(self._socket.getsockname()[0])
+
+    @property
+    def ended(self) -> bool:
+        """Returns whether the connection has ended."""
+        return self._channel.closed
 
     def fileno(self) -> int:
         """Give selectors the socket's descriptor."""
@@ -107,34 +110,31 @@ class Link:
     def send_bytes(self, body: bytes) -> None:
         """Send a message that is no pickle; LinkEnded as ``send``."""
         try:
-            with self._sending:
-                for data in (self._frames.header(body), body):
-                    view = memoryview(data)
-                    while view:  # unlike in ``sendall``, the socket's limit is for some of it, however large it is
-                        view = view[self._socket.send(view[:_CHUNK]) :]
+            self._channel.send_bytes(body)
         except OSError as error:
             raise self._ended(error) from None
 
     def receive(self, seconds: float | None = None) -> object:
         """Wait for the next message; None if none has come in time, LinkEnded if the peer is gone."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        self._take()  # some may have come with the first one
-        while not self._arrived:
+        while not (arrived := self.received()):
             if not self._readable(None if deadline is None else max(0.0, deadline - time.monotonic())):
                 return None
-            self._read()
-        return self._arrived.pop(0)
+        first, *self._arrived = arrived
+        return first
 
     def received(self) -> list[object]:
         """Take the messages that have arrived whole; LinkEnded if there is none and the peer is gone."""
-        try:
-            self._take()
-            while self._readable(0):
-                self._read()
-        except LinkEnded:
-            if not self._arrived:
-                raise
         messages, self._arrived = self._arrived, []
+        try:
+            messages += self._channel.received()
+        except GarbledMessage:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # what arrives later is read no more
+            if not messages:
+                raise self._ended(ValueError("what came over the network is no message of this run")) from None
+        if self._channel.closed and not messages:
+            raise self._ended(self._channel.error)
         return messages
 
     def hand_over(self) -> tuple[socket.socket, bytes]:
@@ -143,7 +143,7 @@ class Link:
 
     def close(self) -> None:
         """Close the connection."""
-        self.ended = True
+        self._channel.closed = True
         end(self._socket)
 
     def _readable(self, seconds: float | None) -> bool:
@@ -152,28 +152,8 @@ class Link:
         except ValueError:  # this end was closed
             raise self._ended() from None
 
-    def _read(self) -> None:
-        """Read what has arrived; LinkEnded if that is the end of the link."""
-        try:
-            data = self._socket.recv(_CHUNK)
-        except OSError as error:
-            raise self._ended(error) from None
-        self._frames.received += data
-        self._take()
-        if not data:
-            raise self._ended()
-
-    def _take(self) -> None:
-        try:
-            while (body := self._frames.take()) is not None:
-                self._arrived.append(pickle.loads(body))
-        except GarbledMessage:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # what arrives later is read no more
-            raise self._ended(ValueError("what came over the network is no message of this run")) from None
-
     def _ended(self, error: Exception | None = None) -> LinkEnded:
-        self.ended = True
+        self._channel.closed = True
         why = f" ({error})" if error is not None and str(error) else ""
         return LinkEnded(f"{self.name} is gone: its connection has ended{why}")
 

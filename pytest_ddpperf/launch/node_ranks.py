@@ -56,12 +56,9 @@ class NodeRanks:
         node: int,
         echo: Echo | None,
         ahead: int,  # of this node's clock, in nanoseconds
-        store: Callable[[int], contextlib.AbstractContextManager[None]],  # lets ranks reach a port of this node
     ) -> None:
         self._link, self._begun_by, self._node, self._echo, self._ahead = link, launch, node, echo, ahead
         self._states = {rank: RankEnd(rank=rank) for rank in ranks}
-        self._store = store
-        self._open = contextlib.ExitStack()
         self._launch: Question[list[RankEnd]] | None = None  # while it goes on
 
     @property
@@ -71,7 +68,6 @@ class NodeRanks:
 
     def fork(self, job: Job) -> None:
         """Start the ranks on a job."""
-        self._open.enter_context(self._store(job.listening))
         ranks = {"first_rank": min(self._states), "local_world_size": len(self._states), "node": self._node}
         here = replace(job, environ={}, **ranks)  # type: ignore[arg-type]
         self._launch = self._link.ask(self._begun_by, here, echo=self._echo is not None)
@@ -97,7 +93,6 @@ class NodeRanks:
 
     def ask_sweep(self) -> None:
         """Ask the node to leave no process of the launch."""
-        self._open.close()
         if self._launch is not None:
             with contextlib.suppress(LinkEnded):
                 self._link.send(Close())

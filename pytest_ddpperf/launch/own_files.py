@@ -15,7 +15,6 @@ import os
 import shutil
 import stat
 import tempfile
-import time
 from collections import defaultdict, deque
 from dataclasses import replace
 from itertools import islice
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.host import abandoned
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, interpreter_folders, within
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.messages import Job
 
 _ENTRIES, _BYTES = 4000, 512 * 2**20
-_LEFT_OVER_SECONDS = 24 * 3600.0  # no launch takes that long
 _PREFIX = "ddpperf-files-"
 _HIDDEN = ("__pycache__", _PREFIX)  # beginnings of names; ranks use the bytecode of the project itself
 _BY_ITSELF = (".git", ".pytest_cache")  # what changes without a script
@@ -51,7 +50,8 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
     """
     base = f"{os.path.realpath(tempfile.gettempdir())}/{_PREFIX}{mark}"
     if not lexists(base):
-        _remove_left_over(Path(base).parent)
+        for folder in abandoned(_PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)
     shown = _Shown(base, job, other if other is not None and other.target != other.root else None)
     try:
         Path(base).mkdir(mode=0o700, exist_ok=True)
@@ -181,15 +181,6 @@ class _Shown:
         for each in self.files:
             found = {path.removeprefix(f"{each.root}/") for path in found}
         return sorted(path for path in found if not path.endswith(_BY_ITSELF))
-
-
-def _remove_left_over(temporary: Path) -> None:
-    """Removes this user's folders of launches that no launch has used for long: all their processes were killed."""
-    for folder in temporary.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            found = folder.lstat()
-            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _LEFT_OVER_SECONDS:
-                shutil.rmtree(folder)  # which raises for a link
 
 
 def _state(path: str) -> tuple[int, int, int]:

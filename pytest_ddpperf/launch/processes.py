@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -16,7 +17,6 @@ from typing import Any
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
-from pytest_ddpperf.launch.streams import readable
 
 HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT)  # signals that a zygote handles, and its ranks do not
 _PR_SET_PDEATHSIG = 1
@@ -46,34 +46,37 @@ def laid_out_alike() -> Iterator[None]:
 
 
 class CopiedProcess:
-    """A process with the methods of ``subprocess.Popen`` that a zygote needs; its exit status stays unknown."""
+    """A child of another process, with the methods of ``subprocess.Popen`` that a zygote needs.
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._descriptor = os.pidfd_open(pid)
+    Its connection ends with it; its exit status stays unknown.
+    """
+
+    returncode: int | None = None
+
+    def __init__(self, pid: int, connected: socket.socket) -> None:
+        self.pid, self._connected = pid, connected
 
     def poll(self) -> int | None:
         """None while the process runs, then 0."""
         return 0 if self._ended(0) else None
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float) -> None:
         """Wait until the process has ended."""
         if not self._ended(timeout):
-            raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
+            raise subprocess.TimeoutExpired("zygote", timeout)
 
     def kill(self) -> None:
         """Kill the process."""
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+            if not self._ended(0):
+                os.kill(self.pid, signal.SIGKILL)
 
-    def close(self) -> None:
-        """Close the descriptor; from then on the process counts as ended."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _ended(self, timeout: float | None) -> bool:
-        return self._descriptor < 0 or bool(readable([self._descriptor], timeout))
+    def _ended(self, seconds: float) -> bool:
+        if self._connected.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._connected, 0)  # its end alone
+        return bool(poll.poll(seconds * 1000))
 
 
 def finished(
@@ -108,13 +111,6 @@ def finished(
                 error.timeout = seconds  # not what was left of it
             raise
     return subprocess.CompletedProcess(command, process.returncode, printed, complaints)
-
-
-HAS_PIDFD = True  # kernel and Python have process descriptors; Linux has them since 5.3
-try:
-    os.close(os.pidfd_open(os.getpid()))
-except (AttributeError, OSError):
-    HAS_PIDFD = False
 
 
 def require_linux(root: Path = _ROOT) -> None:
@@ -181,28 +177,19 @@ def children() -> set[int]:
     return {pid for pid in _pids() if _stat(pid)[1:2] == [me]}
 
 
-def marked(name: str, value: str) -> set[int]:
+def marked(name: str, value: str) -> Iterator[int]:
     """The pids of other processes that were started with the environment variable ``name`` = ``value``."""
-    return {pid for pid in _pids() if pid != os.getpid() and _is_marked(pid, name, value)}
-
-
-def _is_marked(pid: int, name: str, value: str) -> bool:
-    with contextlib.suppress(OSError):
-        return os.fsencode(f"{name}={value}") in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return False
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if pid != os.getpid() and os.fsencode(f"{name}={value}") in variables:
+                yield pid
 
 
 def kill_marked(name: str, value: str) -> None:
-    """Kill the processes that ``marked`` finds, and none that has got the number of one that has ended meanwhile."""
+    """Kill the processes that ``marked`` finds."""
     for pid in marked(name, value):
-        with contextlib.suppress(OSError):
-            if not HAS_PIDFD:
-                os.kill(pid, signal.SIGKILL)
-                continue
-            process = CopiedProcess(pid)
-            if _is_marked(pid, name, value):  # the descriptor is of a process that has the mark, or has ended
-                process.kill()
-            process.close()
+        kill(pid, group=False)
 
 
 def is_stopped(pid: int) -> bool:

@@ -20,7 +20,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.instruments.torch_internals import SEED, tcp_store
-from pytest_ddpperf.launch import binding, environment, payload, processes, progress
+from pytest_ddpperf.launch import binding, environment, interleaving, payload, processes, progress
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.faults import flight_recorder, stacks
 from pytest_ddpperf.launch.faults.exceptions import failed_report
@@ -48,7 +48,8 @@ class Descriptors(NamedTuple):
     stacks: int
     job: int
     progress: int
-    listening: int | None = None  # rank 0's, where there is a process group
+    listening: int | None = None  # rank 0's
+    turns: int | None = None  # rank 0's, if the launch is interleaved
 
 
 def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
@@ -59,8 +60,10 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
             os.dup2(descriptor, number)
         files = _detach(descriptors, zygote)
         channel, process = Channel(socket.socket(fileno=files.report)), _getpid()
-        job: Job = pickle.loads(_content(files.job))
+        job: Job = pickle.loads(Path(f"/proc/self/fd/{files.job}").read_bytes())  # other ranks read the same file
+        os.close(files.job)
         progress.begin(files.progress, rank - job.first_rank)
+        interleaving.asking = None if files.turns is None else socket.socket(fileno=files.turns)
         answering = flight_recorder.answer_requests(channel, job.group) if job.group is not None else None
         report = _report(job, rank, files.listening)
         if _getpid() != process:  # a fork that the function made and let return
@@ -119,16 +122,6 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
     return files
 
 
-def _content(descriptor: int) -> bytes:
-    """Read a file through its own offsets, because other ranks read through the same descriptor."""
-    size = os.fstat(descriptor).st_size
-    content = bytearray()
-    while len(content) < size:
-        content += os.pread(descriptor, size - len(content), len(content))
-    os.close(descriptor)
-    return bytes(content)
-
-
 def _report(job: Job, rank: int, listening: int | None) -> RankReport:
     stage: Stage = "join"
     try:
@@ -177,6 +170,8 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
         os.environ.update(variables)
         if job.device != "cuda" and job.world_size > 1:  # else Accelerate and the Trainer join no ranks without a GPU
             os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+        if job.device != "cuda" and job.own_group:  # a script that finds a GPU computes there
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if job.gpus.instances:  # read when CUDA is initialised, which no process above this one does
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus.instances[local % len(job.gpus.instances)]
     sys.path[:] = job.path

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from pytest_ddpperf.launch.interleaving import TurnSlot
     from pytest_ddpperf.launch.messages import Job
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
@@ -93,8 +94,11 @@ class RankProcesses:
         job: Job,
         echo: Echo | None = None,
         sweep: Callable[[], None] = lambda: None,
+        turns: TurnSlot | None = None,
     ) -> None:
         self.zygotes, self.job, self.echo, self.sweep = zygotes, job, echo, sweep
+        self._turns = turns
+        self._asking: socket.socket | None = None  # of rank 0 for turns
         self._kills = out_of_memory_kills()
         self._forks: dict[tuple[ZygoteProcess, int], int] = {}  # the ranks by the questions for them
         self._open = contextlib.ExitStack()
@@ -168,6 +172,10 @@ class RankProcesses:
                 files.append(self._progress.descriptor)
                 if number == 0 and listener is not None:
                     files.append(listener.fileno())
+                    if self._turns is not None:
+                        ours, of_rank = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                        self._asking = self._open.enter_context(ours)
+                        files.append(opened.enter_context(of_rank).fileno())
                 asked = zygote.fork(number, self.job.preload, self.job.folder, files)
                 self._forks[zygote, asked] = number
                 rank.of_rank.close()
@@ -179,6 +187,8 @@ class RankProcesses:
         for rank in self.ranks.values():
             if not rank.channel.closed:
                 selector.register(rank.channel, selectors.EVENT_READ, partial(self._collect, rank, selector))
+        if self._asking is not None:
+            selector.register(self._asking, selectors.EVENT_READ, partial(self._give_turn, selector, self._asking))
 
     def _hear(self, zygote: ZygoteProcess) -> None:
         for event in zygote.events(0):
@@ -192,6 +202,11 @@ class RankProcesses:
         rank.collect()
         if rank.channel.closed:
             selector.unregister(rank.channel)
+
+    def _give_turn(self, selector: selectors.BaseSelector, asking: socket.socket) -> None:
+        if self._turns is not None and not self._turns.hear(asking):
+            selector.unregister(asking)
+            self._asking = None
 
     def signal(self, ranks: Sequence[int], number: int) -> None:
         """Send a signal to those of these ranks that still run."""

@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
+
+from pytest_ddpperf.errors import SameCode
 
 PACKAGES = frozenset({"site-packages", "dist-packages"})
 
@@ -36,7 +38,7 @@ class Redirection:
     copies: tuple[str, ...] = ()  # files and folders in site-packages that are copies of the project's
     without: tuple[str, ...] = ()  # entries of this process's search path that ranks do not get
     last: tuple[str, ...] = ()  # what ranks search last: the packages of another interpreter
-    revision: tuple[str, ...] = ()  # the commit that other nodes can check out as the target, and git's hash of it
+    revision: str | None = None  # the commit that other nodes can check out as the target
     untracked: tuple[str, ...] = ()  # what lies in root and git does not track, relative to it
 
     def path(self, entry: str) -> str:
@@ -109,24 +111,56 @@ TOOL = "pytest_ddpperf"  # both sides run this checkout's
 _FINDER = re.compile(r"__editable__.*_finder")  # modules that setuptools writes, one for each editable install
 
 
-@dataclass(frozen=True)
-class Observed(Generic[T]):
-    """A function's value on a rank, and the files of the project's modules that the rank has imported."""
+def observed(
+    ctx: Any, redirection: Redirection, revision: str, function: Callable[..., T], *args: object
+) -> tuple[T, dict[str, str]]:
+    """Call a function on a rank; returns its value, and the files of the project's modules that the rank has imported.
 
-    value: T
-    files: dict[str, str]
+    ``revision``: whose code it is, as reports call it; empty for this checkout's.
 
+    Raises:
+        SameCode: a module that the function imports is the same for both sides.
+    """
+    load = SourceFileLoader.get_code
 
-def observed(ctx: Any, redirection: Redirection, function: Callable[..., T], *args: object) -> Observed[T]:
-    """Call a function on a rank and report the imported files of both checkouts."""
+    def own_code(loader: SourceFileLoader, module: str) -> Any:
+        _require_own(redirection, revision, module, told(os.path.realpath(loader.path)))
+        return load(loader, module)
+
+    SourceFileLoader.get_code = own_code  # type: ignore[method-assign,assignment]
     value = function(ctx, *args)
-    return Observed(value, project_files(redirection))
+    files = project_files(redirection)
+    for module, file in files.items():  # those that something else has loaded
+        _require_own(redirection, revision, module, file)
+    return value, files
 
 
-def observed_packed(ctx: Any, redirection: Redirection, packed: bytes) -> Observed[Any]:
+def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
     """Unpack a function and its arguments, with lookups of names in the target, and observe its call."""
-    function, *args = pickle.loads(packed)
-    return observed(ctx, redirection, function, *args)
+
+    def call(ctx: Any) -> Any:
+        function, *args = pickle.loads(packed)
+        return function(ctx, *args)
+
+    return observed(ctx, redirection, revision, call)
+
+
+def _require_own(redirection: Redirection, revision: str, module: str, file: str) -> None:
+    """Raise SameCode if this process has imported a module of the project from another side."""
+    if revision:
+        own = tuple(filter(None, (redirection.target, redirection.environment)))
+        foreign = _is_of_project(redirection, file) and not any(within(file, folder) for folder in own)
+    else:  # the other side would import the same copy, unless it has packages of its own
+        shared = redirection.environment is redirection.python is None
+        foreign = shared and any(within(file, copy) for copy in redirection.copies)
+    if foreign and module.partition(".")[0] != TOOL:
+        why = "which is not that revision's" if revision else "an installed copy"
+        raise SameCode(
+            f"the ranks of {revision or 'this checkout'} imported {module} from {file}, {why}: both sides would run "
+            "the same code. Install the project with pip install -e; where that builds on import (meson-python, "
+            "scikit-build-core), its hook cannot be pointed elsewhere: then --ddpperf-against-setup='pip install .' "
+            "gives the revision an install of its own"
+        )
 
 
 def look_up(module: str, file: str, name: str) -> Any:
@@ -238,8 +272,6 @@ def _editable_installs() -> Iterator[dict[str, Any]]:
 
 def project_files(redirection: Redirection) -> dict[str, str]:
     """The imported modules of both checkouts and of the target's environment, with their files."""
-    kept = (*redirection.kept, str(Path(__file__).resolve().parents[1]))
-    roots = tuple(filter(None, (redirection.root, redirection.target, redirection.environment)))
     folders: dict[str, str] = {}
     found = {}
     for name, module in list(sys.modules.items()):
@@ -250,7 +282,13 @@ def project_files(redirection: Redirection) -> dict[str, str]:
         if folder not in folders:
             folders[folder] = os.path.realpath(folder)
         real = told(str(Path(folders[folder], base)))
-        copied = any(within(real, copy) for copy in redirection.copies)
-        if copied or (any(within(real, root) for root in roots) and not any(within(real, path) for path in kept)):
+        if _is_of_project(redirection, real):
             found[name] = real
     return found
+
+
+def _is_of_project(redirection: Redirection, file: str) -> bool:
+    kept = (*redirection.kept, str(Path(__file__).resolve().parents[1]))
+    roots = tuple(filter(None, (redirection.root, redirection.target, redirection.environment)))
+    inside = any(within(file, root) for root in roots) and not any(within(file, folder) for folder in kept)
+    return inside or any(within(file, copy) for copy in redirection.copies)

@@ -36,7 +36,7 @@ _REQUEST = b"?"
 _CHUNK = 1 << 20
 _MAX_LENGTH = 1 << 36  # bytes; a message of more would not fit into memory beside what it was made of
 # Users' code may patch them.
-_dumps, _sendall, _recv = pickle.dumps, socket.socket.sendall, socket.socket.recv
+_dumps, _send, _recv = pickle.dumps, socket.socket.send, socket.socket.recv
 _compare, _digest = hmac.compare_digest, hmac.digest
 _KEEP_SIZE_AND_PUNCH_HOLE = 3  # of fallocate(2)
 
@@ -94,17 +94,18 @@ class Frames:
 
 
 class Channel:
-    """One end of a rank's socket; each message is a pickle.
+    """One end of a connection; each message is a pickle.
 
     ``received`` never waits. A rank may be killed in the middle of a message while a child of it holds the socket open:
     then the end of the file never comes.
     """
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, frames: Frames | None = None) -> None:
         self._socket = connected
-        self._frames = Frames()
+        self._frames = frames or Frames()
         self._sending = threading.Lock()
         self.closed = False
+        self.error: OSError | None = None  # that has ended the connection
 
     def fileno(self) -> int:
         """Give selectors the socket's descriptor."""
@@ -112,13 +113,18 @@ class Channel:
 
     def send(self, message: object) -> None:
         """Send a message and wait until it is written; a receiver that is gone is no error."""
-        body = _dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
-            with self._sending:
-                _sendall(self._socket, self._frames.header(body))
-                _sendall(self._socket, body)
+            self.send_bytes(_dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
         except (BrokenPipeError, ConnectionResetError):
             self.closed = True
+
+    def send_bytes(self, body: bytes) -> None:
+        """Send a message that is no pickle; OSError if the other end is gone."""
+        with self._sending:
+            for data in (self._frames.header(body), body):
+                view = memoryview(data)
+                while view:  # unlike in ``sendall``, the socket's limit is for some of it, however large it is
+                    view = view[_send(self._socket, view[:_CHUNK]) :]
 
     def received(self) -> list[object]:
         """Take the messages that have arrived completely, and set ``closed`` at the end of the stream.
@@ -128,17 +134,17 @@ class Channel:
         """
         messages: list[object] = []
         try:
-            while not self.closed:
-                try:
-                    data = self._socket.recv(_CHUNK, socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    break
-                except ConnectionResetError:
-                    data = b""
-                self.closed = not data
-                self._frames.received += data
+            while True:
                 while (body := self._frames.take()) is not None:
                     messages.append(pickle.loads(body))
+                if self.closed or not readable([self._socket], 0):
+                    break
+                try:
+                    data = self._socket.recv(_CHUNK)
+                except OSError as error:
+                    data, self.error = b"", error
+                self.closed = not data
+                self._frames.received += data
         except Exception as error:  # garbled data may be a pickle that raises anything
             self.closed = True
             if not messages:

@@ -7,16 +7,15 @@ operation and never touches CUDA, so a fork breaks nothing. Nothing below it out
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib.util
 import os
 import pickle
-import select
 import shutil
 import signal
 import socket
 import sys
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -29,9 +28,9 @@ from pytest_ddpperf.launch.redirection import Redirection, redirect
 from pytest_ddpperf.launch.streams import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
-MESSAGE_SIZE, _DESCRIPTORS = 1 << 18, 7
+MESSAGE_SIZE, _DESCRIPTORS = 1 << 18, 8
 _LOOK_SECONDS = 1.0  # between looks at ranks
 _TRACKER_SECONDS = 0.5  # a resource tracker ends as soon as its users have
 _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
@@ -40,7 +39,8 @@ _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 class Birth(NamedTuple):
     """The arguments of ``rank.live`` in a new rank.
 
-    Its descriptors: report socket, stdout, stderr, stacks, job, progress, and rank 0's listening socket.
+    Its descriptors: report socket, stdout, stderr, stacks, job, progress; of rank 0 the listening socket, and if the
+    launch is interleaved a socket for turns.
     """
 
     rank: int
@@ -225,33 +225,10 @@ def preload(names: Sequence[str]) -> None:
         gc.freeze()
 
 
-@contextlib.contextmanager
-def _ending_with(control: socket.socket) -> Iterator[None]:
-    """Let a thread end this process when its controller ends; the thread stops at the end of the context."""
-    ours, of_thread = socket.socketpair()
-
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(control, 0)  # its end alone
-        poll.register(of_thread, select.POLLIN)
-        if control.fileno() in {descriptor for descriptor, _ in poll.poll()}:
-            os._exit(1)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ours.shutdown(socket.SHUT_RDWR)  # a process that an import has forked may hold it open
-        thread.join()
-        ours.close()
-        of_thread.close()
-
-
 def _become_zygote(control: socket.socket, controller: int, touched: str) -> Birth | None:
     processes.adopt_orphans()
     zygote = Zygote(control, processes.watch_signals(), controller, touched=touched)
-    processes.die_with_parent(signal.SIGCONT, controller)
+    processes.die_with_parent(signal.SIGCONT, controller)  # it may have ended before its signal was heard
     gc.collect()
     gc.freeze()
     zygote.tell(Ready(imports.threads(), touched))
@@ -263,34 +240,37 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
     if birth is None:
         # The controller must learn of this end before that of the ranks, which it would blame otherwise.
         with contextlib.suppress(OSError):
-            zygote.control.shutdown(socket.SHUT_RDWR)
+            zygote.control.shutdown(socket.SHUT_WR)
         zygote.sweep(last=True)
         shutil.rmtree(zygote.folder, ignore_errors=True)
     return birth
 
 
-def main(control: int, controller: int, *, of_thread: bool, redirection: str | None, modules: list[str]) -> NoReturn:
+def main(control: int, controller: int, *, redirection: str | None, modules: list[str]) -> NoReturn:
     """Run the zygote until its controller is gone, and the ranks that are forked from it; never return.
 
-    ``control`` is the descriptor of the controller's socket, and ``controller`` the pid to end with; ``of_thread`` says
-    that a thread of it has started this process, which may end before. Ranks find the modules imported.
+    ``control`` is the descriptor of the controller's socket, and ``controller`` the pid to end with. Ranks find the
+    modules imported.
     """
-    processes.die_with_parent(signal.SIGCONT if of_thread else signal.SIGKILL, controller)
+    flags = fcntl.fcntl(control, fcntl.F_GETFL)
+    fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO ends the imports with the controller
+    processes.die_with_parent(signal.SIGCONT, controller)
     connected = socket.socket(fileno=control)
     try:
         if redirection is not None:
             other = Redirection.loads(redirection)
             redirect(other)
             imports.keep_with_ranks(other)
-        with _ending_with(connected) if of_thread else contextlib.nullcontext():
-            touched = ""
-            lacks_pytest = importlib.util.find_spec("_pytest") is None  # as another environment may
-            for name in modules:
-                if lacks_pytest and name.startswith("_pytest."):
-                    continue
-                importlib.import_module(name)
-                touched = touched or name * processes.touches_gpu()
-            preload(["torch._dynamo"])  # the first optimizer of a process imports it, which takes a second
+        touched = ""
+        lacks_pytest = importlib.util.find_spec("_pytest") is None  # as another environment may
+        for name in modules:
+            if lacks_pytest and name.startswith("_pytest."):
+                continue
+            importlib.import_module(name)
+            touched = touched or name * processes.touches_gpu()
+        preload(["torch._dynamo"])  # the first optimizer of a process imports it, which takes a second
+        fcntl.fcntl(control, fcntl.F_SETFL, flags)
         birth = _become_zygote(connected, controller, touched)
     except Exception as error:  # noqa: BLE001  an import may raise anything; the controller reports it
         connected.send(pickle.dumps(Broken(in_a_line(error))))

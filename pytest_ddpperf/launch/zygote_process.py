@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import environment, processes
 from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Preloaded, Ready
-from pytest_ddpperf.launch.processes import HAS_PIDFD, CopiedProcess
+from pytest_ddpperf.launch.processes import CopiedProcess
 from pytest_ddpperf.launch.streams import open_output, read_output, readable
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class ZygoteProcess:
     def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
         """Copy a zygote that imported torch under the same variables; None if it cannot be copied."""
         alike = {**original.pinned, environment.MARK: self.mark} == self.pinned and original.imports_as(self._environ)
-        if not (HAS_PIDFD and alike):
+        if not alike:
             return None
         original.wait_until_ready()
         of_controller, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -97,7 +96,7 @@ class ZygoteProcess:
         try:
             with of_zygote, contextlib.suppress(LaunchError, OSError):  # the zygote has ended, or its copy has
                 answer = original.answer(original.ask("copy", self.mark, files=files), _COPY_SECONDS)
-                copied = None if answer is None or answer.error else CopiedProcess(answer.value)
+                copied = None if answer is None or answer.error else CopiedProcess(answer.value, of_controller)
         finally:
             if copied is None:
                 of_controller.close()  # ends a copy that nobody here has heard of
@@ -133,7 +132,6 @@ class ZygoteProcess:
         options = {
             "control": control,
             "controller": os.getpid(),
-            "of_thread": threading.current_thread() is not threading.main_thread(),
             "redirection": None if self._redirection is None else self._redirection.dumps(),
             "modules": self._preload,
         }
@@ -278,7 +276,8 @@ class ZygoteProcess:
 
     def close(self) -> None:
         """End the zygote and everything below it; it may have ended already."""
-        self.control.close()
+        with contextlib.suppress(OSError):
+            self.control.shutdown(socket.SHUT_WR)
         if processes.is_stopped(self.pid):
             self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -288,21 +287,17 @@ class ZygoteProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):  # a call of a driver may keep it from ending
             self._process.wait(_END_SECONDS)
         # Ranks die with their zygote. A zygote that was killed has not swept: the children of its ranks die here.
-        if getattr(self._process, "returncode", None) != 0:
+        if self._process.returncode != 0:
             processes.kill_marked(environment.MARK, self.mark)
         shutil.rmtree(self._folder, ignore_errors=True)  # a zygote that has swept has removed it
-        if isinstance(self._process, CopiedProcess):
-            self._process.close()
+        self.control.close()
         self._output.close()
 
     def forget(self) -> None:
         """Let go of a zygote that belongs to the parent of this process."""
         self.control.close()
         self._output.close()
-        if isinstance(self._process, CopiedProcess):
-            self._process.close()
-        else:
-            self._process.returncode = 0  # this process is not its parent and must never wait for it
+        self._process.returncode = 0  # this process is not its parent and must never wait for it
 
     def _ended(self) -> ZygoteEnded:
         try:

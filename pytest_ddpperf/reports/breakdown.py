@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from statistics import median
@@ -13,60 +13,55 @@ from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.phases import PHASES, CommunicationProfile, SectionSummary
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.lines import names_of, whom, wrapped
+from pytest_ddpperf.reports.lines import whom, with_names
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.reports.remarks import told_once
-from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, render, table_of
+from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, table_of, with_meanings
 from pytest_ddpperf.units import format_count, format_number, format_percent, significant
 
 _Named: TypeAlias = "tuple[str, Result]"
 _SHORT = 10.0  # seconds; of calls that took less, tenths are shown
 _SIZES = ((100e6, "100 M or more"), (10e6, "10 M to 100 M"), (0.0, "less than 10 M"))
 _MEMORY = {"heap": "heap", "allocated": "CUDA memory"}
-_WINDOW_MEANINGS = {
-    "window": "DDP's own, from its first all-reduce to the last",
-    "late": "the part of the window after backward",
-}
-_PROFILE_MEANINGS = {
+_MEANINGS = {
+    "exposed": "whole steps less steps that average no gradients, in blocks that alternate",
     "busy": "time of collectives, by the profiler",
     "of its step": "the share of the profiled step that collectives take",
     "overlap": "the share of collectives beside which the rank computes",
     "profiled exposed": "time of collectives beside which the rank computes nothing",
     "gaps": "the part of profiled exposed between operators",
+    "transfer": "of a step's collectives, by the profiler, once all ranks are there",
+    "wait": "for the last rank",
+    "last": "the rank that came last most often, and in how many of the collectives",
+    "window": "DDP's own, from its first all-reduce to the last",
+    "late": "the part of the window after backward",
 }
 
 
 def phase_table(results: Sequence[Result]) -> Table:
     """One row for each benchmark whose steps were taken apart."""
-    taken_apart = []
-    for name, result in zip(names_of(results), results, strict=True):
+    taken_apart: list[tuple[str, Mapping[str, float]]] = []
+    for name, result in with_names(results):
         seconds = {
             phase: 0.0 if (found := find(result, f"phase_{phase}")) is None else found.series.value for phase in PHASES
         }
         if whole := sum(seconds.values()):
             taken_apart.append((name, {phase: part / whole for phase, part in seconds.items()}))
-    columns: dict[str, Column[tuple[str, dict[str, float]]]] = {
+    columns: dict[str, Column[tuple[str, Mapping[str, float]]]] = {
         "benchmark": lambda each: each[0],
-        **{phase.replace("_", "\n", 1): partial(_share, phase) for phase in PHASES},
+        **{phase.replace("_", " "): Quantity(value=partial(_part, phase), unit="%") for phase in PHASES},
     }
-    return table_of(
-        taken_apart, columns, title="shares of a step in %, of the average rank, in steps of their own", right=0
-    )
+    title = "shares of a step, of the average rank, in steps of their own"
+    return table_of(taken_apart, columns, title=title, right=0)
 
 
-def _share(phase: str, taken_apart: tuple[str, dict[str, float]]) -> str:
-    share = taken_apart[1][phase]
-    percent = f"{100 * share:.0f}"
-    return NOTHING if not share else "<1" if percent == "0" else percent
+def _part(part: str, row: tuple[str, Mapping[str, float]]) -> float | None:
+    return row[1][part] or None
 
 
 def section_table(results: Sequence[Result]) -> Table:
     """One row for each section that users marked in their steps."""
-    named = [
-        (name, section)
-        for name, result in zip(names_of(results), results, strict=True)
-        for section in result.step.sections
-    ]
+    named = [(name, section) for name, result in with_names(results) for section in result.step.sections]
     kinds = dict.fromkeys(_MEMORY[section.memory.kind] for _, section in named if section.memory is not None)
     columns: dict[str, Column[tuple[str, SectionSummary]]] = {
         "benchmark": lambda each: each[0],
@@ -90,13 +85,8 @@ def _growth(section: SectionSummary) -> str:
 
 def communication_table(results: Sequence[Result]) -> Table:
     """One row for each benchmark whose communication was measured."""
-    named = [
-        (name, result)
-        for name, result in zip(names_of(results), results, strict=True)
-        if find(result, EXPOSED) or result.measurement.profile
-    ]
+    named = [(name, one) for name, one in with_names(results) if find(one, EXPOSED) or one.measurement.profile]
     sizes = {_parameters(result) for _, result in named} - {None}
-    profiled = any(result.measurement.profile for _, result in named)
 
     def of_profile(figure: str, unit: str) -> Quantity[_Named]:
         return Quantity(value=lambda each: getattr(each[1].measurement.profile, figure, None), unit=unit)
@@ -119,20 +109,9 @@ def communication_table(results: Sequence[Result]) -> Table:
         "profiled exposed": of_profile("exposed", "s"),
         "gaps": of_profile("gaps", "s"),
     }
-    return table_of(
-        named,
-        columns,
-        every=False,
-        notes=(
-            *_notes_by_size(named),
-            *told_once(((name, text) for name, one in named for text in _left_out(one)), len(named)),
-        ),
-        legend={
-            "exposed": "whole steps less steps that average no gradients, in blocks that alternate",
-            **(_PROFILE_MEANINGS if profiled else {}),
-        },
-        right=0,
-    )
+    left_out = told_once(((name, text) for name, one in named for text in _left_out(one)), len(named))
+    notes = (*_notes_by_size(named), *left_out)
+    return with_meanings(table_of(named, columns, every=False, notes=notes, right=0), _MEANINGS)
 
 
 def _exposed(result: Result) -> Series | None:
@@ -173,7 +152,7 @@ def collective_table(results: Sequence[Result]) -> Table:
     """One row for each benchmark whose collectives were profiled on all ranks."""
     named = [
         (name, profile)
-        for name, result in zip(names_of(results), results, strict=True)
+        for name, result in with_names(results)
         if (profile := result.measurement.profile) is not None
         if profile.transfer is not None or profile.window is not None or profile.bandwidths
     ]
@@ -185,26 +164,16 @@ def collective_table(results: Sequence[Result]) -> Table:
     def of_window(figure: str) -> Quantity[tuple[str, CommunicationProfile]]:
         return Quantity(value=lambda each: getattr(each[1].window, figure, None), unit="s")
 
-    windows = any(profile.window is not None for _, profile in named)
     columns: dict[str, Column[tuple[str, CommunicationProfile]]] = {
         "benchmark": lambda each: each[0],
         "transfer": seconds("transfer"),
         "wait": seconds("wait"),
         "last\nrank": lambda each: _last_rank(each[1]),
         **{f"{kind}\nGB/s (bus)": partial(_bandwidth, kind) for kind in kinds},
-        **({"window": of_window("communication"), "late": of_window("exposed")} if windows else {}),
+        "window": of_window("communication"),
+        "late": of_window("exposed"),
     }
-    return table_of(
-        named,
-        columns,
-        legend={
-            "transfer": "of a step's collectives, by the profiler, once all ranks are there",
-            "wait": "for the last rank",
-            "last": "the rank that came last most often, and in how many of the collectives",
-            **(_WINDOW_MEANINGS if windows else {}),
-        },
-        right=0,
-    )
+    return with_meanings(table_of(named, columns, every=False, right=0), _MEANINGS)
 
 
 def _last_rank(profile: CommunicationProfile) -> str:
@@ -240,36 +209,29 @@ def time_text(spent: TimeSpent) -> str:
     return ": ".join(filter(None, (f"{sum(parts.values()):.{decimals}f} s", told)))
 
 
-def time_part(results: Sequence[Result], width: int | None) -> str:
-    """The line of a single call, or the table of all calls, the slowest first; empty if none is known."""
-    calls = _calls(results)
-    if len(calls) <= 1:
-        return "\n".join(wrapped([time_text(spent) for _, spent in calls], width))
-    calls.sort(key=lambda call: -call[1].total)
-    rows = [(name, _rounded(spent, 0)) for name, spent in calls]
-    whole = sum(spent.total for _, spent in calls)
-    number = sum(result.spent is not None for result in results)
-    within = "" if number == len(calls) else f" in {len(calls)} calls"  # compare and scaling measure several
-    columns: dict[str, Column[tuple[str, dict[str, float]]]] = {
-        "benchmark": lambda row: row[0],
-        "all": lambda row: f"{sum(row[1].values()):.0f}",
-        **{part: partial(_seconds, part) for part in rows[0][1]},
-    }
-    title = f"seconds of {format_count(number, 'benchmark')}{within}, {whole:.0f} in all"
-    return render(table_of(rows, columns, every=False, title=title, right=0), width)
+def time_table(results: Sequence[Result]) -> Table:
+    """One row for each call that measured benchmarks, the slowest first.
 
-
-def _seconds(part: str, row: tuple[str, dict[str, float]]) -> str:
-    return f"{row[1][part]:.0f}" if row[1][part] else ""
-
-
-def _calls(results: Sequence[Result]) -> list[tuple[str, TimeSpent]]:
-    """Each call by the name of its benchmark, or of its test where it measured several."""
+    A call has the name of its benchmark, or of its test if it measured several.
+    """
     calls: dict[tuple[str, TimeSpent], list[str]] = {}
-    for name, result in zip(names_of(results), results, strict=True):
+    for name, result in with_names(results):
         if result.spent is not None:
             calls.setdefault((result.test, result.spent), []).append(name)
-    return [(names[0] if len(names) == 1 else test.partition("::")[2], spent) for (test, spent), names in calls.items()]
+    rows = [
+        (names[0] if len(names) == 1 else test.partition("::")[2], spent.parts)
+        for (test, spent), names in sorted(calls.items(), key=lambda call: -call[0][1].total)
+    ]
+    number = sum(map(len, calls.values()))
+    within = "" if number == len(calls) else f" in {len(calls)} calls"  # compare and scaling measure several
+    columns: dict[str, Column[tuple[str, Mapping[str, float]]]] = {
+        "benchmark": lambda row: row[0],
+        "all": Quantity(value=lambda row: sum(row[1].values()), unit="s"),
+        **{part: Quantity(value=partial(_part, part), unit="s") for part in (rows[0][1] if rows else ())},
+    }
+    whole = sum(spent.total for _, spent in calls)
+    title = f"time of {format_count(number, 'benchmark')}{within}, {whole:.0f} s in all"
+    return table_of(rows, columns, every=False, title=title, right=0)
 
 
 def _rounded(spent: TimeSpent, decimals: int) -> dict[str, float]:

@@ -5,27 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.findings import LOAD
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Standing, Trainings
-from pytest_ddpperf.reports.lines import names_of
-from pytest_ddpperf.reports.phrases import environment_text, interval_header, with_interval
-from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, table_of
-from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
+from pytest_ddpperf.reports.lines import with_names
+from pytest_ddpperf.reports.phrases import environment_text
+from pytest_ddpperf.reports.table import (
+    NOTHING,
+    Column,
+    Quantity,
+    Table,
+    interval_header,
+    table_of,
+    with_interval,
+    with_meanings,
+)
+from pytest_ddpperf.units import format_count, format_percent, scale, signed_percent, significant
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
+    from pytest_ddpperf.records.predictions import Gain, Predicted, StrategyAdvice
+    from pytest_ddpperf.reports.documents.entries import PredictionEntry, StrategyAdviceEntry
 
-    from pytest_ddpperf.records.predictions import Candidate, Gain, Predicted, Prediction, StrategyAdvice
-    from pytest_ddpperf.reports.documents.entries import CandidateEntry, PredictionEntry, StepEntry, StrategyAdviceEntry
-
-    # Of a run, or of the file that it wrote.
-    Step: TypeAlias = Prediction | StepEntry
-
+_EFFICIENCY = ("efficiency", "efficiency_low", "efficiency_high")
 _MEANINGS_OF_CONVERGENCE = {
     "worse": "than the first strategy, in the same launches; below 0 if it is better",
     "equal": "the same but for rounding, which is known from the first strategy with weights moved by it",
@@ -148,7 +153,7 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
     alarms = sum(benchmark.alarms.found for benchmark in calibrated)
     runs = sum(benchmark.alarms.of for benchmark in calibrated)
     return table_of(
-        zip(names_of(calibrated), calibrated, strict=True),
+        with_names(calibrated),
         {
             "benchmark": lambda named: named[0],
             "ranks": lambda named: str(named[1].measurement.world_size),
@@ -167,61 +172,58 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
 
 def predictions_table(predictions: Sequence[Predicted | PredictionEntry]) -> Table:
     """One row for each prediction, in the order made."""
-    steps = [_predicted(one) for one in predictions]
+    found: list[tuple[Any, Any]] = [(one, getattr(one, "prediction", one)) for one in predictions]  # or of a file
+    steps = [step for _, step in found]
     networks = dict.fromkeys(step.network for step in steps)
-    computing = dict.fromkeys(_computing(step) for step in steps)
-    columns: dict[str, Column[Predicted | PredictionEntry]] = {
-        "prediction": lambda one: f"{one.test.partition('::')[2]} {_predicted(one).name}",
-        "ranks": lambda one: str(_predicted(one).world_size),
-        "network": lambda one: _predicted(one).network if len(networks) > 1 else "",
-        "computing": lambda one: _computing(_predicted(one)) if len(computing) > 1 else "",
-        "step": _step(_predicted),
-        "exposed": Quantity(value=lambda one: _predicted(one).exposed / _predicted(one).seconds, unit="%"),
-        "eff.": _efficiency(_predicted),
-        "gain\n%": lambda one: _gain(one.gain),
+    computing = dict.fromkeys(map(_computing, steps))
+    columns: dict[str, Column[tuple[Any, Any]]] = {
+        "prediction": lambda each: f"{each[0].test.partition('::')[2]} {each[1].name}",
+        "ranks": lambda each: str(each[1].world_size),
+        "network": lambda each: each[1].network if len(networks) > 1 else "",
+        "computing": lambda each: _computing(each[1]) if len(computing) > 1 else "",
+        "step": _band(itemgetter(1), "s", "seconds", "low", "high"),
+        "exposed": Quantity(value=lambda each: each[1].exposed / each[1].seconds, unit="%"),
+        "eff.": _band(itemgetter(1), "%", *_EFFICIENCY),
+        "gain\n%": lambda each: _gain(each[0].gain),
     }
     # What all rows have in common stands in the title.
     where = [*networks] * (len(networks) == 1) + [f"computing of {one}" for one in computing if len(computing) == 1]
     title = f"steps that were predicted, not measured: {', '.join(where)}".removesuffix(": ")
-    return _explained(table_of(predictions, columns, every=False, title=title), steps)
+    return _explained(table_of(found, columns, every=False, title=title), steps)
 
 
-def _predicted(one: Predicted | PredictionEntry) -> Prediction | PredictionEntry:
-    return cast("Prediction | PredictionEntry", getattr(one, "prediction", one))
-
-
-def _computing(step: Step) -> str:
+def _computing(step: Any) -> str:
     return step.accelerator or "this machine"
 
 
-def _explained(table: Table, steps: Iterable[Step]) -> Table:
+def _explained(table: Table, steps: Iterable[Any]) -> Table:
     """The table with the meanings of its columns, and whether others computed while steps were timed."""
-    names = {header.partition("\n")[0] for header in table.headers}
     lost = max((step.lost for step in steps), default=0.0)
     busy = f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine predicts less"
-    legend = {name: meaning for name, meaning in _MEANINGS_OF_PREDICTIONS.items() if name in names}
-    return replace(table, notes=(busy,) if lost > LOAD else (), legend=legend)
+    return with_meanings(replace(table, notes=(busy,) if lost > LOAD else ()), _MEANINGS_OF_PREDICTIONS)
 
 
 def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
     """One row for each candidate, the best one first; what has no prediction comes last, with the reason."""
-    candidates: Sequence[Candidate | CandidateEntry] = advice.candidates
+    candidates: Sequence[Any] = advice.candidates
     predictions = [each.prediction for each in candidates if each.prediction is not None]
     alike = len({each.batch_size for each in candidates}) == 1  # then the step tells as much as a sample
 
-    def sample(each: Candidate | CandidateEntry) -> float | None:
-        step = each.prediction
-        return None if alike or step is None or not step.samples else step.seconds / step.samples
-
-    columns: dict[str, Column[Candidate | CandidateEntry]] = {
+    samples = [
+        None if alike or step is None or not step.samples else step.seconds / step.samples
+        for step in (each.prediction for each in candidates)
+    ]
+    common = scale([sample for sample in samples if sample is not None], "s")
+    of_each = dict(zip(map(id, candidates), samples, strict=True))
+    columns: dict[str, Column[Any]] = {
         "training": lambda each: each.name,
         "batch": lambda each: "" if each.batch_size is None else str(each.batch_size),
         "memory": Quantity(value=lambda each: each.memory, unit="B"),
-        "step": _step(attrgetter("prediction")),
-        "sample": Quantity(value=sample, unit="s", apart=True),
+        "step": _band(attrgetter("prediction"), "s", "seconds", "low", "high"),
+        f"sample\n{common.unit}": lambda each: "" if (sample := of_each[id(each)]) is None else common.number(sample),
         "measured": Quantity(value=lambda each: each.measured, unit="s"),
-        "eff.": _efficiency(attrgetter("prediction")),
-        "advice": _standing,
+        "eff.": _band(attrgetter("prediction"), "%", *_EFFICIENCY),
+        "advice": lambda each: f"{each.standing}: {each.reason}".removesuffix(": "),
     }
     where = f", {predictions[0].network}, computing of {_computing(predictions[0])}" if predictions else ""
     title = f"ways to train on {format_count(advice.world_size, 'rank')}{where}"
@@ -240,25 +242,13 @@ def best_line(advice: StrategyAdvice) -> str:
     return f"best: strategy={best.strategy!r}{settings}{batch}{hedge}"
 
 
-def _standing(candidate: Candidate | CandidateEntry) -> str:
-    return f"{candidate.standing}: {candidate.reason}" if candidate.reason else candidate.standing
-
-
-def _band(step_of: Callable[[Any], Step | None], unit: str, *fields: str) -> Quantity[Any]:
+def _band(step_of: Callable[[Any], Any], unit: str, *fields: str) -> Quantity[Any]:
     """A column of a step's figure with both ends of its band."""
 
     def text(item: Any, number: Callable[[float], str]) -> str:
         return "{} [{}, {}]".format(*(number(getattr(step_of(item), field)) for field in fields))
 
     return Quantity(value=lambda item: getattr(step_of(item), fields[0], None), unit=unit, text=text)
-
-
-def _step(step_of: Callable[[Any], Step | None]) -> Quantity[Any]:
-    return _band(step_of, "s", "seconds", "low", "high")
-
-
-def _efficiency(step_of: Callable[[Any], Step | None]) -> Quantity[Any]:
-    return _band(step_of, "%", "efficiency", "efficiency_low", "efficiency_high")
 
 
 def _gain(gain: Gain | None) -> str:

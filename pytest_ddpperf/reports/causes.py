@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -14,14 +13,13 @@ from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_of_note
+from pytest_ddpperf.reports.findings import broken_reason, finding_text
 from pytest_ddpperf.reports.phrases import counts_words
 from pytest_ddpperf.units import format_count
 
 # The metrics that take a step apart, in words. Exposed communication is inside the phases.
 PARTS = {EXPOSED: "exposed communication", **{f"phase_{phase}": phase.replace("_", " ") for phase in PHASES}}
 EXPLAINING = frozenset({"not_the_code", "rare_long_steps"})  # notes on a change that say where it comes from
-_LINE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
 
 
 def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
@@ -50,52 +48,29 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
     general = general_cause(result, verdict)
     if general:
         return [general, *phrases.incomparable_changes(result)]
-    counts = leading_counts(heads)
+    metrics = {head.series.metric for head in heads}
+    counts = [head for head in heads if head.series.scale == "exact"]
     if counts:
+        said = {"collective_bytes"} if "collective_calls" in metrics else set()
+        # Counts that only show what others name are causes if there are no others.
+        leading = [c for c in counts if not count_row(c.series.metric).symptom and c.series.metric not in said]
         told = [
             phrases.count_text(c) if c.note or c.difference else f"{c.series.metric} {phrases.count_text(c)}"
-            for c in counts
+            for c in leading or counts
         ]
         better = (phrases.find(result, name) for name in WORK)
         traded = [c for c in better if c is not None and c.verdict is Verdict.IMPROVED and (c.note or c.difference)]
         return [*told, *(f"in exchange: {phrases.count_text(c)}" for c in traded[:1])]
-    metrics = {head.series.metric for head in heads}
     skew, timed = phrases.find(result, "straggler_skew"), "step_time" in metrics
     codes = {"long_steps"} | ({"memory_growth"} & metrics)
     told = [finding_text(each) for each in phrases.every_finding(result) if each.code in codes]
     told += [_slowest(result.measurement)] if skew is not None and skew.verdict is Verdict.REGRESSED else []
     told += [parts] if timed and (parts := parts_text(result)) else []
-    told += [words_of_note(head.note) for head in heads if head.note is not None and head.note.code in EXPLAINING]
+    told += [finding_text(head.note) for head in heads if head.note is not None and head.note.code in EXPLAINING]
     told += [phrases.open_text(head) for head in heads if head.verdict is not Verdict.REGRESSED]
     unsure = {each.code for each in phrases.every_finding(result)} & {"unsure_counts", "ungated_counts"}
-    same = counts_words(result) == "counts same" and not unsure
+    same = counts_words(result) == "same" and not unsure
     return told or [f"not known{': by its counts a step does the same as before' if same else ''}"]
-
-
-def cause_in_words(result: Result, verdict: Verdict, failing: Collection[Verdict] = ()) -> str:
-    """The cause in a few words: ``all_reduce 2 -> 8 calls (train.py:16), step time +53.1 %``."""
-    heads = heads_of(result, verdict, failing)
-    general = general_cause(result, verdict)
-    if general or not heads:
-        return general or verdict.value
-    told, counts = [], leading_counts(heads)
-    if counts:
-        first = causes(result, verdict, heads)[0]
-        place = _LINE.search(first)
-        at = f" ({place[1] or place[2]})" if place else ""
-        told.append(f"{re.split(r' per | [(]|[:;,] ', first)[0].replace('_calls', ' calls')}{at}")
-    for head in [head for head in heads if head.series.scale != "exact"][:1]:
-        change = phrases.signed(head.change, head) if head.change is not None else head.verdict.value
-        told.append(f"{head.series.metric.replace('_', ' ')} {change}")
-    return ", ".join(told)
-
-
-def leading_counts(heads: Sequence[Comparison]) -> list[Comparison]:
-    """The counts that name causes; those that only show what others name if there are no others."""
-    counts = [head for head in heads if head.series.scale == "exact"]
-    metrics = {head.series.metric for head in counts}
-    said = {"collective_bytes"} if "collective_calls" in metrics else set()
-    return [c for c in counts if not count_row(c.series.metric).symptom and c.series.metric not in said] or counts
 
 
 def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:

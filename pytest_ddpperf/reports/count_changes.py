@@ -168,16 +168,12 @@ def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
 
 
 def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    layouts = _layout(before), _layout(after)
     if len(before) != len(after):
-        return [f"{len(before)} -> {format_count(len(after), 'bucket')}, {' -> '.join(layouts)}"]
-    count = f"{format_count(len(after), 'bucket')} as before"
-    if layouts[0] != layouts[1] and len(after) <= SHOWN:
-        return [f"{count}, {' -> '.join(layouts)}"]
+        return [f"{len(before)} -> {format_count(len(after), 'bucket')}, {_layout(before)} -> {_layout(after)}"]
     changed = [name for name in after if before.get(name) != after[name]]
     told = [f"{name} {' -> '.join(exact_texts('B', [before.get(name, 0.0), after[name]]))}" for name in changed[:SHOWN]]
     more = [f"{len(changed) - SHOWN} more"] if len(changed) > SHOWN else []
-    return [f"{count}, {', '.join([*told, *more])}"]
+    return [f"{format_count(len(after), 'bucket')} as before, {', '.join([*told, *more])}"]
 
 
 def _layout(buckets: Mapping[str, float]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pytest_ddpperf.records.counts import Counts, count_row
-from pytest_ddpperf.records.rhythm import Levels, levels_of, rhythm_text
+from pytest_ddpperf.records.rhythm import Levels, levels_of
 from pytest_ddpperf.units import exact_texts, format_difference, format_number
 
 LOADERS = {
@@ -27,15 +27,12 @@ _EVERY = {  # what is not counted by the step
     "peak_tensor_bytes": " at the peak",
     **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", *LOADERS), ""),
 }
-_MOST_STEPS = 20  # in which a count that is a share of steps is told
 
 
-def change_text(metric: str, before: float, after: float, steps: int = 0) -> str:
-    """``5 -> 9 calls per step (+4)``, and of what is not in each step ``1 -> 2 calls in 4 steps (+1)``."""
-    steps = 1 if metric in _EVERY else steps or steps_of(metric, before, after)
-    before, after = (round(value * steps, 6) if steps > 1 else value for value in (before, after))
+def change_text(metric: str, before: float, after: float) -> str:
+    """``5 -> 9 calls per step (+4)``."""
     first, second = exact_texts(count_row(metric).unit, [before, after])
-    every = _EVERY.get(metric, " per step" if steps == 1 else f" in {steps} steps")
+    every = _EVERY.get(metric, " per step")
     return f"{first} -> {second}{_NOUNS.get(metric, '')}{every} ({_by(metric, before, after)})"
 
 
@@ -47,9 +44,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
     before, after = (value_of(metric, part, counts) for counts in (then, now))
     rates = _rates(metric, part, then, now, alone=alone)
     if rates is None:
-        return f"{change_text(metric, before, after, steps_of_part(metric, part, then, now))}" + (
-            _rhythms(metric, part if count_row(metric).made_up else "", then, now) if alone else ""
-        )
+        return change_text(metric, before, after)
     old, new = rates
     noun, unit = _NOUNS.get(metric, ""), count_row(metric).unit
     usual, rare, other, more = exact_texts(
@@ -68,7 +63,7 @@ def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
     """Returns by what the values of a part's lines are multiplied, so that they add up to the change that is told."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
-        return steps_of_part(metric, part, then, now)
+        return 1.0
     old, new = rates
     rare = new if new.times else old
     same = (old.times, old.of) == (new.times, new.of) or not (old.times and new.times)
@@ -119,30 +114,6 @@ def difference_of(unit: str, difference: float) -> str:
     return f"{'-' if difference < 0 else '+'}{size.removesuffix(' 1')}"
 
 
-def _rhythms(metric: str, part: str, then: Counts, now: Counts) -> str:
-    """Says of a part of a count in how many steps there is more of it, on either side, if that differs."""
-    old, new = (dict.fromkeys(map(rhythm_text, counts.varying.get(metric, {}).get(part, ()))) for counts in (then, now))
-    sides = {"": [text for text in new if text not in old], "before ": [text for text in old if text not in new]}
-    return "".join(f", {before}{' and '.join(told)}" for before, told in sides.items() if told)
-
-
 def value_of(metric: str, part: str, counts: Counts) -> float:
     """The value of a part of a count; the whole is the part ''."""
     return counts.details.get(metric, {}).get(part, 0.0) if part else counts.totals[metric]
-
-
-def steps_of_part(metric: str, part: str, then: Counts, now: Counts) -> int:
-    """Returns in how many steps a part of a count is a whole number, and so are its lines, if there are so many."""
-    values = [value_of(metric, part, counts) for counts in (then, now)]
-    lines = [site.value for counts in (then, now) for site in counts.sites.get(metric, ()) if site.part == part]
-    together = steps_of(metric, *values, *lines)
-    return together if together > 1 else steps_of(metric, *values)
-
-
-def steps_of(metric: str, *values: float) -> int:
-    """Returns in how many steps values are whole numbers; 1 if they are in none, or no numbers of things."""
-    if count_row(metric).unit != "1":
-        return 1
-    numbers = range(1, _MOST_STEPS + 1)
-    whole = (each for each in numbers if all(math.isclose(value * each, round(value * each)) for value in values))
-    return next(whole, 1)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pytest_ddpperf.analysis.diagnosis import DISTURBED
 from pytest_ddpperf.records.diagnosis import Advice, Cause, Diagnosis
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.findings import sentence
-from pytest_ddpperf.reports.lines import names_of
+from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
 _BY_SAMPLE = frozenset({"accumulation", "larger_batch", "smaller_group"})  # changes of how many samples a step has
@@ -19,7 +18,7 @@ _SHOWN = 2  # causes that one line names where none has the say
 
 def diagnosis_lines(results: Sequence[Result]) -> list[str]:
     """One line for each benchmark that has a diagnosis."""
-    named = zip(names_of(results), (result.step.diagnosis for result in results), strict=True)
+    named = [(name, one.step.diagnosis) for name, one in with_names(results)]
     return [f"{name}: {diagnosis_text(diagnosis)}" for name, diagnosis in named if diagnosis is not None]
 
 
@@ -55,7 +54,7 @@ def cause_text(cause: Cause) -> str:
     """The share of one cause, and the figures that it rests on."""
     share = f"{format_percent(cause.share)} of the step ({format_value(cause.seconds, 's')})"
     figures = _FIGURES.get(cause.bottleneck)
-    return f"{share}{f', {figures(cause.facts)}' if figures and cause.facts else ''}"
+    return f"{share}{f', {sentence(figures, cause.facts)}' if figures and cause.facts else ''}"
 
 
 def advice_text(advice: Advice) -> str:
@@ -86,11 +85,6 @@ def _idle(diagnosis: Diagnosis) -> str:
     return f"{told}; its {format_count(collectives, 'collective')} were not timed" if collectives else told
 
 
-def _straggler(facts: Mapping[str, Any]) -> str:
-    own, others = format_value(facts["own"], "s"), format_value(facts["others"], "s")
-    return f"rank {facts['rank']} takes {own}, the others {others}; most of it in {facts['phase']}"
-
-
 BOUND_BY: Mapping[str, str] = {
     "compute": "compute-bound",
     "communication": "communication-bound",
@@ -115,23 +109,14 @@ CAUSES: Mapping[str, str] = {
     "unclear": "what no instrument explains",
 }
 """The words of each cause."""
-_FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "compute": lambda facts: (
-        f"{format_value(facts['flops'], 'FLOP')} at up to {facts['rate'] / 1e9:.3g} GFLOP/s of a rank"
-    ),
-    "communication": lambda facts: (
-        f"{format_value(facts['sent'], 'B')} in {format_count(round(facts['collectives']), 'collective')}"
-    ),
-    "memory_bandwidth": lambda facts: (
-        f"{format_value(facts['moved'], 'B')} moved at up to {facts['rate'] / 1e9:.3g} GB/s of a rank"
-    ),
-    "overhead": lambda facts: (
-        f"{format_count(round(facts['operators']), 'operator')}, a small one takes {format_value(facts['each'], 's')}"
-    ),
-    "straggler": _straggler,
-    "oversubscribed": lambda facts: (
-        f"{format_count(facts['wanted'], 'thread' if facts['resource'] == 'core' else 'rank')} on "
-        f"{format_count(facts['there'], facts['resource'])}"
+_FIGURES: Mapping[str, str | Callable[..., str]] = {
+    "compute": "{flops:FLOP} at up to {rate:G}FLOP/s of a rank",
+    "communication": "{sent:B} in {collectives:collective}",
+    "memory_bandwidth": "{moved:B} moved at up to {rate:G}B/s of a rank",
+    "overhead": "{operators:operator}, a small one takes {each:s}",
+    "straggler": "rank {rank} takes {own:s}, the others {others:s}; most of it in {phase}",
+    "oversubscribed": lambda wanted, there, resource: (
+        f"{format_count(wanted, 'thread' if resource == 'core' else 'rank')} on {format_count(there, resource)}"
     ),
 }
 ADVICE: Mapping[str, str | Callable[..., str]] = {

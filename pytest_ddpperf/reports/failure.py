@@ -12,15 +12,17 @@ from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, general_cause, heads_of, parts_text
+from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, heads_of, parts_text
 from pytest_ddpperf.reports.count_changes import count_difference
-from pytest_ddpperf.reports.findings import MACHINE, finding_text, words_of_note
+from pytest_ddpperf.reports.findings import MACHINE, finding_text
 from pytest_ddpperf.reports.lines import INDENT, command, cut_after, folded, labelled, printable, words_of
+from pytest_ddpperf.reports.table import in_columns
 from pytest_ddpperf.units import format_count
 
 WIDTH = 80  # of a terminal that nobody knows
 LINES = 20  # of a failure, with the line of the test, which is added to it
 _ROWS, _FEW_ROWS = 8, 4  # at most, and so few that blank lines are left out first
+_FEWEST_COLUMNS = 4  # name, both values and verdict
 _PARAGRAPH = 2  # lines; twice as many of the cause
 MOST_OF_RANKS = 12  # lines on what ranks did, their stacks apart
 _APART = 0.005  # of the quotient of both values: a change that differs more from it is marked
@@ -91,7 +93,7 @@ def _sections(
     told = causes(result, verdict, heads)
     shown, more = _in_table(result, heads, rows)
     table = failure_table(shown, heads, width) if shown else []
-    details = _details(result, heads, {general_cause(result, verdict), *told}) if rows is None else []
+    details = _details(result, heads, told) if rows is None else []
     paragraphs = [*_paragraphs(result, heads), *details]
     return [
         cut_after(most, folded(printable(_title(result, verdict)), width, INDENT), width),
@@ -151,7 +153,7 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
         for each in phrases.every_finding(result)
         if each.code == "suspected" and any(head.series.metric in " ".join(each.facts["metrics"]) for head in red)
     ]
-    told += [words_of_note(head.note) for head in red if head.note is not None and head.note.code not in EXPLAINING]
+    told += [finding_text(head.note) for head in red if head.note is not None and head.note.code not in EXPLAINING]
     machine = "; ".join(finding_text(each) for each in phrases.every_finding(result) if each.code in MACHINE)
     labels = {"Confirmed": "; ".join(filter(None, dict.fromkeys(told))), "Machine": machine}
     return [(label, text) for label, text in labels.items() if text]
@@ -201,16 +203,11 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
         " ": ["FAIL" if row in failing else row.verdict.value if row.gated else "" for row in rows],
     }
     columns = {header: [header, *cells] for header, cells in columns.items() if any(map(str.strip, cells))}
-    rooms = {header: max(map(len, cells)) for header, cells in columns.items()}
-    while sum(rooms.values()) + 2 * len(rooms) - 2 > width and len(rooms) > 4:  # noqa: PLR2004 - name, values, verdict
-        del rooms[list(rooms)[-2]]
-    lines = [
-        "  ".join(
-            columns[header][number].ljust(room) if not header.strip() else columns[header][number].rjust(room)
-            for header, room in rooms.items()
-        ).rstrip()
-        for number in range(len(rows) + 1)
-    ]
+    widths = {header: max(map(len, cells)) for header, cells in columns.items()}
+    while sum(widths.values()) + 2 * len(widths) - 2 > width and len(widths) > _FEWEST_COLUMNS:
+        del widths[list(widths)[-2]]
+    shown = list(zip(*(columns[header] for header in widths), strict=True))
+    lines = in_columns(shown, [*widths.values()], [i for i, header in enumerate(widths) if header.strip()])
     by = "rounds" if any(row.paired for row in marked) else "usual launches"
     return [*lines, *(folded(_MARK.format(by), width, INDENT) if marked else [])]
 
@@ -237,14 +234,10 @@ def _interval(row: Comparison) -> str:
 
 def _limit(row: Comparison) -> str:
     """The change that is accepted: the tolerance, or the floor of a count."""
-    if row.baseline is None or row.verdict is Verdict.INCOMPATIBLE:
+    if row.baseline is None or not phrases.judges(row):
         return ""
     if row.series.scale == "exact":
         floor = count_row(row.series.metric)
         least = max(floor.floor, 0.0 if floor.floor_alone else floor.floor_share * row.baseline)
         return f"+{quantity_texts(row.series.metric, [least])[0]}" if least else "0"
-    return (
-        f"{'+' if row.series.better == 'lower' else '-'}{phrases.size_text(row.tolerance, row)}"
-        if phrases.judges(row)
-        else ""
-    )
+    return f"{'+' if row.series.better == 'lower' else '-'}{phrases.size_text(row.tolerance, row)}"

@@ -71,7 +71,10 @@ def ensure_writable(path: Path, option: str) -> None:
 
 
 def write_text(path: Path, text: str, option: str, *, append: bool = False) -> None:
-    """Writes a text, as ``write`` does a document; ``append``: behind what the file has."""
+    """Writes a text, whole or not at all, in a folder that is made if need be; SettingError if that fails.
+
+    ``append``: behind what the file has. ``-`` is standard output; ``baselines.files.write_file`` has the rest.
+    """
     with _writing(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
         if append:
@@ -79,15 +82,6 @@ def write_text(path: Path, text: str, option: str, *, append: bool = False) -> N
                 file.write(text)
         else:
             write_file(path, text)
-
-
-def write(path: Path, document: str, option: str) -> None:
-    """Writes the text of a document, whole or not at all, in a folder that is made if need be; SettingError if not.
-
-    ``-`` is standard output, and devices and pipes are written to, as ``baselines.files.write_file`` does it.
-    """
-    ensure_writable(path, option)
-    write_text(path, document, option)
 
 
 def document_text(document: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from string import Formatter
 from typing import Any
 
@@ -27,6 +28,9 @@ from pytest_ddpperf.units import (
 )
 
 _PACKAGES = 8  # that are named of those that differ
+_PREDICTED = (
+    "the network that is stored would take {predicted:s} for the collectives of a step (median error {error:%})"
+)
 MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
     | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
@@ -41,21 +45,32 @@ class _Sentence(Formatter):
         if spec in _FORMS:
             return _FORMS[spec](value)
         noun = len(spec) > 1 and spec.replace(" ", "").isalpha()
-        return format_count(value, spec) if noun else format(value, spec)
+        return format_count(round(value), spec) if noun else format(value, spec)
+
+
+def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
+    """Who takes turns where not all variants do."""
+    return "only the two sides of one benchmark take turns" if paired else "launched one after the other, without turns"
 
 
 _SENTENCE = _Sentence()
 _FORMS: Mapping[str, Callable[[Any], str]] = {
     "%": format_percent,
     "+%": format_change,
-    "B": lambda size: format_value(size, "B"),
+    **{unit: partial(format_value, unit=unit) for unit in ("B", "s", "FLOP")},
+    "G": lambda rate: f"{rate / 1e9:.3g} G",
+    "MHz": lambda clock: f"{clock / 1e6:.0f} MHz",
+    "reference": reference_text,
+    "turns": _turns,
     "and": lambda items: words_of(list(map(str, items))),
     "list": ", ".join,
 }
 
 
-def finding_text(finding: Finding) -> str:
-    """A finding as a sentence; one with a code that is not in the table by its code and its facts."""
+def finding_text(finding: Finding | None) -> str:
+    """A finding as a sentence, empty for None; one with a code that is not in the table by its code and its facts."""
+    if finding is None:
+        return ""
     words = WORDS.get(finding.code)
     if words is not None:
         return sentence(words, finding.facts)
@@ -65,11 +80,6 @@ def finding_text(finding: Finding) -> str:
 def sentence(words: str | Callable[..., str], facts: Mapping[str, Any]) -> str:
     """Facts in the words that a table has for them: a template, or a function of the facts by their names."""
     return _SENTENCE.format(words, **facts) if isinstance(words, str) else words(**facts)
-
-
-def words_of_note(note: Finding | None) -> str:
-    """A note as a sentence; empty if there is none."""
-    return "" if note is None else finding_text(note)
 
 
 def broken_reason(result: Result) -> str:
@@ -124,11 +134,6 @@ def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
     return sentence
 
 
-def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Who takes turns where not all variants do."""
-    return "only the two sides of one benchmark take turns" if paired else "launched one after the other, without turns"
-
-
 def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 - called by name
     """No number of launches, or none that somebody waits for, would decide."""
     fact = "more launches would not decide it" if any_number else "no practicable number of launches would decide it"
@@ -174,6 +179,15 @@ def _slow_starts(starting: float, working: float, launches: int, slowest: SlowIm
     return f"{told}: {' or '.join(cures)}"
 
 
+def _without_gpu(sites: Sequence[CallSite]) -> str:
+    """The calls for a GPU that ranks of the CPU have followed in another way, each with its lines."""
+    lines: dict[str, list[str]] = {}
+    for site in sorted(sites, key=lambda one: (one.file, one.line)):
+        lines.setdefault(site.part, []).append(f"{site.file}:{site.line}")
+    told = ", ".join(f"{call} at {words_of(where)}" for call, where in lines.items())
+    return f"ranks have no GPU, so the script's calls for one were ignored or done on the CPU: {told}"
+
+
 def _same_data(
     *, ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool, sites: Sequence[CallSite]
 ) -> str:
@@ -200,12 +214,9 @@ def _other_environment(
     python: str, differ: Sequence[str], packages: Mapping[str, tuple[str | None, str | None]]
 ) -> str:
     """Returns how the environment of the reference differs from this one, a package at a time."""
-    few = len(packages) <= _PACKAGES
-    named = [(name, *pair) for name, pair in packages.items() if few or None not in pair]
-    told = [f"{name} {there or 'none'} -> {here or 'none'}" for name, there, here in named]
-    alone = len(packages) - len(named)
+    both_first = sorted(packages.items(), key=lambda package: None in package[1])
+    told = [f"{name} {there or 'none'} -> {here or 'none'}" for name, (there, here) in both_first]
     more = [f"{len(told) - _PACKAGES} more"] if len(told) > _PACKAGES else []
-    more += [f"{alone} that one side alone has"] if alone else []
     words = ", ".join([*told[:_PACKAGES], *more])
     facts = ", ".join(differ) or "no fact of the environment differs"
     return f"{python} -> this environment: {facts}; packages: {words or 'all are the same'}"
@@ -216,13 +227,6 @@ def _told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, flo
     why = f"counts gate nothing, for another torch may do the same work otherwise ({', '.join(differs)})"
     texts = [f"{metric} {' -> '.join(quantity_texts(metric, [then, now]))}" for metric, then, now in changed]
     return f"{why}: {', '.join(texts) or f'all {number} are the same'}"
-
-
-def _predicted(seconds: float, error: float) -> str:
-    return (
-        f"the network that is stored would take {format_value(seconds, 's')} for the collectives of a step "
-        f"(median error {format_percent(error)})"
-    )
 
 
 def _not_on_network(
@@ -244,7 +248,7 @@ def _not_on_network(
 
 def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:
     """Says how long a step's collectives take by the stored network, and how long they took or how much is exposed."""
-    told = _predicted(predicted, error)
+    told = sentence(_PREDICTED, {"predicted": predicted, "error": error})
     if measured is not None:
         return f"{told}; {how} {format_value(measured, 's')}"
     if not exposed:
@@ -282,6 +286,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         "steps leave {1} behind, {0} after the few steps of one launch: start them once in build(ctx) and end them in "
         "close(), or join them in the step"
     ).format(*max((processes, "processes"), (threads, "threads"))),
+    "without_gpu": _without_gpu,
     "mesh_without_data": lambda mesh, names: (
         f"{mesh}: all ranks count as working on the same samples, for no dimension is one of data, whose name begins "
         f"with {', '.join(names[:-1])} or {names[-1]}"
@@ -305,30 +310,19 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "on_network": _on_network,
     "not_on_network": _not_on_network,
     "only_on_network": lambda predicted, error, profiled: (
-        f"{_predicted(predicted, error)}; "
-        + (
-            "the profile does not tell what they took: ranks differ in them, or fewer than all take part in some"
-            if profiled
-            else "what they took was not measured: --ddpperf-profile measures it"
-        )
+        f"{sentence(_PREDICTED, {'predicted': predicted, 'error': error})}; what they took was not measured: "
+        + ("ranks differ in them, or fewer than all take part in some" if profiled else "--ddpperf-profile measures it")
     ),
-    "faster_than_network": lambda predicted, error, measured, how: (
-        f"{_on_network(predicted, error, measured, how)}: much less than the network takes. Is something not sent, "
-        "or not waited for? Where the network has changed, measure it again with ddpperf network"
-    ),
+    "faster_than_network": f"{_PREDICTED}; {{how}} {{measured:s}}: much less than the network takes. Is something not "
+    "sent, or not waited for? If the network has changed, measure it again with ddpperf network",
     "small_shared_memory": "shared memory (/dev/shm) holds {size:B}, which NCCL and data workers may fill: start the "
     "container with --shm-size=1g or more",
-    "background_work": lambda paired, benchmarks: (
-        f"{_turns(paired)}: ranks of {', '.join(benchmarks)} work on between steps, as workers of a DataLoader do"
-    ),
-    "short_of_memory": lambda paired: (
-        f"{_turns(paired)}: all benchmarks together would take more than three quarters of the available "
-        "memory; fewer in one call take less"
-    ),
-    "short_of_gpu_memory": lambda paired: (
-        f"{_turns(paired)}: all benchmarks together would take more than nine tenths of a GPU's memory, or "
-        "what one takes is not known"
-    ),
+    "background_work": "{paired:turns}: ranks of {benchmarks:list} work on between steps, as workers of a DataLoader "
+    "do",
+    "short_of_memory": "{paired:turns}: all benchmarks together would take more than three quarters of the available "
+    "memory; fewer in one call take less",
+    "short_of_gpu_memory": "{paired:turns}: all benchmarks together would take more than nine tenths of a GPU's "
+    "memory, or what one takes is not known",
     "suspected": "{metrics:and} looked worse in the first {launches:launch}; those after them had to confirm it",
     "not_diagnosed": "not diagnosed: {reason}",
     "no_time_to_diagnose": lambda setting: (
@@ -359,19 +353,11 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "wrapped",
     # Memory.
     "memory_growth": _memory_growth,
-    "uneven_memory": lambda metric, least, least_rank, most, most_rank: (
-        "{metric} is {} on rank {least_rank} and {} on rank {most_rank}".format(
-            *format_values((least, most), "B"), metric=metric, least_rank=least_rank, most_rank=most_rank
-        )
-    ),
+    "uneven_memory": "{metric} is {least:B} on rank {least_rank} and {most:B} on rank {most_rank}",
     "full_gpu_memory": "GPU memory was full: the caching allocator gave back what it held {retries:time} and failed "
     "{failures:time}, which costs step time; make the batch smaller",
-    "no_memory_headroom": lambda launches, needed, free: (
-        f"exposed communication was not measured in {format_count(launches, 'launch')}: copies of what a machine's "
-        "ranks train, to put it back, take {} of its memory, and {} are free for them".format(
-            *format_values((needed, free), "B")
-        )
-    ),
+    "no_memory_headroom": "exposed communication was not measured in {launches:launch}: copies of what a machine's "
+    "ranks train, to put it back, take {needed:B} of its memory, and {free:B} are free for them",
     "synchronisation_kept": "exposed communication was not measured: {reason}: it must leave out what averages "
     "gradients, and a step must be a whole optimizer step",
     # What else the machine did.
@@ -391,9 +377,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     ),
     "mig_instances": "the driver tells neither the utilisation of MIG instances nor other processes on them",
     "no_allocator_statistics": "CUDA's memory allocator keeps no statistics: metrics of memory are left out",
-    "gpu_clock_fell": lambda lowest, highest: (
-        f"the slowest GPU's clock was {lowest / 1e6:.0f} MHz in one launch and {highest / 1e6:.0f} MHz in another"
-    ),
+    "gpu_clock_fell": "the slowest GPU's clock was {lowest:MHz} in one launch and {highest:MHz} in another",
     "last_attempt": "attempt {attempt} of its test: measurements of earlier attempts are omitted",
     "measured_beside": lambda pid, folder: (
         f"another run of pytest measured on this machine{f' (process {pid}' * bool(pid)}"
@@ -426,9 +410,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "no_launches_decide": _no_launches_decide,
     "busy": _busy,
     "other_host": "stored times decide nothing: they are of another machine, {host}",
-    "other_clock": lambda then, now: (
-        f"stored times decide nothing: the GPU's clock was {then / 1e6:.0f} MHz then and is {now / 1e6:.0f} MHz now"
-    ),
+    "other_clock": "stored times decide nothing: the GPU's clock was {then:MHz} then and is {now:MHz} now",
     "gross": "a gross slowdown compared with the stored times, on a machine that was not busy",
     "stored_times": "compared with stored times, which show gross slowdowns alone",
     "not_gross": "slower than the stored times, and not shown to be by more than {gross:%}, which they could show",
@@ -462,13 +444,13 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         "--ddpperf-interleave=false, or save it anew"
     ),
     "loss_of_other_step": "the baseline's loss is that after {then:step}, this one after {now}",
-    "not_in_reference": lambda paired: f"not in {reference_text(paired)}",
-    "no_counts_in_reference": lambda paired: f"{reference_text(paired)} has no counts",
+    "not_in_reference": "not in {paired:reference}",
+    "no_counts_in_reference": "{paired:reference} has no counts",
     "lost_metric": lambda metric, paired: (
         f"{reference_text(paired)} has {metric}, this run does not: it is gated no more"
         + ("" if paired else "; --ddpperf-save accepts that")
     ),
-    "lost_counts": lambda paired: f"{reference_text(paired)} has counts, this run has none: none is gated",
+    "lost_counts": "{paired:reference} has counts, this run has none: none is gated",
     "alike_baselines": lambda names: (
         f"there {'is a baseline' if len(names) == 1 else 'are baselines'} for "
         f"{', '.join(f'`{name}`' for name in names)}: options are part of a benchmark's identity"
@@ -485,10 +467,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         else f"not the same in every step, so not compared exactly: {reason}"
     ),
     "fewer_counted": count_changes.fewer_counted,
-    "ranks_apart": lambda ranks, calls, paired: (
-        f"{ranks} ranks send each other nothing, so each trains alone: {reference_text(paired)} has "
-        f"{format_count(round(calls), 'collective call')} a step"
-    ),
+    "ranks_apart": "{ranks} ranks send each other nothing, so each trains alone: {paired:reference} has "
+    "{calls:collective call} a step",
     "same_data": _same_data,
     "parameters_apart": _parameters_apart,
     "not_compared": "not compared: {metrics:and} (the baseline is older); --ddpperf-save renews it",

@@ -6,14 +6,14 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeVar
 from unicodedata import category, east_asian_width
 
 if TYPE_CHECKING:
     from pytest_ddpperf.judge.calibration import Calibrated
     from pytest_ddpperf.records.results import Result
 
-Listed: TypeAlias = "Result | Calibrated"
+Listed = TypeVar("Listed", bound="Result | Calibrated")
 """What has a row of its own: a benchmark of a test."""
 
 _LONGEST_NAME = 120  # characters of a benchmark's name in the name of a file: file systems take 255
@@ -23,9 +23,9 @@ INDENT = "  "
 JOINED = "\u00a0"  # a space that no line is broken at
 CUT = "..."
 _LONGEST = 600  # characters of a remark: none of our own is longer, and what a rank raises is told in full elsewhere
-_NUMBER = re.compile(r"(?<=\d) (?=[%A-Za-z])")  # the space between a number and what it counts
+_NUMBER = re.compile(r"(?<![^\s([+-])([\d.,]*\d) (?=[%A-Za-z])")  # a number and the space before what it counts
 LABEL = 11  # columns of the label of a paragraph
-_NAMED = 3  # benchmarks with the same remark
+_NAMED = 3  # benchmarks or metrics with the same remark
 
 
 def printable(text: str) -> str:
@@ -38,7 +38,10 @@ def printable(text: str) -> str:
 def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
     """The lines, broken where they are longer than ``width``; what follows is indented. None: as they are."""
     lines = [printable(line) for line in lines]
-    return lines if width is None else [part for line in lines for part in _broken(line, width)]
+    if width is None:
+        return lines
+    indents = [INDENT * (2 if line.startswith(INDENT) else 1) for line in lines]
+    return [part for line, indent in zip(lines, indents, strict=True) for part in folded(line, width, indent)]
 
 
 def clipped(line: str, width: int | None) -> list[str]:
@@ -55,9 +58,9 @@ def columns(text: str) -> int:
 
 
 def folded(line: str, width: int, indent: str = "") -> list[str]:
-    """A line in parts of at most so many columns; only a word that is longer is broken."""
+    """A line in parts of at most so many columns; only a word that is longer is broken, and no number with its unit."""
     parts, width = [""], max(width, columns(indent) + 2)
-    for i, word in enumerate(line.split(" ")):
+    for i, word in enumerate(_NUMBER.sub(rf"\1{JOINED}", line).split(" ")):
         longer = f"{parts[-1]} {word}" if i else word
         if columns(longer) > width and parts[-1].strip():
             if not word:
@@ -68,13 +71,12 @@ def folded(line: str, width: int, indent: str = "") -> list[str]:
         while columns(parts[-1]) > width:
             fits = next(end for end in range(width, 0, -1) if columns(parts[-1][:end]) <= width)
             parts[-1:] = [parts[-1][:fits], indent + parts[-1][fits:]]
-    return parts
+    return [part.replace(JOINED, " ") for part in parts]
 
 
 def labelled(label: str, text: str, width: int) -> list[str]:
     """A paragraph behind its label, below which its other lines leave room."""
-    kept = _NUMBER.sub(JOINED, f"{label:<{LABEL}}{printable(text)}")
-    return [part.replace(JOINED, " ") for part in folded(kept, width, " " * LABEL)]
+    return folded(f"{label:<{LABEL}}{printable(text)}", width, " " * LABEL)
 
 
 def command(label: str, text: str, width: int) -> list[str]:
@@ -94,12 +96,6 @@ def cut_after(most: int | None, lines: Sequence[str], width: int) -> list[str]:
     return [*lines[: most - 1], f"{folded(lines[most - 1], width - len(CUT) - 1)[0]} {CUT}"]
 
 
-def _broken(line: str, width: int) -> list[str]:
-    inner = INDENT * (2 if line.startswith(INDENT) else 1)
-    kept = _NUMBER.sub(JOINED, line)
-    return [part.replace(JOINED, " ") for part in folded(kept, max(width, len(inner) + 1), inner)]
-
-
 def words_of(names: Sequence[str]) -> str:
     """Names in a row: ``forward, backward and optimizer``."""
     *first, last = names
@@ -112,9 +108,13 @@ def whom(names: Sequence[str], of: int) -> str:
         return "both benchmarks" if of == 2 else f"all {of} benchmarks"  # noqa: PLR2004
     if len(names) > _NAMED and 2 * len(names) >= of:
         return f"{len(names)} of {of} benchmarks"
-    if len(names) <= _NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"
+    return some_of(names)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The names in a row, of many the first ones: ``flops, operators, buffers and 2 more``."""
+    more = len(names) - _NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
 
 
 def curve_of(name: str) -> str:
@@ -137,6 +137,11 @@ def file_stem(name: str) -> str:
 def full_name(result: Result) -> str:
     """What tells a benchmark from all others of a project, on one machine: test, variant and number of ranks."""
     return f"{result.test} {result.name} w{result.measurement.world_size}"
+
+
+def with_names(results: Sequence[Listed]) -> list[tuple[str, Listed]]:
+    """The benchmarks, each behind its short name."""
+    return list(zip(names_of(results), results, strict=True))
 
 
 def names_of(results: Sequence[Listed]) -> tuple[str, ...]:

@@ -29,11 +29,6 @@ class Stored:
     failed: set[str] = field(default_factory=set)  # tests of which nothing is stored
     without_commit: str = ""  # why what is saved names no commit, and the cure
 
-    @property
-    def left_out(self) -> set[str]:
-        """The tests of which a result that would count as accepted is not stored."""
-        return {*self.failed, *(result.test for result in self.unfit)}
-
 
 @dataclass(kw_only=True, slots=True)
 class Outputs:
@@ -54,6 +49,7 @@ class Outputs:
     accepting: bool = False  # whether what was measured becomes the baseline
     here: str = ""  # the commit that was measured, as it is shown; empty if none is known
     added: list[tuple[str, str]] = field(default_factory=list)  # title and text of parts that hooks add
+    unmeasured: int = 0  # tests that failed because they could not be measured, with a result or without
 
     @property
     def _of_tests(self) -> tuple[list[Any], ...]:

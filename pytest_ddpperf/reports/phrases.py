@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from pytest_ddpperf.records.counts import count_row, quantity_texts
@@ -10,7 +11,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Interval
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import finding_text, words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.stats.intervals import WIDEST
 from pytest_ddpperf.units import (
     format_change,
@@ -20,10 +21,10 @@ from pytest_ddpperf.units import (
     format_value,
     format_values,
     signed_percent,
+    span,
 )
 
 SHORT_COMMIT = 7  # characters
-_METRICS = 3  # with the same remark, that are named
 _LISTED = 10  # lines, of more than one reads
 NOISY = "noisy"  # in place of an interval that says nothing; more launches or a quieter machine help
 _ANYTHING = 10  # a bound beyond this says no more than that anything is possible
@@ -85,20 +86,14 @@ def every_finding(result: Result, *, without: Collection[str] = ()) -> tuple[Fin
     return tuple(every)
 
 
-def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...]:
+def findings(result: Result) -> tuple[str, ...]:
     """``every_finding`` in words."""
-    return tuple(map(finding_text, every_finding(result, without=without)))
+    return tuple(map(finding_text, every_finding(result)))
 
 
-def named_metrics(metrics: Sequence[str]) -> str:
-    """The names of metrics, of many the first ones: ``flops, operators, buffers and 2 more``."""
-    more = len(metrics) - _METRICS
-    return ", ".join(metrics) if more <= 0 else f"{', '.join(metrics[:_METRICS])} and {more} more"
-
-
-def first_of(lines: Sequence[str], most: int = _LISTED, of: str = "") -> list[str]:
-    """The first lines, and how many there are besides, with ``of`` behind that."""
-    return [*lines[:most], *([f"and {len(lines) - most} more{of}"] if len(lines) > most else [])]
+def first_of(lines: Sequence[str], most: int = _LISTED) -> list[str]:
+    """The first lines, and how many there are besides."""
+    return [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
 
 
 def confidence_text(confidence: float) -> str:
@@ -119,9 +114,9 @@ def values_text(comparison: Comparison) -> str:
 
 
 def change_text(comparison: Comparison) -> str:
-    """The change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty if there is none."""
+    """The change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty if it says nothing."""
     text, interval, ends = _change(comparison), comparison.change_interval, interval_text(comparison)
-    if interval is None:
+    if not text or interval is None:
         return text
     return f"{text} ({NOISY})" if ends == NOISY else f"{text} [{confidence_text(interval.confidence)} {ends}]"
 
@@ -175,30 +170,40 @@ def size_text(size: float, comparison: Comparison) -> str:
 
 def bound_text(comparison: Comparison) -> str:
     """The worsening that is ruled out: ``+4.9 %``; empty if no scatter is known."""
-    if comparison.bound is None:
-        return ""
-    capped = comparison.series.scale == "ratio" and comparison.bound > _ANYTHING
-    return ">+1000 %" if capped else signed(comparison.bound, comparison)
+    return "" if comparison.bound is None else _bound(comparison, comparison.bound)
+
+
+def _bound(comparison: Comparison, bound: float) -> str:
+    capped = comparison.series.scale == "ratio" and bound > _ANYTHING
+    return ">+1000 %" if capped else signed(bound, comparison)
+
+
+def _worst(comparison: Comparison) -> float:
+    """The largest worsening that the interval of the change has, and no less than the bound."""
+    ends, bound = comparison.change_interval, comparison.bound or 0.0
+    return bound if ends is None else max(bound, ends.high if comparison.series.better == "lower" else -ends.low)
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """What may hide in metrics that are undecided: ``could be +35.2 % slower``, their verdict without a bound."""
-    bounded = sorted((c for c in undecided if c.bound is not None), key=lambda c: c.bound or 0.0)
-    if len(bounded) < len(undecided):
-        return undecided[0].verdict.value
-    worse = {_WORSE.get((c.series.unit, c.series.better), "worse") for c in bounded}
-    how = worse.pop() if len(worse) == 1 else "worse"
-    alike = len({(c.series.scale, c.series.unit) for c in bounded}) == 1
-    bounds = " to ".join(dict.fromkeys(map(bound_text, (bounded[0], bounded[-1]))))
-    return f"could be {bounds} {how}" if alike else f"could be {how}"
+    """What may hide in a metric of benchmarks: ``could be +35.2 % slower``; its verdict without a bound."""
+    first, ends = undecided[0], [_worst(c) for c in undecided if c.bound is not None]
+    if len(ends) < len(undecided):
+        return first.verdict.value
+    how = _WORSE.get((first.series.unit, first.series.better), "worse")
+    return f"could be {span(partial(_bound, first), ends)} {how}"
 
 
-def open_text(comparison: Comparison, *, values: bool = False) -> str:
-    """Returns why a metric is not judged, or what may hide in it; ``values`` shows those of all but the step time."""
-    metric, note = comparison.series.metric, words_of_note(comparison.note)
-    shown = short_text(comparison) if values and metric != "step_time" else metric
-    known = could_be([comparison]) if comparison.verdict is Verdict.INCONCLUSIVE else comparison.verdict.value
-    return f"{shown} {known}: {note}".removesuffix(": ")
+def open_text(*comparisons: Comparison, values: bool = False) -> str:
+    """Returns why a metric is not judged, or how large a slowdown it may hide; of several, what would decide them all.
+
+    ``values`` shows those of a single metric, except the step time.
+    """
+    first, metric = comparisons[0], comparisons[0].series.metric
+    notes = [each.note for each in comparisons if each.note]
+    note = max(notes, key=lambda each: int(each.facts.get("launches", 0)), default=None)
+    shown = short_text(first) if values and metric != "step_time" and len(comparisons) == 1 else metric
+    known = could_be(comparisons) if first.verdict is Verdict.INCONCLUSIVE else first.verdict.value
+    return f"{shown} {known}: {finding_text(note)}".removesuffix(": ")
 
 
 def seen_in(comparison: Comparison) -> str:
@@ -218,10 +223,10 @@ def seen_in(comparison: Comparison) -> str:
 
 def change_line(comparison: Comparison) -> str:
     """Returns what became of a judged metric, in one line with its note."""
-    note = words_of_note(comparison.note)
+    note = finding_text(comparison.note)
     if comparison.series.scale == "exact":
         return f"{comparison.series.metric}: {count_text(comparison)}"
-    told = [values_text(comparison), change_text(comparison) if judges(comparison) else "", seen_in(comparison)]
+    told = [values_text(comparison), change_text(comparison), seen_in(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
         told.append(could_be([comparison]))
     elif comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, Verdict.OK}:
@@ -231,23 +236,23 @@ def change_line(comparison: Comparison) -> str:
 
 def count_text(comparison: Comparison) -> str:
     """Returns what the change of a count is made of, with its lines of code."""
-    told = "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
+    told = "; ".join(filter(None, map(finding_text, (comparison.note, comparison.difference))))
     return told or f"{values_text(comparison)} per step"
 
 
 def incomparable_changes(result: Result) -> tuple[str, ...]:
     """The counts that differ from those of a baseline that cannot judge them, and in what."""
     return tuple(
-        f"{comparison.series.metric}: {words_of_note(comparison.difference)}"
+        f"{comparison.series.metric}: {finding_text(comparison.difference)}"
         for comparison in decisive(result, {Verdict.INCOMPATIBLE})
         if comparison.difference
     )
 
 
 def counts_words(result: Result) -> str:
-    """Returns whether any count changed, beside a verdict on times: ``counts same``; empty if none is compared."""
+    """Returns whether any count changed, ``same`` or ``changed``; empty if none is compared."""
     compared, changed = compared_counts(result)
-    return f"counts {'changed' if changed else 'same'}" if compared else ""
+    return ("changed" if changed else "same") * bool(compared)
 
 
 def compared_counts(result: Result) -> tuple[int, int]:
@@ -294,19 +299,12 @@ def environment_text(environment: Environment) -> str:
     return ", ".join(parts)
 
 
-def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:
-    """A column's header with what stands in brackets behind its values, if anything does: ``ms [95 % CI]``."""
-    levels = {interval.confidence for interval in intervals if interval is not None}
-    return f"{header} [{', '.join(map(confidence_text, sorted(levels)))}]" if levels else header
-
-
-def with_interval(
-    number: Callable[[float], str], value: float, interval: Interval | None, *, noisy: bool = False
-) -> str:
-    """A value and its interval, if it has one, as ``number`` writes them: ``41.8 [41.2, 42.4]``, ``41.8 noisy``."""
-    if noisy:
-        return f"{number(value)} {NOISY}"
-    return number(value) if interval is None else f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
+def machines_text(results: Sequence[Result]) -> str:
+    """The machines, the software and the ranks of all benchmarks in a line, and whether pairs were measured."""
+    machines = dict.fromkeys(environment_text(one.measurement.environment) for one in results)
+    ranks = span(str, (one.measurement.world_size for one in results))
+    beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
+    return f"{'; '.join(machines)}, {ranks} {'rank' if ranks == '1' else 'ranks'}{beside}"
 
 
 def names_by_remark(remarks: Iterable[tuple[str, T]]) -> dict[T, list[str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.baselines.files import write_bytes
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, in_units, remark_of, view_of
-from pytest_ddpperf.reports.charts.table import charts_of
+from pytest_ddpperf.reports.charts.of_run import charts_of
 from pytest_ddpperf.reports.files import ensure_folder, writing_into
 from pytest_ddpperf.reports.lines import file_stem, wrapped
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _WHAT = "pictures"
 _WIDTH, _HEIGHT, _DPI = 9.0, 4.0, 110  # inches of a chart, and dots of an inch
+_PLACE = 0.3  # inches of a label of the horizontal axis
 _MARKED = 40  # points of a line that are marked
 _LETTERS = 100  # of a line above a chart
 _ASIDE = 0.12  # of a place: how far the points of series that share it are apart
@@ -83,7 +84,8 @@ def figure_of(charts: Sequence[Chart]) -> Figure:
     """Charts below each other: a figure of matplotlib."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH, _HEIGHT * len(charts)), dpi=_DPI, layout="constrained")
+    width = max(_WIDTH, *(_PLACE * len(chart.x.labels) for chart in charts))
+    figure = Figure(figsize=(width, _HEIGHT * len(charts)), dpi=_DPI, layout="constrained")
     for chart, axes in zip(charts, figure.subplots(len(charts), squeeze=False)[:, 0], strict=True):
         _draw(chart, axes)
     return figure
@@ -102,9 +104,9 @@ def _draw(chart: Chart, axes: Axes) -> None:
     if len(chart.series) + len(chart.references) > 1:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize="small")
     said = wrapped([remark] if (remark := remark_of(chart)) else [], _LETTERS)
-    view = view_of(chart)
-    axes.set_ylim(view.low, view.high)
-    said += [CUT] * view.cut
+    low, high, cut = view_of(chart)
+    axes.set_ylim(low, high)
+    said += [CUT] * cut
     axes.set_title("\n".join((chart.title, chart.subject, *said)), loc="left", fontsize="medium")
 
 

@@ -36,24 +36,30 @@ def _trained(launch: Launch) -> Iterator[str]:
 
 
 class LiveLine:
-    """Owns the end of the terminal's current line while a test measures; silent where nobody watches a terminal."""
+    """Owns the end of the terminal's current line while a test or a command measures.
 
-    def __init__(self, reporter: Any, capture: Any) -> None:
-        """Takes pytest's terminal reporter and capture manager, each None if that plugin is off."""
-        self._reporter: Any = reporter if reporter is not None and reporter.isatty else None
-        self._terminal: Any = reporter
+    It is silent if nobody watches a terminal.
+    """
+
+    def __init__(self, reporter: Any, capture: Any, *, watched: bool = False) -> None:
+        """Takes pytest's terminal reporter and capture manager, each None if that plugin is off.
+
+        ``watched``: whether standard output is a terminal, if there is no reporter.
+        """
+        self._reporter: Any = reporter
         self._capture = capture
+        self._watched: bool = watched if reporter is None else reporter.isatty
         self._shown = 0
         self._lock = threading.Lock()  # launches of both sides have a thread each
 
     def show(self, text: str) -> None:
         """Show this in place of what was shown before."""
-        if self._reporter is None:
+        if not self._watched:
             return
-        terminal = self._reporter.config.get_terminal_writer()
         text = self._unsaid(text)
         with self.uncaptured():  # what is captured has the width of no terminal
-            room = terminal.fullwidth - terminal.width_of_current_line - 2  # a space before, and none wraps
+            begun = 0 if self._reporter is None else self._reporter.config.get_terminal_writer().width_of_current_line
+        room = self.width - begun - 2  # a space before, and none wraps
         if room < _LEAST_ROOM:
             return
         self._write(" " + (text if len(text) <= room else f"...{text[3 - room :]}"))
@@ -66,24 +72,27 @@ class LiveLine:
     @property
     def tells_more(self) -> bool:
         """Returns whether pytest was asked for more words (``-v``)."""
-        return self._terminal is not None and self._terminal.config.get_verbosity() > 0
+        return self._reporter is not None and self._reporter.config.get_verbosity() > 0
 
     @property
     def width(self) -> int:
-        """The columns of the terminal; 80 where there is none."""
+        """The columns of the terminal; 80 if there is none."""
+        if self._reporter is None:
+            return shutil.get_terminal_size().columns
         with self.uncaptured():  # what is captured has the width of no terminal
-            return 80 if self._terminal is None else self._terminal.config.get_terminal_writer().fullwidth
+            width: int = self._reporter.config.get_terminal_writer().fullwidth
+        return width
 
     @property
     def echoes(self) -> bool:
         """Returns whether pytest shows what tests print while they run (``-s``)."""
-        return self._terminal is not None and self._terminal.config.getoption("capture") == "no"
+        return self._reporter is not None and self._reporter.config.getoption("capture") == "no"
 
     def echo(self, rank: int, lines: Iterable[str], *, who: str = "rank") -> None:
         """Print lines of a rank, and begin a new line where the terminal is in the middle of one."""
         with self._lock:
             self.clear()
-            self._terminal.ensure_newline()
+            self._reporter.ensure_newline()
             sys.stdout.write("".join(f"[{who} {rank}] {line}\n" for line in lines))
             sys.stdout.flush()
 
@@ -102,33 +111,14 @@ class LiveLine:
         """Writes in place of what was shown: goes back, blanks it, and goes back again."""
         erased = "\b" * self._shown + " " * self._shown + "\b" * self._shown
         # Past pytest's writer, which counts columns to place its percentages, but not past what it still holds back.
-        self._reporter.flush()
+        if self._reporter is not None:
+            self._reporter.flush()
         with self.uncaptured():
             sys.stdout.write(erased + text)
             sys.stdout.flush()
         self._shown = len(text)
 
 
-class _Console:
-    """The terminal of a command, as LiveLine asks pytest's reporter for it."""
-
-    width_of_current_line = 0
-
-    def __init__(self) -> None:
-        self.isatty = sys.stdout.isatty()
-        self.fullwidth = shutil.get_terminal_size().columns
-        self.config = self
-
-    def get_terminal_writer(self) -> _Console:
-        return self
-
-    def getoption(self, _name: str) -> str:
-        return ""
-
-    def flush(self) -> None:
-        sys.stdout.flush()
-
-
 def command_line() -> LiveLine:
-    """The live line of a command that pytest does not run; silent where its output is no terminal."""
-    return LiveLine(_Console(), None)
+    """The live line of a command that pytest does not run; silent if its output is no terminal."""
+    return LiveLine(None, None, watched=sys.stdout.isatty())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -11,71 +12,81 @@ from pytest_ddpperf.records.finding import APART, Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_of_note
-from pytest_ddpperf.reports.lines import names_of, whom
+from pytest_ddpperf.reports.causes import parts_text
+from pytest_ddpperf.reports.findings import broken_reason, finding_text
+from pytest_ddpperf.reports.lines import some_of, whom, with_names
 from pytest_ddpperf.units import format_change, format_count, format_percent, signed_percent, span
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.records.results import Comparison
     from pytest_ddpperf.reports.documents.entries import Run
     from pytest_ddpperf.stats.suites import CommonChange
 
 _TELLING = 0.4  # the width of an interval of the common change beyond which it says nothing
-PASSED, FAILED = "passed", "failed"
-_TOLD, _TOLD_OF_RED = 3, 2  # metrics of one benchmark; the failure of a red one has all of them
+_PASSED = "passed"
+STORED_TIMES = "stored times"
+_TOLD = 3  # metrics of one benchmark
 _EACH = 3  # benchmarks whose figures are all told, of one kind of remark
-_UNSAID = APART | {"broken", "does_not_fit", "target_met", "suspected", "effective_batch_size", "told_late", "unpaired"}
+_UNSAID = APART | {"broken", "target_met", "suspected", "effective_batch_size", "told_late"}
 """Findings that change nothing for a reader of the summary; failures and the JSON file have them."""
+_FIGURE = re.compile(r"\d[\d.,]*")
 _STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
+_PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
 
 
-def headline(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
-    """The verdict on the whole: ``1 regressed, 24 passed | against 3f2a1c0 (main)``.
+def headline(results: Sequence[Result], accepted: Collection[str] = (), unmeasured: int = 0) -> str:
+    """The verdict on the whole: ``FAILED: 1 regressed, 24 passed | against 3f2a1c0 (main)``.
 
     What neither got worse nor passed is named by its verdict. ``accepted`` are the tests whose results became the
-    baseline.
+    baseline, ``unmeasured`` is the number of tests that failed because they could not be measured.
     """
     if not results:
         return "no benchmark was judged"
-    return " | ".join([kinds_text(results, accepted), *_against(results)])
+    verdict = "FAILED" if unmeasured or any(result.failure for result in results) else "PASSED"
+    kinds = str(len(results)) if verdict == "PASSED" and all(map(passed, results)) else kinds_text(results, accepted)
+    if unmeasured and not any(result.failure for result in results):
+        kinds = f"{format_count(unmeasured, 'test')} could not be measured, {kinds}"
+    return " | ".join([f"{verdict}: {kinds}", *_against(results)])
 
 
 def kinds_text(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
     """Returns how many benchmarks are of each kind, the worst first."""
-    alike: dict[str, list[Result]] = {}
-    for result in sorted(results, key=lambda one: -one.severity):
-        alike.setdefault(kind_of(result), []).append(result)
-    return ", ".join(f"{len(those)} {kind}{_more(kind, those, accepted)}" for kind, those in alike.items())
+    kinds = Counter(_kind(result, accepted) for result in sorted(results, key=lambda one: -one.severity))
+    return ", ".join(
+        f"{number} {kind if number == 1 else kind.replace('does', 'do')}" for kind, number in kinds.items()
+    )
 
 
-def kind_of(result: Result) -> str:
-    """Returns what a benchmark counts as."""
-    if result.verdict in {Verdict.REGRESSED, Verdict.BROKEN} or not result.failure:
-        return PASSED if result.verdict in GREEN else result.verdict.value.replace("_", " ")
-    return FAILED
+def passed(result: Result) -> bool:
+    """Returns whether a benchmark counts as passed."""
+    return result.verdict in GREEN and not result.failure
 
 
-def _more(kind: str, those: Sequence[Result], accepted: Collection[str]) -> str:
-    """Returns what the number of benchmarks of one kind does not say, in brackets."""
-    told: list[str] = []
-    if kind == FAILED:
-        told = [one.verdict.value.replace("_", " ") for one in those]
-    elif kind == Verdict.REGRESSED.value:
-        told = ["accepted" for one in those if one.test in accepted]
-    elif kind == Verdict.NEW.value:
-        told = [new_text(one) for one in those]
-    elif kind == Verdict.INCOMPATIBLE.value:
-        told = [next(iter((*one.reference.counted_differs, *one.reference.differs)), "") for one in those]
-    numbers = Counter(filter(None, told))
-    texts = (word if number == len(those) else f"{number} {word}" for word, number in numbers.items())
-    return f" ({', '.join(texts)})" if numbers else ""
+def failed_otherwise(result: Result) -> bool:
+    """Returns whether a test failed for another reason than that its benchmark regressed or broke."""
+    return bool(result.failure) and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN}
 
 
-def new_text(result: Result) -> str:
-    """Returns what a new benchmark is compared with: ``no times stored; counts same``."""
-    if result.paired is not None:
-        return "not in the other revision" if result.paired.lacking else ""
-    counts = phrases.counts_words(result)
-    return f"no times stored; {counts}" if counts else "no baseline" if result.baseline is None else ""
+def _kind(result: Result, accepted: Collection[str]) -> str:
+    """Returns how the first line counts a benchmark: ``passed``, ``new (no baseline)``."""
+    verdict, reference, why = result.verdict, result.reference, ""
+    word = verdict.value.replace("_", " ")
+    if failed_otherwise(result):
+        return f"failed ({word})"
+    if passed(result):
+        return _PASSED
+    if verdict is Verdict.NEW and result.paired is not None:
+        why = "not in the other revision" * bool(result.paired.lacking)
+    elif verdict is Verdict.NEW:
+        counts = phrases.counts_words(result)
+        why = f"no times stored; counts {counts}" if counts else "no baseline" * (result.baseline is None)
+    elif verdict is Verdict.INCOMPATIBLE:
+        why = next(iter((*reference.counted_differs, *reference.differs)), "")
+    elif verdict is Verdict.REGRESSED and result.test in accepted:
+        why = "accepted"
+    elif not result.failure and verdict is not Verdict.DOES_NOT_FIT:
+        why = "does not fail"
+    return f"{word} ({why})" if why else word
 
 
 def _against(results: Sequence[Result]) -> list[str]:
@@ -90,11 +101,26 @@ def _against(results: Sequence[Result]) -> list[str]:
 
 
 def ruled_out(results: Iterable[Result]) -> str:
-    """The slowdown that none of those that passed has; empty if it is not known of all whose times are judged."""
-    passed = (phrases.find(one, "step_time") for one in results if kind_of(one) == PASSED)
-    steps = [step for step in passed if step is not None and step.gated]
-    bounds = [max(step.bound, 0.0) for step in steps if step.bound is not None]
-    return f"none slower by more than {format_percent(max(bounds))}" if bounds and len(bounds) == len(steps) else ""
+    """The slowdown that the intervals of all that passed exclude; empty if it is not known of all that are judged."""
+    steps = [phrases.find(one, "step_time") for one in results if passed(one)]
+    gated = [step for step in steps if step is not None and step.gated]
+    ends = [each.change_interval.high for each in gated if each.bound is not None and each.change_interval is not None]
+    known = bool(ends) and len(ends) == len(gated)
+    return f"none slower by more than {format_percent(max(0.0, *ends))}" if known else ""
+
+
+def green_meanings(results: Sequence[Result]) -> dict[str, str]:
+    """The meaning of each verdict of those that passed, as far as their step times have it."""
+    steps = [phrases.find(one, "step_time") for one in results if one.verdict is Verdict.UNCHANGED]
+    margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
+    stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}
+    meanings = {
+        "unchanged": f"shown to be slower by less than {span(format_percent, margins)}" if margins else "",
+        "ok": "slower by no more than the resolution (--ddpperf-must-detect)" if False in stored else "",
+        STORED_TIMES: "not slower by more than the tolerance, of times that show gross slowdowns alone"
+        * (True in stored),
+    }
+    return {word: meaning for word, meaning in meanings.items() if meaning}
 
 
 def facts_line(run: Run) -> str:
@@ -122,24 +148,37 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
     told = [f"{number} {word}" for word, number in numbers.items() if number]
     targets = [f"{format_count(sum(numbers.values()), 'target')}: {', '.join(told)}"] if told else []
     bound = ruled_out(results)
-    return [*targets, *([f"passed: {bound} (one-sided 95 % confidence for each)"] if bound else [])]
+    return [*targets, *([f"passed: {bound} (the highest end of an interval)"] if bound else [])]
 
 
-def red_text(result: Result) -> str:
-    """Why a benchmark is red, apart from its step time: what could not be measured, or the metrics that got worse."""
+def cause_in_words(result: Result, *, below: bool = False) -> str:
+    """The cause of a failure in a few words: ``all_reduce 2 -> 8 calls (train.py:16), step time +53.1 %``.
+
+    ``below`` the row of a benchmark, which has the change of its step time, the number of other causes follows.
+    """
     if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result).partition("\n")[0]
-    if result.failure and result.verdict is not Verdict.REGRESSED:
-        return result.failure.partition("\n")[0].removeprefix(f"{result.verdict.value}: ")
-    worse = phrases.decisive(result, {result.verdict})
-    shared = [c for c in worse if c.note is not None and c.note.code == "not_the_code"]  # their change shows nothing
-    told = [c for c in worse if c.series.metric != "step_time" or c in shared]
-    texts = [f"{c.series.metric} {words_of_note(c.note)}" if c in shared else phrases.short_text(c) for c in told]
-    return _few(texts, _TOLD_OF_RED) or ", ".join(result.reference.differs)
-
-
-def _few(texts: Sequence[str], most: int = _TOLD) -> str:
-    return "; ".join(phrases.first_of(texts, most))
+    counts, others = [], []
+    for line in reasons(result):
+        metric, _, told = line.partition(": ")
+        found, name = phrases.find(result, metric), metric.replace("_", " ")
+        if found is None:  # the benchmark as a whole fails
+            return line.removeprefix(f"{result.verdict.value}: ")
+        if found.series.scale == "exact":
+            place, head = _PLACE.search(told), re.split(r" per | [(]|[:;,] ", told)[0]
+            at = f" ({place[1] or place[2]})" if place else ""
+            counts.append(f"{f'{name} ' * head[:1].isdigit()}{head}{at}")
+        elif found.verdict is not Verdict.REGRESSED:
+            others.append(f"{name} {phrases.could_be([found])}")
+        elif found.note is not None and found.note.code == "not_the_code":
+            others.append(f"{name} {finding_text(found.note)}")  # its change shows nothing
+        elif not below and found.change is not None:
+            others.append(f"{name} {phrases.signed(found.change, found)}")
+        elif metric != "step_time":
+            others.append(phrases.short_text(found))
+    more = len(counts[1:]) + len(others[1:])
+    causes = [*counts[:1], *others[:1], *([f"and {more} more"] if below and more else [])]
+    return ", ".join(causes) or result.verdict.value * (not below)
 
 
 def reasons(result: Result) -> list[str]:
@@ -156,10 +195,17 @@ def reasons(result: Result) -> list[str]:
     )
 
 
+def red_lines(result: Result) -> list[str]:
+    """Returns why a benchmark is red; if no count says it, the parts of a step that changed come first."""
+    lines, parts = reasons(result), parts_text(result)
+    counted = any(each.series.scale == "exact" for each in phrases.decisive(result, {Verdict.REGRESSED}))
+    return [*([f"cause: {parts}"] if parts and not counted else []), *lines]
+
+
 def all_findings(results: Sequence[Result]) -> list[str]:
     """All findings on benchmarks, each once, behind the names of those that it concerns."""
-    named = zip(names_of(results), results, strict=True)
-    return told_once(((name, each) for name, one in named for each in phrases.every_finding(one)), len(results))
+    remarks = ((name, each) for name, one in with_names(results) for each in phrases.every_finding(one))
+    return told_once(remarks, len(results))
 
 
 def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str]:
@@ -170,6 +216,7 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
     alike: dict[str, dict[str, list[str]]] = {}
     for name, remark in remarks:
         code, text = (remark, remark) if isinstance(remark, str) else (remark.code, finding_text(remark))
+        code = _FIGURE.sub("", text) if code == "read_again" else code  # files have no codes
         alike.setdefault(code, {}).setdefault(text, []).append(name)
     lines = []
     for texts in alike.values():
@@ -192,28 +239,32 @@ def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
 
 def _grounds(result: Result) -> list[str]:
     """Returns what the row's verdict rests on."""
-    if result.verdict is Verdict.DOES_NOT_FIT:
-        return [broken_reason(result)]
     if result.verdict is not Verdict.INCOMPATIBLE:
         return []
     if result.reference.differs:
         changes = phrases.incomparable_changes(result)
-        return [_few(changes)] if changes else []
+        return ["; ".join(phrases.first_of(changes, _TOLD))] if changes else []
     # A finding says that a step does another amount of work.
     others = [c for c in phrases.decisive(result, {Verdict.INCOMPATIBLE}) if not count_row(c.series.metric).of_work]
     return [phrases.open_text(c, values=True) for c in others if c.note or c.series.metric != "step_time"]
 
 
-def undecided_lines(named: Sequence[tuple[str, Result]]) -> list[str]:
-    """The metrics of benchmarks that are not red that could not be decided, what could be worse by most first."""
-    found = [
-        (name, each)
-        for name, result in named
-        if not (result.red or result.verdict is Verdict.INCOMPATIBLE)
-        for each in phrases.decisive(result, {Verdict.INCONCLUSIVE})
-    ]
-    largest = sorted(found, key=lambda one: -(one[1].bound or 0.0))
-    return [f"undecided: {name}: {phrases.open_text(each, values=True)}" for name, each in largest]
+def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False) -> list[str]:
+    """The metrics of benchmarks that are not red that could not be decided, what could be worse by most first.
+
+    Those that lack the same have one line, unless ``every`` benchmark is to have its own.
+    """
+    alike: dict[object, list[tuple[str, Comparison]]] = {}
+    for name, result in named:
+        if not (result.red or result.verdict is Verdict.INCOMPATIBLE):
+            for each in phrases.decisive(result, {Verdict.INCONCLUSIVE}):
+                kind = each.series.metric, each.note and each.note.code, name * every
+                alike.setdefault(kind, []).append((name, each))
+    lines = []
+    for those in sorted(alike.values(), key=lambda several: -max(each.bound or 0.0 for _, each in several)):
+        names, metrics = zip(*those, strict=True)
+        lines.append(f"undecided: {whom(names, len(named))}: {phrases.open_text(*metrics, values=True)}")
+    return lines
 
 
 def _gains(result: Result) -> list[str]:
@@ -224,7 +275,8 @@ def _gains(result: Result) -> list[str]:
         return []
     # What became of counts is told by findings.
     texts = [c.series.metric if c.series.scale == "exact" else phrases.short_text(c) for c in told]
-    return [f"improved: {_few(texts)}{_STALE * (result.paired is None and result.verdict in GREEN)}"]
+    stale = _STALE * (result.paired is None and result.verdict in GREEN)
+    return [f"improved: {'; '.join(phrases.first_of(texts, _TOLD))}{stale}"]
 
 
 def _without_reference(result: Result) -> list[str]:
@@ -232,5 +284,5 @@ def _without_reference(result: Result) -> list[str]:
     new = result.verdict is Verdict.NEW and result.baseline is not None
     compared = new if result.paired is None else not result.paired.lacking
     lacking = () if not compared else phrases.decisive(result, {Verdict.NEW})
-    metrics = phrases.names_by_remark((each.series.metric, words_of_note(each.note)) for each in lacking)
-    return [f"{phrases.named_metrics(names)}: {note}" for note, names in metrics.items() if note]
+    metrics = phrases.names_by_remark((each.series.metric, finding_text(each.note)) for each in lacking)
+    return [f"{some_of(names)}: {note}" for note, names in metrics.items() if note]

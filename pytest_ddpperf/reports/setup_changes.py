@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row
 from pytest_ddpperf.records.sites import BACKWARD, CHECKPOINT, SETTINGS, CallSite, part_of, same_lines, setting_of
 from pytest_ddpperf.reports.count_places import place_text
-from pytest_ddpperf.reports.lines import words_of
+from pytest_ddpperf.reports.lines import some_of
 from pytest_ddpperf.units import format_count
 
 _MEMORY = ("model_state_bytes", "peak_tensor_bytes")
@@ -28,6 +28,7 @@ _MOVES = {  # by kind or setting, the counts that it moves, those first that nam
     "optimizer": ("optimizer_steps", *_MEMORY, "synchronisations", "operators"),
 }
 _OPTIMIZER, _OF = "optimizer", " of "
+_BLOCK = re.compile(r"^.*?\b\d+\b|^.*$")  # a module up to the first number in its name
 _MOVED = (*_SENT, "ddp_buckets", *_MEMORY, "full_precision_flops", "host_to_device_bytes", "operators")  # by any other
 
 
@@ -88,8 +89,9 @@ def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
     gone = [site for site in gone if (site.file, site.source) not in kept] or gone
     part = " in part" * bool(still)
     were = f", as they were at {_place_then(gone[0], then, now)}" if gone and gone[0].file else ""
-    are = "is" if len(names := _blocks(lost)) == 1 and names[0] == lost[0] else "are"
-    return [(f"{CHECKPOINT} is lost{part}: {words_of(names)} {are} not recomputed any more{were}", _MOVES[CHECKPOINT])]
+    blocks = list(dict.fromkeys(_BLOCK.findall(module)[0] for module in lost))
+    are = "is" if len(blocks) == 1 else "are"
+    return [(f"{CHECKPOINT} is lost{part}: {some_of(blocks)} {are} not recomputed any more{were}", _MOVES[CHECKPOINT])]
 
 
 def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
@@ -99,72 +101,44 @@ def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
     return place_text(replace(site, line=line or site.line))
 
 
-def _blocks(modules: Iterable[str]) -> list[str]:
-    """Names of modules in short: ``blocks 0 to 5`` for all that is inside of these."""
-    numbers: dict[str, list[int]] = {}
-    others: list[str] = []
-    for module in modules:
-        found = re.match(r"(.*?)\.?\b(\d+)(?:\.|$)", module)
-        if found is None:
-            others.append(module)
-        else:
-            numbers.setdefault(found[1] or "module", []).append(int(found[2]))
-    return [*(f"{name} {_runs(sorted(set(each)))}" for name, each in numbers.items()), *others[:3]]
-
-
-def _runs(numbers: list[int]) -> str:
-    """Numbers in short: ``0 to 5``, ``0 and 3 to 5``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] + 1 == number:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return words_of([f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs])
-
-
 def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Change]:
     """Says which wrappers and optimizers are new, lost or others."""
     new, lost = _more_of(after, before), _more_of(before, after)
     told: list[_Change] = []
-    for (head, of), number in new.items():
-        same = next((old for old, less in lost.items() if old[0] == head and less == number), None)
+    for kind, number in new.items():
+        head, of = _split(kind)
+        same = next((old for old, less in lost.items() if _split(old)[0] == head and less == number), None)
         if same is not None:
             del lost[same]  # wrappers of a class with another name are no change
         if same is None:
-            told.append(
-                (f"{_kind_text(head, of, number)} is new{after.place(_kind(head, of))}", _MOVES.get(head, _MOVED))
-            )
+            told.append((f"{_kind_text(kind, number)} is new{after.place(kind)}", _MOVES.get(head, _MOVED)))
         elif head == _OPTIMIZER:
-            told.append((f"the optimizer is {of}, {same[1]} before{after.place(_kind(head, of))}", _MOVES[head]))
-    for (head, of), number in lost.items():
-        site = before.sites[_kind(head, of)]
+            told.append((f"the optimizer is {of}, {_split(same)[1]} before{after.place(kind)}", _MOVES[head]))
+    for kind, number in lost.items():
+        site = before.sites[kind]
         were = f": made at {_place_then(site, then, now)} before" if site.file else ""
-        told.append((f"{_kind_text(head, of, number)} is lost{were}", _MOVES.get(head, _MOVED)))
+        told.append((f"{_kind_text(kind, number)} is lost{were}", _MOVES.get(_split(kind)[0], _MOVED)))
     return told
 
 
-def _more_of(one: _Side, other: _Side) -> dict[tuple[str, str], float]:
-    """How many more of each kind one side has, by the head of the kind and what it is of."""
+def _more_of(one: _Side, other: _Side) -> dict[str, float]:
+    """How many more of each kind one side has."""
     kinds = [part for part in one.numbers if not setting_of(part)[1] and part not in {CHECKPOINT, BACKWARD}]
-    return {_split(part): more for part in kinds if (more := one.numbers[part] - other.numbers.get(part, 0.0)) > 0}
+    return {kind: more for kind in kinds if (more := one.numbers[kind] - other.numbers.get(kind, 0.0)) > 0}
 
 
 def _split(kind: str) -> tuple[str, str]:
-    """The head of a kind and what it is of: ``fully_shard`` and ``Block``."""
+    """The head of a kind and its class: ``fully_shard`` and ``Block``."""
     if kind.startswith(f"{_OPTIMIZER} "):
         return _OPTIMIZER, kind.removeprefix(f"{_OPTIMIZER} ")
     head, _, of = kind.partition(_OF)
     return head, of
 
 
-def _kind(head: str, of: str) -> str:
-    return f"{head}{' ' if head == _OPTIMIZER else _OF}{of}" if of else head
-
-
-def _kind_text(head: str, of: str, number: float) -> str:
-    many = f"{_OF}{format_count(round(number), f'{of} module')}"
-    return _kind(head, of) if number <= 1 or head == _OPTIMIZER else f"{head}{many if of else ''}"
+def _kind_text(kind: str, number: float) -> str:
+    head, of = _split(kind)
+    alone = number <= 1 or head == _OPTIMIZER or not of
+    return kind if alone else f"{head}{_OF}{format_count(round(number), f'{of} module')}"
 
 
 def _settings(before: _Side, after: _Side) -> list[_Change]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 from pytest_ddpperf.baselines.codec import BaselineFile
@@ -12,9 +11,9 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.store import SavedRecord
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Series
-from pytest_ddpperf.records.results import BaselineRecord, Result
+from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.lines import clipped, names_of, whom, wrapped
+from pytest_ddpperf.reports.lines import clipped, names_of, some_of, whom, wrapped
 from pytest_ddpperf.reports.outputs import Stored
 from pytest_ddpperf.reports.table import NOTHING, Column, Table, table_of
 from pytest_ddpperf.units import format_count, format_value, scale, span
@@ -104,35 +103,24 @@ def _commit(record: BaselineRecord) -> str:
 
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
-    """Returns how many baselines were saved where, and what was not stored."""
-    others = (stored.unfit, stored.removed)
-    results = [*(result for result, _ in stored.saved), *(result for each in others for result in each)]
-    names = names_of(results)
-    failed = [test.partition("::")[2] for test in sorted(stored.failed)]
-    ends = list(accumulate(map(len, others), initial=len(stored.saved)))
-    unfit, removed = (whom(those, len(results)) if (those := names[begin:end]) else "" for begin, end in pairwise(ends))
-    left_out = {
-        "does not fit into memory, so a baseline stays without --ddpperf-force-save": unfit,
-        "does not fit into memory, and its baseline is removed": removed,
-        "failed, so not stored": phrases.named_metrics(failed),
-    }
-    why = stored.without_commit
-    alone = [f"they name no commit, and times can be compared with stored ones alone: {why}"] * bool(why)
-    return [
-        *wrapped([*_places(stored.saved), *alone], width),
-        *(line for why, who in left_out.items() if who for line in clipped(f"{why}: {who}", width)),
-    ]
-
-
-def _places(saved: Sequence[tuple[Result, SavedRecord]]) -> list[str]:
-    """For each folder how many baselines were saved there, and what they replace."""
+    """Returns how many baselines were saved in each folder, and what was not stored."""
     folders: dict[Path, list[SavedRecord]] = {}
-    for _, each in saved:
+    for _, each in stored.saved:
         folders.setdefault(each.file.parents[1], []).append(each)
-    return [
+    saved = [
         f"{format_count(len(each), 'baseline')} saved in {folder}: {', '.join(_replaced(each))}"
         for folder, each in folders.items()
     ]
+    why = stored.without_commit
+    alone = [f"they name no commit, and times can be compared with stored ones alone: {why}"] * bool(why)
+    of = len(stored.saved) + len(stored.unfit) + len(stored.removed)
+    left_out = {
+        "does not fit into memory, so a baseline stays without --ddpperf-force-save": whom(names_of(stored.unfit), of),
+        "does not fit into memory, and its baseline is removed": whom(names_of(stored.removed), of),
+        "failed, so not stored": some_of([test.partition("::")[2] for test in sorted(stored.failed)]),
+    }
+    others = [f"{why}: {names}" for why, names in left_out.items() if names]
+    return [*wrapped([*saved, *alone], width), *(line for other in others for line in clipped(other, width))]
 
 
 def _replaced(saved: Sequence[SavedRecord]) -> list[str]:

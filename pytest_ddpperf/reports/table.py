@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folded, printable, wrapped
-from pytest_ddpperf.reports.phrases import interval_header, with_interval
+from pytest_ddpperf.reports.phrases import NOISY, confidence_text
 from pytest_ddpperf.units import format_percent, scale
 
 NOTHING = "-"
@@ -23,6 +25,7 @@ _COLOURS: Mapping[str, str] = {
     Verdict.INCONCLUSIVE.value: "yellow",
     Verdict.REGRESSED.value: "red",
     Verdict.BROKEN.value: "red",
+    "failed": "red",  # by another rule than its verdict
 }
 T = TypeVar("T")
 Paint: TypeAlias = "Callable[[str, str], str]"
@@ -51,14 +54,12 @@ class Quantity(Generic[T]):
         unit: SI base unit, ``B``, a rate of them or ``1``; ``%`` for shares.
         interval: where the value lies, which stands behind it; its confidence stands in the header.
         text: the cell, from an item and what writes a number in the unit; by default value and interval.
-        apart: whether the unit is chosen for the numbers of this column alone.
     """
 
     value: Callable[[T], float | None]
     unit: str
     interval: Callable[[T], Interval | None] = lambda _: None
     text: Callable[[T, Callable[[float], str]], str] | None = None
-    apart: bool = False
 
     def cell(self, item: T, number: Callable[[float], str]) -> str:
         """Returns the text of an item."""
@@ -83,27 +84,43 @@ def table_of(items: Iterable[T], columns: Mapping[str, Column[T]], *, every: boo
     return Table(headers=tuple(shown), rows=tuple(zip(*shown.values(), strict=True)), **more)
 
 
+def with_meanings(table: Table, meanings: Mapping[str, str]) -> Table:
+    """The table with the meanings of those words that are headers, cells or in brackets behind a cell."""
+    words = {header.partition("\n")[0] for header in table.headers}
+    words |= {word for row in table.rows for cell in row[1:] for word in re.split(r" \(|\)$", cell)}
+    return replace(table, legend={word: meaning for word, meaning in meanings.items() if meaning and word in words})
+
+
 def _column(header: str, column: Column[T], items: Sequence[T], columns: Sequence[Column[T]]) -> tuple[str, list[str]]:
     """The header of a column, with its unit, and its cells."""
     if not isinstance(column, Quantity):
         return header, [column(item) or NOTHING for item in items]
     header = interval_header(f"{header}\n{{}}", map(column.interval, items))
     if column.unit == "%":
-        return header.format("%"), [column.cell(item, percent) for item in items]
-    alike = (
-        [column]
-        if column.apart
-        else [
-            each for each in columns if isinstance(each, Quantity) and (each.unit, each.apart) == (column.unit, False)
-        ]
-    )
+        return header.format("%"), [column.cell(item, _percent) for item in items]
+    alike = [each for each in columns if isinstance(each, Quantity) and each.unit == column.unit]
     values = (each.value(item) for each in alike for item in items)
     common = scale([value for value in values if value is not None], column.unit)
     told = header.format(common.unit).replace("\n ", "\n").rstrip()
     return told, [column.cell(item, common.number) for item in items]
 
 
-def percent(share: float) -> str:
+def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:
+    """A column's header with what stands in brackets behind its values, if anything does: ``ms [95 % CI]``."""
+    levels = {interval.confidence for interval in intervals if interval is not None}
+    return f"{header} [{', '.join(map(confidence_text, sorted(levels)))}]" if levels else header
+
+
+def with_interval(
+    number: Callable[[float], str], value: float, interval: Interval | None, *, noisy: bool = False
+) -> str:
+    """A value and its interval, if it has one, as ``number`` writes them: ``41.8 [41.2, 42.4]``, ``41.8 noisy``."""
+    if noisy:
+        return f"{number(value)} {NOISY}"
+    return number(value) if interval is None else f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
+
+
+def _percent(share: float) -> str:
     """A share in a column of percentages."""
     return format_percent(share).removesuffix(" %")
 
@@ -137,50 +154,40 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
     if not table.rows:
         return []
     rows = [tuple(map(printable, row)) for row in table.rows]
-    full = [row for row in rows if any(row[1:])]
     numbers = range(table.left, len(table.headers) - table.right)
-    cells = [[row[i] for row in full] for i in range(len(table.headers))]
-    cells = [_aligned(column) if i in numbers else column for i, column in enumerate(cells)]
-    heads = [header.split("\n") for header in table.headers]
-    widths = [max(map(columns, (*head, *column))) for head, column in zip(heads, cells, strict=True)]
-    room, least = widths[0], max(map(columns, heads[0]))
-    if width is not None:
-        room = width - sum(widths[1:]) - 2 * (len(widths) - 1)  # two between them
-    if room < least:
+    heads = list(zip_longest(*(header.split("\n") for header in table.headers), fillvalue=""))
+    cells = [[row[i] for row in rows if any(row[1:])] for i in range(len(table.headers))]
+    cells = [_intervals_aligned(column) if i in numbers else column for i, column in enumerate(cells)]
+    widths = [max(map(columns, each)) for each in zip(*heads, *zip(*cells, strict=True), strict=True)]
+    room = None if width is None else width - sum(2 + each for each in widths[1:])
+    if room is not None and room < max(columns(head[0]) for head in heads):
         told = [(row, _paragraph(table, row, width or 0)) for row in rows]
         return [_painted(line, row, paint) for row, lines in told for line in lines]
-    cells[0] = ["" if columns(name) > room else name for name in cells[0]]
-    aligned = ["right" if i in numbers else "left" for i in range(len(heads))]
-    above, below = _grid(table.headers, cells, aligned)
+    cells[0] = ["" if room is not None and columns(name) > room else name for name in cells[0]]
+    widths[0] = max(map(columns, (*(head[0] for head in heads), *cells[0])))
+    above = [*in_columns(heads, widths, numbers), "  ".join("-" * each for each in widths)]
+    below = iter(in_columns(list(zip(*cells, strict=True)), widths, numbers))
 
     def lines_of(row: Sequence[str]) -> list[str]:
         if not any(row[1:]):
             return wrapped([row[0]], width)
-        return [*(folded(row[0], width or 0, INDENT) if columns(row[0]) > room else []), next(below)]
+        above_values = folded(row[0], width or 0, INDENT) if room is not None and columns(row[0]) > room else []
+        return [*above_values, next(below)]
 
     return [*above, *(_painted(each, row, paint) for row in rows for each in lines_of(row))]
 
 
-def _grid(
-    headers: Sequence[str], cells: Sequence[Sequence[str]], aligned: Sequence[str]
-) -> tuple[list[str], Iterator[str]]:
-    """The lines of the headers with their rule, and those of the rows."""
-    from tabulate import tabulate
-
-    grid = tabulate(
-        [headers, *zip(*cells, strict=True)],
-        tablefmt="simple",
-        disable_numparse=True,  # the cells are text that is already formatted
-        preserve_whitespace=True,
-        colalign=aligned,
-    )
-    # Headers as such would make every column two characters wider; as a row they lack their rule, which is around all.
-    rule, *body, _ = (line.rstrip() for line in grid.splitlines())
-    height = max(header.count("\n") for header in headers) + 1
-    return [*body[:height], rule], iter(body[height:])
+def in_columns(rows: Sequence[Sequence[str]], widths: Sequence[int], numbers: Container[int]) -> list[str]:
+    """A line for each row, its cells in columns with two spaces between them; ``numbers`` stand at the right."""
+    lines = []
+    for row in rows:
+        spaces = [" " * (width - columns(cell)) for cell, width in zip(row, widths, strict=True)]
+        filled = (space + row[i] if i in numbers else row[i] + space for i, space in enumerate(spaces))
+        lines.append("  ".join(filled).rstrip())
+    return lines
 
 
-def _aligned(cells: Sequence[str]) -> list[str]:
+def _intervals_aligned(cells: Sequence[str]) -> list[str]:
     """The cells of a column, its intervals made equally wide, so that the values before them stand in one line."""
     room = max((len(_parts(cell)[1]) for cell in cells), default=0)
     return [value + interval.ljust(room) for value, interval in map(_parts, cells)]
@@ -202,10 +209,9 @@ def _paragraph(table: Table, row: tuple[str, ...], width: int) -> list[str]:
         for name, *unit in [_parts(header)[0].split("\n")]
         for text in [" ".join((name, cell, *unit))]
     ]
-    lines = folded(", ".join(values), room) if values else []
     if not values:
         return wrapped([row[0]], width)
-    return [*folded(row[0], width, INDENT), *(INDENT * 2 + line.replace(JOINED, " ") for line in lines)]
+    return [*folded(row[0], width, INDENT), *(INDENT * 2 + line for line in folded(", ".join(values), room))]
 
 
 def _painted(line: str, row: Sequence[str], paint: Paint) -> str:

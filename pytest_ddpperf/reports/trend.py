@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from pytest_ddpperf.baselines.history.change_points import CONFIDENCE, MIN_POINTS, TrendChange
 from pytest_ddpperf.baselines.history.database import Benchmark, HistoryRun
@@ -11,13 +12,28 @@ from pytest_ddpperf.baselines.history.shifts import MIN_SIDE
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import training_text
-from pytest_ddpperf.reports.phrases import SHORT_COMMIT, confidence_text, with_interval
-from pytest_ddpperf.reports.table import NOTHING, Table, table_of
+from pytest_ddpperf.reports.documents.entries import JsonEntry
+from pytest_ddpperf.reports.files import document_text
+from pytest_ddpperf.reports.phrases import SHORT_COMMIT, confidence_text
+from pytest_ddpperf.reports.table import NOTHING, Table, table_of, with_interval
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_number, scale, signed_percent
 
 _PLOT = 32  # characters
 _LISTED = 5  # outliers, at most
 _UNTOLD = f"one in the newest {MIN_SIDE - 1} commits would not show yet"
+
+
+class TrendsFile(JsonEntry, frozen=True):
+    """What ddpperf trend --json writes: a metric over commits, and where it changed; places are numbers of points."""
+
+    schema: Literal["pytest-ddpperf/trend/2"]  # name and version of this format
+    metric: str  # what all trends are of
+    trends: tuple[Trend, ...]  # of a test: one for each variant, number of ranks and environment; else changed ones
+
+
+def trends_text(trends: Sequence[Trend], metric: str) -> str:
+    """The trends as a document."""
+    return document_text({"schema": "pytest-ddpperf/trend/2", "metric": metric, "trends": [*trends]})
 
 
 def trend_table(trend: Trend) -> Table:
@@ -39,7 +55,7 @@ def trend_table(trend: Trend) -> Table:
             each[1], low, high, outlying=each[0] in trend.outliers
         ),
     }
-    title, notes = "\n".join((_heading(trend), _span(trend))), (*change_texts(trend), *_remarks(trend))
+    title, notes = f"{_heading(trend)}\n{_span(trend)}", (*change_texts(trend), *_remarks(trend))
     return table_of(enumerate(points), columns, title=title, notes=notes, left=2)
 
 
@@ -72,7 +88,11 @@ def change_texts(trend: Trend) -> tuple[str, ...]:
 
 
 def _heading(trend: Trend) -> str:
-    """The benchmark and its environment."""
+    return f"{trend_title(trend)}\n{trend.benchmark.environment_key}"
+
+
+def trend_title(trend: Trend) -> str:
+    """The benchmark of a trend."""
     benchmark = trend.benchmark
     training = training_text(benchmark.strategy, json.loads(benchmark.recipe))
     mode = "" if benchmark.mode is None else f", {benchmark.mode} scaling"
@@ -80,7 +100,7 @@ def _heading(trend: Trend) -> str:
     after = "" if benchmark.steps is None else f", after {format_count(benchmark.steps, 'step')}"
     turns = ", in turns" if benchmark.interleaved else ""
     turns += ", of usual steps (before step_time was the mean of all)" if benchmark.typical else ""
-    return f"{benchmark.test}: {benchmark.name}{own}{after}{turns}\n{benchmark.environment_key}"
+    return f"{benchmark.test}: {benchmark.name}{own}{after}{turns}"
 
 
 def _span(trend: Trend) -> str:
@@ -96,7 +116,7 @@ def _span(trend: Trend) -> str:
 def _sentence(trend: Trend, change: TrendChange) -> str:
     """The place, the size and the direction of a change."""
     points, metric = trend.points, trend.benchmark.metric
-    before, after = (_place(points[i].run) for i in (change.before, change.after))
+    before, after = (place_of(points[i].run) for i in (change.before, change.after))
     direction = "worse" if trend.worsening(change) > 0 else "better"
     if trend.benchmark.scale == "exact":
         levels = [points[i].level for i in (change.before, change.after)]
@@ -109,7 +129,7 @@ def _sentence(trend: Trend, change: TrendChange) -> str:
         return f"creep from {before} to {after}: {size}, by about {each} a commit"
     certainty = ""
     if (change.earliest, change.latest) != (change.before, change.after):
-        earliest, latest = (_place(points[i].run) for i in (change.earliest, change.latest))
+        earliest, latest = (place_of(points[i].run) for i in (change.earliest, change.latest))
         certainty = (
             f"; with {confidence_text(CONFIDENCE).removesuffix(' CI')} confidence between {earliest} and {latest}"
         )
@@ -131,7 +151,7 @@ def _remarks(trend: Trend) -> tuple[str, ...]:
     """Remarks on outliers, branches and changed work trees."""
     remarks = []
     if trend.outliers:
-        named = ", ".join(_place(trend.points[i].run) for i in trend.outliers[-_LISTED:])
+        named = ", ".join(place_of(trend.points[i].run) for i in trend.outliers[-_LISTED:])
         more = f"{len(trend.outliers) - _LISTED} more and " if len(trend.outliers) > _LISTED else ""
         remarks.append(f"out of line with their neighbours (x), so they count less: {more}{named}")
     branches = sorted({point.run.branch or "a detached HEAD" for point in trend.points})
@@ -152,8 +172,8 @@ def _day(run: HistoryRun) -> str:
     return (run.commit_date or run.date)[:10]
 
 
-def _place(run: HistoryRun) -> str:
-    """The commit and its day, else the minute of the run."""
+def place_of(run: HistoryRun) -> str:
+    """The commit, with a plus sign for a changed work tree, and its day; else the minute of the run."""
     return f"{_commit(run)} ({_day(run)})" if run.commit is not None else run.date[:16].replace("T", " ")
 
 

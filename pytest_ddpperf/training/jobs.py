@@ -11,7 +11,6 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.training.script import Script, Subject
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch.interleaving import TurnSlot
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.finding import Finding
     from pytest_ddpperf.records.launch import RankLaunch
@@ -61,7 +60,7 @@ class LaunchJob:
     growth: bool = True  # whether further steps show if memory grows
     diagnosed: bool = True  # whether further steps show where the time goes
     times_matter: bool = True  # if not, the steps only have to be of full size in memory
-    turns: TurnSlot | None = None  # where an interleaved launch asks for its turns; None for a launch alone
+    turns: bool = False  # whether the launch is interleaved, and asks for its turns
     blocks: int = BLOCKS  # the most blocks that the timed steps are divided into, where there are turns
     roots: tuple[str, ...] = ()  # of the project and its tests as these ranks have them; files are told relative to it
     stands_for: int | None = None  # the timed steps of the launches that a diagnosis describes; None for this launch
@@ -204,7 +203,7 @@ class RankFunction:
             return function(*arguments)
         from pytest_ddpperf.training.script_run import ScriptRun
 
-        run = ScriptRun(ctx, job.subject, job.steps_needed)
+        run = ScriptRun(ctx, job.subject, job.steps_needed, getattr(job, "training", job).roots)
         return run.beside(lambda: function(ctx, job.of(run), *others))
 
 

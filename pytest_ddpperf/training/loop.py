@@ -25,7 +25,7 @@ from pytest_ddpperf.instruments.memory import (
     watch_memory,
 )
 from pytest_ddpperf.instruments.torch_internals import compile_seconds, compiled_graphs, meet
-from pytest_ddpperf.launch import progress
+from pytest_ddpperf.launch import interleaving, progress
 from pytest_ddpperf.launch.faults.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.launch.preloading.imports import end_watch
@@ -73,8 +73,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         step = opened.enter_context(closing(build_step(ctx, job)))
         built = time.monotonic()  # a script has made its first step
         turns = None
-        if job.turns is not None:
-            turns = TurnClient(job.turns, asking=ctx.rank == 0, threads=torch.get_num_threads() > 1)
+        if job.turns:
+            turns = TurnClient(interleaving.asking, threads=torch.get_num_threads() > 1)
             opened.enter_context(closing(turns))
             step = met_by_hosts(ctx, step)
         begun = time.monotonic()

@@ -7,7 +7,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -21,6 +21,7 @@ from pytest_ddpperf.errors import TrainingEnded, WorkloadError
 from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups
 from pytest_ddpperf.strategies.parallel import RankView, nothing
 from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.without_gpu import GpuCalls
 from pytest_ddpperf.units import format_count
 
 T = TypeVar("T")
@@ -57,9 +58,11 @@ class ScriptRun:
     runs at a time.
     """
 
-    def __init__(self, ctx: RankView, script: Script, needed: int) -> None:
+    def __init__(self, ctx: RankView, script: Script, needed: int, roots: tuple[str, ...]) -> None:
         self._ctx, self._script, self._needed = ctx, script, needed
+        self.gpu_calls = GpuCalls(ctx.local_world_size, roots)
         self.made = 0  # optimizer steps so far
+        self.group: Any = None  # where the ranks that measure meet
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._answers: SimpleQueue[list[Any] | None] = SimpleQueue()  # marks; None if the script has ended
         self._order: _Order | None = None
@@ -71,7 +74,11 @@ class ScriptRun:
 
     def beside(self, measure: Callable[[], T]) -> T:
         """Returns what ``measure`` returns in a thread of its own, while this thread runs the script for it."""
-        with ThreadPoolExecutor(1, "ddpperf-measuring") as measuring:
+        on_cpu = self._ctx.device.type == "cpu"
+        with (
+            self.gpu_calls.on_cpu() if on_cpu else nullcontext(),
+            ThreadPoolExecutor(1, "ddpperf-measuring") as measuring,
+        ):
             measured = measuring.submit(self._measured, measure)
             with after_optimizer_steps(self._stepped):
                 self._run()
@@ -87,11 +94,14 @@ class ScriptRun:
         with closing(self):
             return measure()
 
-    def begin(self) -> ScriptSteps:
-        """Runs the script to the end of its first optimizer step; returns the steps that follow."""
-        steps = ScriptSteps(self, self._meeting())
-        steps()
-        return steps
+    def begin(self) -> None:
+        """Runs the script to the end of its first optimizer step."""
+        self.group = self._meeting()
+        self()
+
+    def __call__(self) -> None:
+        """Trains one step."""
+        self.marked(1, nothing)
 
     def _meeting(self) -> Any:
         """A group of its own, which the script's own ``init`` and ``destroy_process_group`` do not touch."""
@@ -100,7 +110,7 @@ class ScriptRun:
         store = dist.TCPStore(address, port, ranks, is_master=False, timeout=_PATIENCE)  # type: ignore[attr-defined]
         return dist.ProcessGroupGloo(dist.PrefixStore("ddpperf", store), rank, ranks, _PATIENCE)  # type: ignore[attr-defined]
 
-    def train(self, steps: int, mark: Callable[[], Any]) -> list[Any]:
+    def marked(self, steps: int, mark: Callable[[], Any]) -> list[Any]:
         """Lets the script make so many steps; returns the marks made before them and after each."""
         if not self._ended:
             of_functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch's
@@ -179,15 +189,3 @@ class ScriptRun:
         for mode in reversed(self._modes):
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch's are not annotated
         self._modes = [mode.__enter__() for mode in modes]  # type: ignore[no-untyped-call]
-
-
-class ScriptSteps:
-    """The steps of a script; each call trains one."""
-
-    def __init__(self, run: ScriptRun, group: Any) -> None:
-        self.group = group  # where the ranks that measure meet
-        self.marked = run.train
-
-    def __call__(self) -> None:
-        """Trains one step."""
-        self.marked(1, nothing)

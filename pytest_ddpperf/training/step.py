@@ -246,13 +246,14 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
 
 def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
     """Begins the script; its steps are those that follow its first."""
-    steps = script.begin()
+    script.begin()
     return Step(
-        run=steps,
+        run=script,
         samples_per_step=_of_rank(job.samples_per_step, ctx),
         tokens_per_step=_of_rank(job.tokens_per_step, ctx),
         close=script.close,
-        group=steps.group,
+        group=script.group,
+        remarks=script.gpu_calls.remarks,
     )
 
 

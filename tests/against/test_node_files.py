@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.against import node_files
 from pytest_ddpperf.against.node_files import check_out
 from pytest_ddpperf.against.worktree import PREFIX, remove_left_over
 from pytest_ddpperf.errors import LaunchError
@@ -38,10 +37,8 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Redirection:
     (root / ".gitattributes").write_text("")  # those of the commit hold
     git(root, "rm", "-q", "src/a.txt")
     git(root, "commit", "-q", "-a", "-m", "2")
-    target = tmp_path / f"{PREFIX}x" / "checkout"
-    return Redirection(
-        root=str(root), target=str(target), revision=(first, git(root, "rev-parse", f"{first}^{{tree}}"))
-    )
+    target = tmp_path / f"{PREFIX}a_folder" / "checkout"
+    return Redirection(root=str(root), target=str(target), revision=first)
 
 
 def test_the_files_are_those_of_the_commit_until_they_are_closed(wanted: Redirection, tmp_path: Path) -> None:
@@ -54,10 +51,10 @@ def test_the_files_are_those_of_the_commit_until_they_are_closed(wanted: Redirec
     assert not (tmp_path / "hook").exists()
     assert git(root, "status", "--porcelain") == before
     assert len(git(root, "worktree", "list").splitlines()) == 1
-    remove_left_over(root)  # another session begins: these are in use
+    remove_left_over()  # another session begins: these are in use
     assert target.is_dir()
     assert check_out(wanted) is None
-    made.close()
+    made()
     assert not target.parent.exists()
 
 
@@ -81,7 +78,7 @@ def test_a_folder_that_others_may_write_in_is_refused(wanted: Redirection, tmp_p
 
 
 @pytest.mark.parametrize("part", [False, True])
-def test_files_go_with_their_process_or_the_next_session(wanted: Redirection, *, part: bool) -> None:
+def test_files_go_with_their_process_or_with_a_session_of_a_later_day(wanted: Redirection, *, part: bool) -> None:
     """A node that is killed together with its guard leaves them."""
     code = (
         "import os, sys\nfrom pytest_ddpperf.against import node_files\n"
@@ -95,41 +92,18 @@ def test_files_go_with_their_process_or_the_next_session(wanted: Redirection, *,
     subprocess.run([sys.executable, "-c", code, wanted.dumps()], check=False)
     folder = Path(wanted.target).parent
     assert (folder / ("part" if part else "checkout")).is_dir()
-    remove_left_over(Path(wanted.root))
+    os.utime(folder, (0, 0))
+    remove_left_over()
     assert not folder.exists()
 
 
-def test_two_nodes_that_share_a_folder_make_the_files_once(wanted: Redirection) -> None:
-    target = Path(wanted.target)
-    target.parent.mkdir()  # the other node has begun
-    found: list[object] = []
-    second = threading.Thread(target=lambda: found.append(check_out(wanted)))
-    second.start()
-    (target.parent / "part").mkdir()
-    (target.parent / "part").rename(target)
-    second.join(20)
-    assert found == [None]
-
-
-def test_files_that_another_node_began_and_did_not_make_are_told(
-    wanted: Redirection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_files, "CHECKOUT_SECONDS", 0.0)
-    Path(wanted.target).parent.mkdir()
-    with pytest.raises(LaunchError, match="did not come from another node; remove "):
-        check_out(wanted)
-
-
 def test_what_a_node_lacks_is_told_with_the_cure(wanted: Redirection, tmp_path: Path) -> None:
-    commit, files = wanted.revision
-    other = git(Path(wanted.root), "rev-parse", "HEAD^{tree}")
     given = {
-        f"there is no commit 0000000 in {wanted.root}; git fetch may bring it": {"revision": ("0" * 40, files)},
-        "has other files in .* than on the controller's node: see git replace": {"revision": (commit, other)},
+        f"there is no commit 0000000 in {wanted.root}; git fetch may bring it": {"revision": "0" * 40},
         f"{tmp_path} is in no git repository": {"root": str(tmp_path)},
         "there is no folder for its files: No such file .*; let TMPDIR name": {"target": f"{tmp_path}/a/b/checkout"},
         "--ddpperf-against-setup made /e on the controller's node: let TMPDIR": {"environment": "/e"},
-        f"{wanted.target} is not there: put that checkout on each node": {"revision": ()},
+        f"{wanted.target} is not there: put that checkout on each node": {"revision": None},
         "/no/python is not there: make that environment on each node": {"python": "/no/python"},
     }
     for words, fields in given.items():

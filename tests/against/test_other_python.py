@@ -66,7 +66,7 @@ def test_a_package_of_another_version_is_told_and_what_it_does_is_gated(
             "Cause      all_reduce 2 -> 3 calls per step*",
             f"custom: REGRESSED compared with this checkout under {python}*",
             f"*{python} -> this environment: no fact of the environment differs; packages: planted 2.0 -> none",
-            f"*ddpperf: 1 regressed | against this checkout under {python}*",
+            f"*ddpperf: FAILED: 1 regressed | against this checkout under {python}*",
         ]
     )
     assert "ran the same code" not in run.stdout.str()
@@ -93,7 +93,9 @@ def test_a_revision_runs_in_another_environment(pytester: pytest.Pytester, tmp_p
     pytester.makepyfile(library="def calls(version):\n    return int(version[0]) + 2\n")
     options = ("--ddpperf-against=HEAD", f"--ddpperf-against-python={python}", "--ddpperf-report=json:results.json")
     run = pytester.runpytest_subprocess("-q", *options)
-    run.stdout.fnmatch_lines(["Cause      all_reduce 2 -> 5 calls per step*", "*ddpperf: 1 regressed | against *"])
+    run.stdout.fnmatch_lines(
+        ["Cause      all_reduce 2 -> 5 calls per step*", "*ddpperf: FAILED: 1 regressed | against *"]
+    )
     run.stdout.fnmatch_lines([f"custom: REGRESSED compared with revision * (HEAD) under {python}, 2 ranks, gloo"])
     against = json.loads((pytester.path / "results.json").read_text())["results"][0]["against"]
     files = against["modules"]["library"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -255,7 +255,7 @@ def test_the_checkout_is_there_until_it_is_closed(repository: Path) -> None:
     tree = Worktree(resolve("v1", repository, repository))
     assert (tree.path / "number").read_text() == "1"
     assert (repository / "number").read_text() == "not committed"
-    remove_left_over(repository)  # another session begins: this one is in use
+    remove_left_over()  # another session begins: this one is in use
     assert checkouts(repository) == 1
     tree.close()
     tree.close()
@@ -297,12 +297,13 @@ def test_it_is_removed_although_its_guard_was_killed(repository: Path) -> None:
     assert checkouts(repository) == 0
 
 
-def test_the_next_session_removes_what_a_kill_of_all_has_left(repository: Path) -> None:
+def test_a_session_of_a_later_day_removes_what_a_kill_of_all_has_left(repository: Path) -> None:
     tree = Worktree(resolve("v1", repository, repository))
     assert tree._guard is not None
     tree._guard.kill()
     tree._guard.communicate()
     assert tree.folder.exists()
+    os.utime(tree.folder, (0, 0))
     later = Worktree(resolve("main", repository, repository))
     assert not tree.folder.exists()
     assert checkouts(repository) == 1
@@ -374,97 +375,44 @@ def test_a_git_that_outlives_a_killed_run_is_ended_before_its_checkout_is_remove
     assert not tree.parent.exists()
 
 
-def left_over(tree: Path) -> bytes:
-    """What a lock of ours says."""
-    return b"pytest-ddpperf " + bytes(tree)
-
-
-@pytest.mark.parametrize("lock", [None, left_over])
-@pytest.mark.parametrize("name", ["project", "checkout"])
-def test_the_users_own_repository_stays_whatever_its_folder_is_called(
-    repository: Path, tmp_path: Path, name: str, lock: Callable[[Path], bytes] | None
-) -> None:
-    folder = tmp_path / "ddpperf-against-demo"
-    folder.mkdir()
-    root = repository.rename(folder / name)
-    if lock is not None:
-        (folder / "lock").write_bytes(lock(root))
-    Worktree(resolve("v1", root, root)).close()
-    assert (root / "number").read_text() == "2"
-    assert git(root, "status", "--porcelain") == ""
-
-
 @pytest.mark.parametrize(
-    ("path", "lock"),
-    [
-        ("ddpperf-against-demo/checkout", None),
-        ("ddpperf-against-demo/checkout", lambda _: b"somebody else's"),
-        ("ddpperf-against-demo/tree", left_over),
-        ("demo/checkout", left_over),
-        ("elsewhere/ddpperf-against-demo/checkout", left_over),
-    ],
+    "name", ["ddpperf-against-demo/checkout", "demo/checkout", "elsewhere/ddpperf-against-12345678/checkout"]
 )
-def test_so_do_work_trees_of_the_users_own(
-    repository: Path, tmp_path: Path, path: str, lock: Callable[[Path], bytes] | None
-) -> None:
-    tree = tmp_path / path
-    tree.parent.mkdir(parents=True)
-    if lock is not None:
-        (tree.parent / "lock").write_bytes(lock(tree))
+def test_the_users_own_work_trees_stay(repository: Path, tmp_path: Path, name: str) -> None:
+    tree = tmp_path / name
     git(repository, "worktree", "add", "-q", "--detach", str(tree))
-    for root in (repository, tree):  # git lists the same in both
-        remove_left_over(root)
+    os.utime(tree.parent, (0, 0))
+    remove_left_over()
     assert (tree / "number").read_text() == "2"
     assert checkouts(repository) == 1
-
-
-def test_a_folder_that_a_killed_run_has_left_before_git_knew_of_it_is_removed(repository: Path, tmp_path: Path) -> None:
-    """One without a lock may be of a run that is just starting."""
-    folders = tuple(tmp_path / f"{worktree.PREFIX}{name}" for name in ("old", "new", "full", "locked", "torn"))
-    old, _, full, locked, torn = folders
-    for folder in folders:
-        folder.mkdir()
-    (torn / "lock").touch()
-    (full / "file").touch()
-    (locked / "lock").write_bytes(b"pytest-ddpperf " + os.fsencode(locked / "checkout"))
-    for folder in (old, full, torn):
-        os.utime(folder, (0, 0))
-    remove_left_over(repository)
-    assert [folder.exists() for folder in folders] == [False, True, True, False, False]
-
-
-@pytest.mark.parametrize("lock", ["pipe", "endless", "huge"])
-def test_what_stands_in_place_of_a_lock_is_neither_waited_for_nor_read_whole(
-    repository: Path, tmp_path: Path, lock: str
-) -> None:
-    folder = tmp_path / f"{worktree.PREFIX}evil"
-    folder.mkdir()
-    if lock == "pipe":
-        os.mkfifo(folder / "lock")
-    elif lock == "endless":
-        (folder / "lock").symlink_to("/dev/zero")
-    else:
-        (folder / "lock").touch()
-        os.truncate(folder / "lock", 2**42)  # takes no place, and fits into no memory
-    remove_left_over(repository)
-    assert folder.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of other users")
 @pytest.mark.parametrize("linked", [False, True])
 def test_the_folder_of_another_user_is_left_alone(repository: Path, tmp_path: Path, *, linked: bool) -> None:
-    empty, named = (tmp_path / f"{worktree.PREFIX}{name}" for name in ("empty", "named"))
+    named = tmp_path / f"{worktree.PREFIX}anothers"
     folder = tmp_path / "elsewhere" if linked else named
-    for made in (empty, folder):
-        made.mkdir()
-        os.utime(made, (0, 0))
+    folder.mkdir()
     if linked:
         named.symlink_to(folder)
-    (folder / "lock").write_bytes(left_over(named / "checkout"))
-    for path in (empty, named):
-        os.chown(path, 65534, 65534, follow_symlinks=False)
-    remove_left_over(repository)
-    assert (empty.exists(), (named / "lock").exists()) == (True, True)
+    os.chown(named, 65534, 65534, follow_symlinks=False)
+    os.utime(named, (0, 0), follow_symlinks=False)
+    remove_left_over()
+    assert folder.exists()
+
+
+def test_the_time_of_a_folder_shows_that_its_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_SIGN_SECONDS", 0.01)
+    os.utime(tmp_path, (0, 0))
+    read, written = os.pipe()
+    with os.fdopen(read) as of_run, os.fdopen(written, "w") as run:
+        waiting = threading.Thread(target=guard.await_end, args=(tmp_path / "checkout", of_run))
+        waiting.start()
+        assert until(lambda: tmp_path.stat().st_mtime > 0)
+        assert waiting.is_alive()
+        run.close()
+        waiting.join(20)
+        assert not waiting.is_alive()
 
 
 def test_without_a_folder_for_temporary_files_the_cure_is_told(
@@ -474,23 +422,3 @@ def test_without_a_folder_for_temporary_files_the_cure_is_told(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(LaunchError, match=r"=v1: .*gone.*; let TMPDIR name"):
         Worktree(revision)
-
-
-@pytest.mark.parametrize("descriptors", [True, False])
-def test_a_process_is_killed_and_none_that_gets_its_number(
-    monkeypatch: pytest.MonkeyPatch, *, descriptors: bool
-) -> None:
-    """Kernels before 5.3 know a process by its number alone."""
-
-    def unknown(_pid: int) -> int:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    if not descriptors:
-        monkeypatch.setattr(os, "pidfd_open", unknown)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        with guard._killing(process.pid) as kill:
-            kill(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    if descriptors:
-        with pytest.raises(ProcessLookupError), guard._killing(process.pid):
-            pass  # it is gone

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.codec import BaselineFile, StoredEnvironment, decode, encode
+from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode, environment_json
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
@@ -20,6 +20,7 @@ from tests.factories import make_series
 FILE = Path("baselines/k/m/t.json")
 Make = Callable[..., BaselineRecord]
 DELETE = object()
+EDITED = "field checksum: does not match the content: the file was edited by hand"
 
 
 @pytest.fixture
@@ -140,8 +141,8 @@ def test_statistics_of_the_steps_that_version_3_kept_are_dropped(text: str) -> N
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        ("records/0/series/0/value", 0.05, "field checksum: does not match the content: the file was edited by hand"),
-        ("records/0/runs/0/launches", 2, "field checksum: does not match the content: the file was edited by hand"),
+        ("records/0/series/0/value", 0.05, EDITED),
+        ("records/0/runs/0/launches", 2, EDITED),
         ("records/0/surprise", 1, "field records[0].surprise: is not known here"),
         ("records", {}, "field records: expected `array`, got `object`"),
         ("records/0", 7, "field records[0]: expected `object`, got `int`"),
@@ -248,7 +249,7 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
         ("checksum", DELETE, "field checksum: is missing"),
         ("extra", 1, "field extra: is not known here"),
         ("records", {}, "field records: expected `array`, got `object`"),
-        ("records/1/name", "ddp", "field records[1]: a second record is named 'ddp'"),
+        ("records/1/name", "ddp", EDITED),
         ("records/1/name", "", "field records[1].name: expected `str` of length >= 1; "),
         ("records/0/mode", "sideways", "field records[0].mode: invalid enum value 'sideways'"),
         ("records/0/date", "yesterday", "field records[0].date: expected `str` matching regex "),
@@ -264,9 +265,9 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
             float("inf"),
             "field records[0].series[0].samples[1]: expected `float`, got `null`",
         ),
-        ("records/0/series/0/samples", [], "field records[0].series[0]: expected a sample at least, found none"),
+        ("records/0/series/0/samples", [], EDITED),
         ("records/0/series/0/better", "more", "field records[0].series[0].better: invalid enum value 'more'"),
-        ("records/0/series/0/interval/low", 1.0, "field records[0].series[0].interval: its low end 1.0 lies above"),
+        ("records/0/series/0/interval/low", 1.0, EDITED),
         (
             "records/0/series/0/interval/confidence",
             95,
@@ -286,7 +287,7 @@ def test_a_wrong_field_is_named(text: str, path: str, value: Any, problem: str) 
 def test_only_gpus_have_a_setup(make_record: Make) -> None:
     """So that files of CPUs stay as they are."""
     record = make_record()
-    assert "gpu_setup" not in StoredEnvironment.filled_from(record.environment)
+    assert "gpu_setup" not in environment_json(record.environment)
     on_gpu = replace(record, environment=replace(record.environment, device="cuda", gpu_setup="nvlink 700w"))
     content = BaselineFile(test="m.py::t", records=(on_gpu,))
     assert decode(encode(content, FILE), FILE) == content

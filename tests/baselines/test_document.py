@@ -6,14 +6,18 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 import pytest
 
-from pytest_ddpperf.baselines.codec import StoredFile
-from pytest_ddpperf.baselines.document import _OF_RECORDS, Date, Document, Positive, about, read_as
-from pytest_ddpperf.baselines.jsonfile import problem_text, uncollected
+from pytest_ddpperf.baselines import codec
+from pytest_ddpperf.baselines.codec import BASELINE
+from pytest_ddpperf.baselines.document import Date, Positive, json_of, object_of, read_as
+from pytest_ddpperf.baselines.jsonfile import uncollected
+from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.documents.entries import ResultsFile
 from pytest_ddpperf.reports.documents.schema import kinds_of
 
@@ -30,42 +34,34 @@ class Outer:
     parts: tuple[Inner, ...]
     value: float = 0.0
     shares: Mapping[str, float] = field(default_factory=dict)
-    steps: int = 2
     rest: float = 0.0
 
 
-class OuterData(Document, record=Outer, without=("rest",), sparse=("shares", "steps")):
-    """A record with the number of its parts, and without what only the record has."""
-
-    size: Positive = about(lambda outer: len(outer.parts))
-    value: float | None
-
-    def checked(self) -> None:
-        if self.size > 2:
-            raise ValueError(f"expected two parts at most, found {self.size}")
-
-
-DATA: dict[str, Any] = {
-    "name": "a",
-    "size": 2,
-    "parts": [{"size": 1, "note": ""}, {"size": 3, "note": "x"}],
-    "value": 1,
-}
+INNER = object_of(Inner, size=Positive, sparse=("note",))
+OBJECT = object_of(
+    Outer,
+    without=("rest",),
+    sparse=("shares",),
+    rename={"value": "seconds"},
+    parts=tuple[INNER, ...],  # type: ignore[valid-type]  # made at run time
+    share=(float | None, None),
+)
+OUTER = Outer(name="a", parts=(Inner(size=1), Inner(size=3, note="x")), value=1.0)
+DATA: dict[str, Any] = {"name": "a", "parts": [{"size": 1}, {"size": 3, "note": "x"}], "seconds": 1.0}
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    outer = read_as(OuterData, DATA)
-    assert outer == Outer(name="a", parts=(Inner(size=1), Inner(size=3, note="x")), value=1.0)
-    assert OuterData.filled_from(outer) == {**DATA, "steps": 2}
-    assert OuterData.filled_from(Outer(name="a", parts=(Inner(size=0),), shares={"b": 1 / 3}))["shares"] == {
-        "b": 0.333333333
+    found = read_as(OBJECT, DATA, Path("a.json"), BASELINE)
+    assert msgspec.convert(found, Outer, from_attributes=True) == OUTER
+    assert json_of(OBJECT, {**DATA, "parts": OUTER.parts}) == DATA
+
+
+def test_what_is_not_finite_is_null() -> None:
+    assert json_of(OBJECT, {**DATA, "seconds": math.inf, "shares": {"b": math.nan}}) == {
+        **DATA,
+        "seconds": None,
+        "shares": {"b": None},
     }
-
-
-def test_what_is_not_finite_is_null_and_read_as_no_number() -> None:
-    data = OuterData.filled_from(Outer(name="a", parts=(Inner(size=0),), value=math.inf))
-    assert data["value"] is None
-    assert math.isnan(read_as(OuterData, data).value)
 
 
 @pytest.mark.parametrize(
@@ -76,16 +72,15 @@ def test_what_is_not_finite_is_null_and_read_as_no_number() -> None:
         ({"parts": [{"size": 1, "note": ""}, {}]}, "field parts[1].size: is missing"),
         ({"parts": [{"size": 1, "note": "", "more": 1}]}, "field parts[0].more: is not known here"),
         ({"parts": [{"size": True}]}, "field parts[0].size: expected `int`, got `bool`"),
+        ({"parts": [{"size": 0}]}, "field parts[0].size: expected `int` >= 1"),
         ({"shares": {"x.y": "1"}}, "field shares[...]: expected `float`, got `str`"),
         ({"rest": 0.5}, "field rest: is not known here"),
-        ({"size": 0}, "field size: expected `int` >= 1"),
-        ({"size": 3}, "expected two parts at most, found 3"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_path(changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(msgspec.DecodeError) as caught:
-        read_as(OuterData, {**DATA, **changes})
-    assert problem_text(caught.value).startswith(problem)
+    with pytest.raises(BaselineError) as caught:
+        read_as(OBJECT, {**DATA, **changes}, Path("a.json"), BASELINE)
+    assert str(caught.value).startswith(f"baseline file a.json: {problem}")
 
 
 @pytest.mark.parametrize("year", [1, 1900, 2000, 2023, 2024, 9999])
@@ -105,7 +100,7 @@ def test_a_date_is_one_that_the_calendar_has(year: int) -> None:
 
 @pytest.mark.parametrize("collects", [True, False])
 def test_garbage_is_collected_again_afterwards(*, collects: bool) -> None:
-    @uncollected
+    @uncollected()
     def fail() -> None:
         assert not gc.isenabled()
         raise ValueError("too large")
@@ -125,9 +120,9 @@ def test_types_of_records_are_no_texts_inside_of_others_which_python_3_10_cannot
         inner = () if get_origin(hint) is Literal else get_args(hint)
         return [hint] if isinstance(hint, str) else [text for each in inner for text in texts(each)]
 
-    kinds = [*(record for record, _ in _OF_RECORDS), *kinds_of(ResultsFile, set())]
+    kinds = [*kinds_of(codec._File, set()), *kinds_of(BaselineRecord, set()), *kinds_of(ResultsFile, set())]
     records = {base for kind in kinds for base in kind.__mro__ if is_dataclass(base)}
-    assert StoredFile.whole in records
+    assert BaselineRecord in records
     fields = [(record, *item) for record in records for item in vars(record).get("__annotations__", {}).items()]
     evaluated = {f"{record}.{name}": eval(hint, vars(sys.modules[record.__module__])) for record, name, hint in fields}  # noqa: S307
     assert {name: quoted for name, hint in evaluated.items() if (quoted := texts(hint))} == {}

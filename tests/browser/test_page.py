@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +11,11 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.html import html, two_runs_page
-from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.formats.page.trends import trends_page
+from pytest_ddpperf.reports.two_runs import two_runs
 from tests.browser.conftest import Opened
-from tests.factories import make_results_document, read_again
+from tests.factories import judged_anew, make_results_document, read_again
 from tests.reports.golden_runs import RUNS
 from tests.reports.many import many_benchmarks
 from tests.reports.test_trend import STEP
@@ -104,6 +104,15 @@ def test_a_click_on_a_header_sorts(golden: Opened) -> None:
     assert texts(column)[len(rising) :] == unknown  # what is not known is last in both directions
 
 
+def test_cells_are_sorted_by_the_number_that_they_begin_with(open_page: Open) -> None:
+    cells = ("14 same", "-4.0", "-", ">+1000", "+13.2 [+11.9, +14.6]", "4.2e-06", "1,234", "47.3 [46.8, 47.8]")
+    rows = tuple(PageRow(title=cell, cells=(str(i), cell), verdict="new") for i, cell in enumerate(cells))
+    page = open_page(html_of(Page(title="t", headers=("benchmark", "value"), rows=rows))).page
+    page.locator("#table th", has_text="value").locator("button").click()
+    order = (1, 5, 4, 0, 7, 3, 6, 2)
+    assert texts(page.locator("#table tbody td.number")) == [cells[i] for i in order]
+
+
 def test_names_and_verdicts_filter(golden: Opened) -> None:
     page = golden.page
     page.fill("#find", "STRATEGIES naive")
@@ -164,7 +173,8 @@ def test_axe_finds_no_serious_fault(open_page: Open, context: dict[str, Any]) ->
 
 def test_the_other_pages_work_too(open_page: Open) -> None:
     before, after = document(*RUNS[6].results), document(*RUNS[6].results)
-    for text in (two_runs_page(before, after), trends_page([STEP], "step_time")):
+    both = judged_anew(before, after)
+    for text in (two_runs_page(after, both, two_runs(before, after, both)), trends_page([STEP], "step_time")):
         opened = open_page(text)
         open_all(opened)
         assert opened.page.locator("figure > svg .mark").count() > 3
@@ -221,8 +231,8 @@ def test_a_chart_of_200_000_points_is_drawn_and_one_that_fails_takes_no_other_al
         for kind, points, high in (("broken", 3, 3.5), ("large", 200_000, 90.0))
     )
     section = PageSection("Steps", (broken, ("beside it",), large))
-    page = Page(title="t", noun="benchmark", headers=("benchmark",), rows=(PageRow(cells=("a",), entry=0),))
-    text = html_of(replace(page, entries=(PageEntry(title="a", sections=(section, PageSection("Last", (("end",),)))),)))
+    row = PageRow(title="a", cells=("a",), verdict="new", sections=(section, PageSection("Last", (("end",),))))
+    text = html_of(Page(title="t", headers=("benchmark",), rows=(row,)))
     assert text.count('"y":[1,2,3]') == 1
     opened = open_page(text.replace('"y":[1,2,3]', '"y":null'))
     opened.page.evaluate("document.querySelector('.entry').open = true")

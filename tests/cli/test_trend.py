@@ -14,7 +14,7 @@ from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.schema import schema_of
-from pytest_ddpperf.reports.documents.trend import TrendsFile
+from pytest_ddpperf.reports.trend import TrendsFile
 from tests.factories import make_environment, make_history_run, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)

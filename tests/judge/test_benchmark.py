@@ -19,7 +19,7 @@ from pytest_ddpperf.records.launch import Launch, LongSteps
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import findings
 from tests.factories import failure_text, make_launch, make_rank_launch
 from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, on_machine, series
@@ -101,7 +101,7 @@ def test_a_metric_that_the_baseline_lacks_is_new_and_the_others_are_judged() -> 
 
     assert result["peak_allocated"].verdict is Verdict.UNCHANGED
     assert result["peak_resident"].verdict is Verdict.NEW
-    assert words_of_note(result["peak_resident"].note) == "not in the baseline"
+    assert finding_text(result["peak_resident"].note) == "not in the baseline"
 
 
 @pytest.mark.parametrize("metric", ["step_time", "peak_allocated"])
@@ -112,7 +112,7 @@ def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges(metri
     assert result.verdict is Verdict.INCOMPATIBLE
     assert result[metric].change == pytest.approx(2.0)
     assert result[metric].mde is None
-    assert words_of_note(result[metric].note) == "the baseline is not comparable: torch 2.11 -> 2.13, cores 4 -> 8"
+    assert finding_text(result[metric].note) == "the baseline is not comparable: torch 2.11 -> 2.13, cores 4 -> 8"
 
 
 def test_ungated_metrics_never_decide() -> None:
@@ -235,7 +235,7 @@ def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], wor
     rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=True)
     result = compare("test_x.py::test_a", measured(series("step_time", step), cpu_time), base, rules)
     assert result["cpu_time"].gated is gated
-    assert words_of_note(result["cpu_time"].note).startswith("CPU time stands in for the step time, ") is gated
+    assert finding_text(result["cpu_time"].note).startswith("CPU time stands in for the step time, ") is gated
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision
     beside = PairedRevision(revision="main", commit=None, record=record, launches=8)
     result = judged(measured(faster, ours), beside)
     assert (result.verdict, result["throughput"].verdict) == (Verdict.IMPROVED, Verdict.NEW)
-    assert words_of_note(result["throughput"].note) == "not in the other revision"
+    assert finding_text(result["throughput"].note) == "not in the other revision"
     assert judged(measured(ours), beside).verdict is Verdict.INCOMPATIBLE  # it lacks what the other one has
 
 

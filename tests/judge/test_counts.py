@@ -16,7 +16,7 @@ from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import broken_reason, words_of_note
+from pytest_ddpperf.reports.findings import broken_reason, finding_text
 from pytest_ddpperf.reports.phrases import findings
 from tests.factories import make_baseline_record, make_environment, make_measurement
 
@@ -54,7 +54,7 @@ def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, ver
     less = ("collective_calls is 1 per step, 2 in the baseline: part 2 -> 1 calls per step (-1)",)
     assert findings(result) == (less if verdict is Verdict.IMPROVED else ())
     if verdict is Verdict.REGRESSED:
-        assert words_of_note(result["collective_calls"].note) == "part 2 -> 3 calls per step (+1)"
+        assert finding_text(result["collective_calls"].note) == "part 2 -> 3 calls per step (+1)"
 
 
 def called(**lines: int) -> Counts:
@@ -73,14 +73,14 @@ def test_the_line_of_a_new_call_is_named_and_one_that_moved_is_not() -> None:
     moved = counted(called(step=43), called(step=41))
     assert (moved.verdict, moved["collective_calls"].note, moved.findings) == (Verdict.UNCHANGED, None, ())
     more = counted(called(step=43, log=50), called(step=41))
-    assert words_of_note(more["collective_calls"].note) == (
+    assert finding_text(more["collective_calls"].note) == (
         "all_reduce 1 -> 2 calls per step (+1): the new one at train.py:50 in log"
     )
     old = replace(called(step=41), sites={})  # of a baseline from before lines were kept
-    assert words_of_note(counted(called(step=43, log=50), old)["collective_calls"].note) == (
+    assert finding_text(counted(called(step=43, log=50), old)["collective_calls"].note) == (
         "all_reduce 1 -> 2 calls per step (+1)"
     )
-    assert words_of_note(counted(called(log=50), called())["collective_calls"].note) == (
+    assert finding_text(counted(called(log=50), called())["collective_calls"].note) == (
         "all_reduce 0 -> 1 calls per step (+1): the new one at train.py:50 in log"
     )
 
@@ -101,15 +101,15 @@ def test_a_rank_that_does_more_is_a_regression_and_named() -> None:
     then = replace(counts(operators=3.0), by_rank={"operators": (3.0, 0.0)})
     now = replace(counts(operators=3.0), by_rank={"operators": (3.0, 2.0)})
     told = counted(now, then)["operators"]
-    assert (told.verdict, words_of_note(told.note)) == (Verdict.REGRESSED, "rank 1 0 -> 2 per step (+2)")
+    assert (told.verdict, finding_text(told.note)) == (Verdict.REGRESSED, "rank 1 0 -> 2 per step (+2)")
     assert findings(counted(then, now)) == ("operators: rank 1 2 -> 0 per step (-2)",)
 
 
 def test_counts_of_another_torch_are_not_comparable() -> None:
     result = counted(counts(flops=11.0), counts(flops=10.0), "torch 2.11 -> 2.13")
     assert result.verdict is Verdict.INCOMPATIBLE
-    assert words_of_note(result["flops"].note) == "the baseline is not comparable: torch 2.11 -> 2.13"
-    assert words_of_note(result["flops"].difference) == "part 10 FLOP -> 11 FLOP per step (+1 FLOP, +10 %)"
+    assert finding_text(result["flops"].note) == "the baseline is not comparable: torch 2.11 -> 2.13"
+    assert finding_text(result["flops"].difference) == "part 10 FLOP -> 11 FLOP per step (+1 FLOP, +10 %)"
     assert counted(counts(flops=10.0), counts(flops=10.0), "torch 2.11 -> 2.13")["flops"].difference is None
 
 
@@ -129,7 +129,7 @@ def test_what_depends_on_kernels_is_not_comparable_between_gpus_and_hides_no_reg
         "kernel_launches": Verdict.INCOMPATIBLE,
         "collective_calls": Verdict.UNCHANGED,
     }
-    assert words_of_note(result["operators"].note) == "the baseline is not comparable: GPU NVIDIA A100 -> NVIDIA H200"
+    assert finding_text(result["operators"].note) == "the baseline is not comparable: GPU NVIDIA A100 -> NVIDIA H200"
     assert result.verdict is Verdict.INCOMPATIBLE
     assert against(counts(operators=3.0, kernel_launches=5.0, collective_calls=2.0)).verdict is Verdict.REGRESSED
 
@@ -172,7 +172,7 @@ def test_a_count_that_is_not_the_same_in_every_step_is_not_gated_and_that_is_tol
     assert result.verdict is Verdict.UNCHANGED
     assert not result["operators"].gated
     reason = "part 9 in one step, 10 in the next"
-    assert words_of_note(result["operators"].note) == f"not the same in every step, so not compared exactly: {reason}"
+    assert finding_text(result["operators"].note) == f"not the same in every step, so not compared exactly: {reason}"
     assert findings(result) == (f"not gated, for not all steps do the same: operators ({reason}{more})",)
 
 
@@ -224,7 +224,7 @@ def test_a_collective_of_a_larger_group_is_a_regression_though_it_has_as_many_by
     result = counted(sent(800.0, 1200.0), sent(800.0, 800.0))
     assert (result.verdict, result["collective_send_bytes"].verdict) == (Verdict.REGRESSED, Verdict.REGRESSED)
     assert (
-        words_of_note(result["collective_send_bytes"].note)
+        finding_text(result["collective_send_bytes"].note)
         == "all_reduce 800 B -> 1200 B per step (+400 B, +50 %), bytes unchanged"
     )
     assert counted(sent(600.0, 900.0), sent(800.0, 800.0)).verdict is Verdict.REGRESSED  # though the bytes are fewer
@@ -381,7 +381,7 @@ def test_a_few_operators_are_a_change_if_they_come_with_work_that_a_count_names(
 def test_a_change_below_its_floor_is_a_note() -> None:
     result = counted(counts(retained_bytes=4.0), counts(retained_bytes=0.0))
     assert result.verdict is Verdict.UNCHANGED
-    assert words_of_note(result["retained_bytes"].note) == "part 0 B -> 4 B per step (+4 B)"
+    assert finding_text(result["retained_bytes"].note) == "part 0 B -> 4 B per step (+4 B)"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Provenance, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.run.call.references import PairedReferences, StoredReferences
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
@@ -420,7 +420,7 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
     assert one(sides(1.2, 1.0), after(4.0)) == Action("confirm", 4, ("step_time of a",), benchmarks=those)
     assert one(sides(1.0, 1.2), after(8.0)) == Action("more", 1, benchmarks=frozenset({("b", 2)}))
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
-    assert words_of_note(one.results[1]["step_time"].note) == (
+    assert finding_text(one.results[1]["step_time"].note) == (
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
     )
     assert one(sides(1.2, 1.2), after(9.0)) == Action("stop", explain=True, worse=True)
@@ -728,7 +728,7 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
     assert one(sides, after(4.0)) == Action("more", 1)
     assert one(sides, after(60.0)) == Action("stop")
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
-    assert words_of_note(one.results[0]["step_time"].note) == "looks better, though not for certain"
+    assert finding_text(one.results[0]["step_time"].note) == "looks better, though not for certain"
     longer = measured(FASTER * 5), measured([0.1] * 20)
     one = of_one()
     assert one(longer, AT_THE_END) == Action("stop")
@@ -755,7 +755,7 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     assert margin is not None
     assert proven <= margin
     note = "shown by the first 4 launches not to be worse by the margin; it looked better, and was measured on"
-    assert words_of_note(result["step_time"].note) == note
+    assert finding_text(result["step_time"].note) == note
 
 
 def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
@@ -773,7 +773,7 @@ def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
     sides = measured([0.090, 0.100, 0.094, 0.098]), measured([0.1] * 4)
     one(sides, after(60.0))
     assert one.results[0]["step_time"].promising
-    assert words_of_note(one.results[0]["step_time"].note) == ""
+    assert finding_text(one.results[0]["step_time"].note) == ""
 
 
 def test_what_the_other_side_cannot_run_is_new() -> None:

@@ -19,7 +19,7 @@ from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan, Series
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import findings
 from tests.factories import make_rank_launch
 from tests.judge.made_up import STEADY, beside, found, judged, measured, on_machine, series, stored, with_commit
@@ -48,7 +48,7 @@ def test_a_metric_that_changed_its_unit_is_not_compared() -> None:
 
     assert (one.verdict, one.change) == (Verdict.INCOMPATIBLE, None)
     assert (
-        words_of_note(one.note)
+        finding_text(one.note)
         == "the baseline has this metric as ms lower is better ratio, not as s lower is better ratio"
     )
 
@@ -65,7 +65,7 @@ def test_steps_that_took_turns_are_not_compared_with_others(*, turns: bool) -> N
     ways = ["in turns with those of other launches", "with nothing beside them"]
     then, now = ways[::-1] if turns else ways
     assert (
-        words_of_note(result["step_time"].note)
+        finding_text(result["step_time"].note)
         == f"the baseline's steps were timed {then}, these {now}: save it anew, or see --ddpperf-interleave"
     )
     same = judged(on_machine(replace(measured(*metrics), turns=not turns)), base)
@@ -83,7 +83,7 @@ def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
     )
 
     assert result["final_loss"].verdict is Verdict.INCOMPATIBLE
-    assert words_of_note(result["final_loss"].note) == "the baseline's loss is that after 103 steps, this one after 63"
+    assert finding_text(result["final_loss"].note) == "the baseline's loss is that after 103 steps, this one after 63"
     assert result["peak_allocated"].verdict is Verdict.UNCHANGED
 
 
@@ -100,7 +100,7 @@ def test_a_baseline_of_zero_has_no_percentage() -> None:
     result = judged(measured(series("peak_allocated", [5.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
 
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert words_of_note(result["peak_allocated"].note) == "no change can be told from a baseline of 0"
+    assert finding_text(result["peak_allocated"].note) == "no change can be told from a baseline of 0"
 
 
 def test_nothing_that_stays_nothing_is_unchanged() -> None:
@@ -187,7 +187,7 @@ def test_a_speedup_over_another_way_is_not_compared() -> None:
     base = replace(found(), record=replace(stored(step, then), over="fp32"))
     result = judged(replace(measured(step, now), over="bf16"), base)
     assert result["speedup"].verdict is Verdict.INCOMPATIBLE
-    assert words_of_note(result["speedup"].note) == "the baseline's speedup is over fp32, this one over bf16"
+    assert finding_text(result["speedup"].note) == "the baseline's speedup is over fp32, this one over bf16"
     assert judged(measured(step), base)["peak_allocated"].verdict is Verdict.UNCHANGED
     assert not [text for text in findings(judged(measured(step), base)) if "gated no more" in text]
 
@@ -241,7 +241,7 @@ def test_an_improvement_says_that_the_baseline_is_stale(metric: str) -> None:
     stale = "better than the baseline by more than the tolerance: the baseline is stale"
     for reference, words in ((with_commit(found(then), then), stale), (beside(then), "")):
         one = judged(measured(now), reference)[metric]
-        assert (one.verdict, words_of_note(one.note)) == (Verdict.IMPROVED, words)
+        assert (one.verdict, finding_text(one.note)) == (Verdict.IMPROVED, words)
 
 
 def inconclusive(new: Sequence[float], base: Sequence[float], tolerance: float = 0.05) -> Comparison:
@@ -254,7 +254,7 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     one = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045, 1.0], STEADY[:6], tolerance=0.02)
 
     assert one.mde is not None
-    told = re.fullmatch(r"about (\d+) launches would decide it", words_of_note(one.note))
+    told = re.fullmatch(r"about (\d+) launches would decide it", finding_text(one.note))
     assert told is not None
 
     def note(*, last: bool) -> str:
@@ -262,14 +262,14 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
             tolerance=0.02, alpha=0.0025, last=last, max_time_for=lambda launches: 30.1 + 2 * launches
         )
         new, base = measured(one.series), beside(series("step_time", STEADY[:6]))
-        return words_of_note(compare("test_x.py::test_a", new, base, rules)["step_time"].note)
+        return finding_text(compare("test_x.py::test_a", new, base, rules)["step_time"].note)
 
-    assert note(last=False) == words_of_note(one.note)  # there is time yet
+    assert note(last=False) == finding_text(one.note)  # there is time yet
     more = re.fullmatch(r"about (\d+) launches \(--ddpperf-max-time=(\d+)\) would decide it", note(last=True))
     assert more is not None
     assert int(more[2]) == 31 + 2 * (int(more[1]) - 6)  # six are there
     few = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045], STEADY[:5], tolerance=0.02)
-    assert re.fullmatch(r"about \d+ launches would decide it, as far as 5 can tell", words_of_note(few.note))
+    assert re.fullmatch(r"about \d+ launches would decide it, as far as 5 can tell", finding_text(few.note))
 
 
 def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
@@ -279,7 +279,7 @@ def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
     base = beside(series("phase_forward", [1.0, 0.95, 1.05, 1.0]), series("memory_growth", [3e6, 2.85e6, 3.15e6, 3e6]))
     phase, growth = (judged(new, base, tolerance=0.03)[metric] for metric in ("phase_forward", "memory_growth"))
     assert (phase.verdict, growth.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
-    assert (words_of_note(phase.note), words_of_note(growth.note)) == ("told by 4 launches after the verdict",) * 2
+    assert (finding_text(phase.note), finding_text(growth.note)) == ("told by 4 launches after the verdict",) * 2
 
 
 def test_what_more_launches_cannot_decide_says_so() -> None:
@@ -296,7 +296,7 @@ def test_what_only_thousands_of_launches_would_decide_says_what_else_might() -> 
     wild = [0.5, 2.0, 0.5, 2.0, 0.5, 2.0]
     one = judged(measured(series("step_time", wild)), beside(series("step_time", wild[::-1])), tolerance=0.03)
     fact = "no practicable number of launches would decide it"
-    assert words_of_note(one["step_time"].note) == f"{fact}; a wider tolerance or a quieter machine might"
+    assert finding_text(one["step_time"].note) == f"{fact}; a wider tolerance or a quieter machine might"
 
 
 def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
@@ -311,7 +311,7 @@ def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
         "collective_calls is 1 per step, 2 in the other revision: collective_calls 2 -> 1 calls per step (-1)",
     )
     faster = judged(measured(series("step_time", STEADY, factor=0.8)), beside(series("step_time", STEADY)))
-    assert (faster.verdict, words_of_note(faster["step_time"].note)) == (Verdict.IMPROVED, "")
+    assert (faster.verdict, finding_text(faster["step_time"].note)) == (Verdict.IMPROVED, "")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pytest_ddpperf.records.counts import Counts, steps_to_tell
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.rhythm import rhythm_of
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import findings
 from tests.judge.test_counts import counted
 from tests.judge.test_counts import counts as exactly
@@ -116,7 +116,7 @@ def test_a_rate_that_may_have_changed_is_told_with_what_would_tell() -> None:
 
 def test_a_rate_that_grew_says_how_often() -> None:
     result = counted(calls(every(4)), calls(every(5)))
-    assert words_of_note(result[CALLS].note) == ("all_reduce 2 calls in 1 of 5 steps -> 2 in 1 of 4 steps, 1 in others")
+    assert finding_text(result[CALLS].note) == ("all_reduce 2 calls in 1 of 5 steps -> 2 in 1 of 4 steps, 1 in others")
     assert findings(result) == ()
 
 
@@ -139,7 +139,7 @@ def test_what_varies_without_a_rule_is_gated_only_if_all_steps_agree(
 
 def test_a_doubled_mean_is_a_suspect_that_times_have_to_clear() -> None:
     result = counted(calls((2.0, 7.0, 3.0)), calls((3.0, 1.0, 2.0)))
-    assert words_of_note(result[CALLS].note) == (
+    assert finding_text(result[CALLS].note) == (
         "its mean has doubled, and steps differ without a rule (all_reduce varies), so times have to tell"
     )
 

@@ -12,18 +12,17 @@ from pytest_ddpperf.launch import binding
 from pytest_ddpperf.launch.binding import shares
 
 
-def machine(root: Path, nodes: list[str], threads: dict[int, int] | None = None) -> Path:
-    """A machine with these cores on its NUMA nodes; ``threads``: the core that each hardware thread is of."""
+def machine(root: Path, nodes: list[str], threads: dict[int, str] | None = None) -> Path:
+    """A machine with these cores on its NUMA nodes; ``threads``: those of the core of each hardware thread."""
     for number, cores in enumerate(nodes):
         folder = root / f"sys/devices/system/node/node{number}"
         folder.mkdir(parents=True)
         (folder / "cpulist").write_text(f"{cores}\n")
     (root / "sys/devices/system/node/online").write_text(f"0-{len(nodes) - 1}\n")
-    for thread, core in (threads or {}).items():
+    for thread, siblings in (threads or {}).items():
         folder = root / f"sys/devices/system/cpu/cpu{thread}/topology"
         folder.mkdir(parents=True)
-        (folder / "core_id").write_text(f"{core}\n")
-        (folder / "physical_package_id").write_text("0\n")
+        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
     return root
 
 
@@ -36,7 +35,7 @@ def machine(root: Path, nodes: list[str], threads: dict[int, int] | None = None)
         (["0,2,4,6", "1,3,5,7"], range(8), 2, [[0, 2, 4, 6], [1, 3, 5, 7]]),  # numbers that alternate
         (["0-3", "4-7"], range(8), 1, [[0, 1, 2, 3, 4, 5, 6, 7]]),
         (["0-3", "4-7"], [0, 1, 2, 3, 4, 5], 3, [[0, 1], [2, 3], [4, 5]]),  # a part of the second node is allowed
-        (["0-3", "4-7"], range(8), 3, [[0, 1], [2, 3], [4, 5, 6, 7]]),  # none has cores of two nodes
+        (["0-3", "4-7"], range(8), 3, [[0, 1, 2], [3, 4, 5], [6, 7]]),
         (["0-1", "2-3", "4-5", "6-7"], range(8), 2, [[0, 1, 2, 3], [4, 5, 6, 7]]),
     ],
 )
@@ -47,7 +46,7 @@ def test_each_rank_has_a_share_of_the_cores_of_a_node(
 
 
 def test_hardware_threads_of_a_core_stay_together(tmp_path: Path) -> None:
-    root = machine(tmp_path, ["0-7"], {thread: thread % 4 for thread in range(8)})
+    root = machine(tmp_path, ["0-7"], {thread: f"{thread % 4},{thread % 4 + 4}" for thread in range(8)})
     assert shares(range(8), 2, root) == [[0, 1, 4, 5], [2, 3, 6, 7]]
     assert shares(range(8), 4, root) == [[0, 4], [1, 5], [2, 6], [3, 7]]
     assert shares(range(8), 8, root) == [[0], [4], [1], [5], [2], [6], [3], [7]]  # there are too few cores

@@ -190,8 +190,7 @@ NODES = {
     "sys/bus/pci/devices/0000:17:00.0/local_cpulist": "0-3,8-11\n",
     "sys/bus/pci/devices/0000:65:00.0/local_cpulist": "0-3,8-11\n",
     "sys/bus/pci/devices/0000:ca:00.0/local_cpulist": "4-7,12-15\n",
-    "sys/bus/pci/devices/0000:e3:00.0/numa_node": "1\n",
-    "sys/devices/system/node/node1/cpulist": "4-7,12-15\n",
+    "sys/bus/pci/devices/0000:e3:00.0/local_cpulist": "4-7,12-15\n",
 }
 FIRST, SECOND = {0, 1, 2, 3, 8, 9, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}
 IN_CONTAINER = {

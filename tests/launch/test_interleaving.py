@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +19,7 @@ import pytest
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import interleaving
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.interleaving import _REQUEST, TurnClient, TurnSlot, run_interleaved
+from pytest_ddpperf.launch.interleaving import _REQUEST, TurnClient, TurnQueue, TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
 
 Launch = Callable[[TurnSlot], str]
@@ -27,19 +29,34 @@ def no_abort() -> None:
     pytest.fail("nothing is to be aborted")
 
 
+@contextmanager
+def connected(turns: TurnSlot) -> Iterator[socket.socket]:
+    """Rank 0's end of a connection, whose other end a thread hears in place of the launch's."""
+    with contextlib.ExitStack() as opened:
+        ours, of_rank = map(opened.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+
+        def hear() -> None:
+            while turns.hear(ours):
+                pass
+
+        hearing = threading.Thread(target=hear)
+        hearing.start()
+        opened.callback(hearing.join, 30)
+        opened.callback(of_rank.shutdown, socket.SHUT_RDWR)
+        yield of_rank
+
+
 def player(name: str, turns_wanted: int, written: list[str], meanwhile: Callable[[], None] = lambda: None) -> Launch:
     """A launch that writes down its name at the begin and the end of each of its turns."""
 
     def launch(turns: TurnSlot) -> str:
-        waiting = TurnClient(turns, asking=True)
-        try:
+        with connected(turns) as connection:
+            waiting = TurnClient(connection)
             for turn in range(turns_wanted):
                 waiting.wait(turn / turns_wanted)
                 written.append(name)
                 meanwhile()
                 written.append(name)
-        finally:
-            waiting.close()
         return name
 
     return launch
@@ -83,11 +100,10 @@ def test_who_has_timed_all_its_steps_waits_for_those_of_the_others() -> None:
     written: list[str] = []
 
     def ready(turns: TurnSlot) -> str:
-        waiting = TurnClient(turns, asking=True)
-        for progress in (0.0, 1.0):
-            waiting.wait(progress)
-            written.append("a")
-        waiting.close()
+        with connected(turns) as connection:
+            for progress in (0.0, 1.0):
+                TurnClient(connection).wait(progress)
+                written.append("a")
         return ""
 
     run_interleaved([ready, player("b", 3, written)], no_abort)
@@ -140,27 +156,28 @@ def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
     """The second launch never ends its turn, for which the first one waits; either may be the first to give up."""
     playing, given_up = threading.Event(), threading.Event()
 
-    def give_up(name: str, connection: socket.socket) -> NoReturn:
+    def give_up(name: str) -> None:
         if name != first:
             assert given_up.wait(30)
-        connection.close()
+
+    def waits(turns: TurnSlot) -> NoReturn:
+        with connected(turns) as connection:
+            TurnClient(connection).wait(0.0)
+            connection.sendall(_REQUEST.pack(0.5))  # which ends the turn with the wish for the next one
+            assert playing.wait(30)
+            if first == "hangs":
+                assert connection.recv(1)  # too late to do anything with it
+            give_up("waits")
         given_up.set()
-        raise TimeoutError(name)
+        raise TimeoutError("waits")
 
-    def waits(turns: TurnSlot) -> str:
-        connection = connected(turns)
-        assert connection.recv(1)  # a first turn
-        connection.sendall(_REQUEST.pack(turns.token, turns.slot, 0.5))  # which ends with the wish for the next one
-        assert playing.wait(30)
-        if first == "hangs":
-            assert connection.recv(1)  # too late to do anything with it
-        give_up("waits", connection)
-
-    def hangs(turns: TurnSlot) -> str:
-        connection = connected(turns)
-        assert connection.recv(1)
-        playing.set()
-        give_up("hangs", connection)
+    def hangs(turns: TurnSlot) -> NoReturn:
+        with connected(turns) as connection:
+            TurnClient(connection).wait(0.0)
+            playing.set()
+            give_up("hangs")
+        given_up.set()
+        raise TimeoutError("hangs")
 
     with pytest.raises(TimeoutError, match="hangs"):
         run_interleaved([waits, hangs], no_abort)
@@ -172,29 +189,21 @@ def test_who_has_lost_its_time_to_one_that_hung_is_not_to_blame() -> None:
 
     def is_late(turns: TurnSlot) -> str:
         with connected(turns) as connection:
+            TurnClient(connection).wait(0.0)
             for progress in (0.5, 0.75):
-                assert connection.recv(1)
-                connection.sendall(_REQUEST.pack(turns.token, turns.slot, progress))
+                connection.sendall(_REQUEST.pack(progress))
                 assert playing.wait(30)
-            assert connection.recv(1)
+                assert connection.recv(1)
         raise RanksTimedOut("late")
 
     def hangs(turns: TurnSlot) -> str:
         with connected(turns) as connection:
-            assert connection.recv(1)
+            TurnClient(connection).wait(0.0)
             playing.set()
         raise RanksTimedOut("hangs")
 
     with pytest.raises(RanksTimedOut, match="hangs"):
         run_interleaved([is_late, hangs], no_abort)
-
-
-def connected(turns: TurnSlot) -> socket.socket:
-    """Rank 0's place in the queue, where it has asked for its first turn."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect(turns.address)
-    connection.sendall(_REQUEST.pack(turns.token, turns.slot, 0.0))
-    return connection
 
 
 def test_who_had_its_turn_after_all_may_be_to_blame() -> None:
@@ -242,12 +251,6 @@ def test_a_launch_that_begins_only_then_is_aborted_too() -> None:
         run_interleaved([interrupted, begins_late], aborts.release)
 
 
-def test_a_rank_that_does_not_ask_does_not_wait() -> None:
-    waiting = TurnClient(TurnSlot("\0nobody listens here", 0, 1, b""), asking=False)
-    waiting.wait()
-    waiting.close()
-
-
 class Computing:
     """Time for a rank whose other threads compute for as many seconds yet; nothing else takes time."""
 
@@ -268,7 +271,7 @@ class Computing:
 def resting(monkeypatch: pytest.MonkeyPatch, *, threads: bool, seconds: float) -> tuple[TurnClient, Computing]:
     computing = Computing(seconds)
     monkeypatch.setattr(interleaving, "time", computing)
-    client = TurnClient(TurnSlot("\0nobody listens here", 0, 1, b""), asking=False, threads=threads)
+    client = TurnClient(None, threads=threads)
     client.rest()
     return client, computing
 
@@ -296,8 +299,8 @@ def test_threads_that_never_rest_are_waited_for_once(monkeypatch: pytest.MonkeyP
 def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -> None:
     """Each rank 0 has three turns and looks at what the other one has had by then."""
 
-    def body(ctx: RankContext, turns: TurnSlot, mine: Path, theirs: Path) -> list[bool]:
-        waiting, seen = TurnClient(turns, asking=ctx.rank == 0), []
+    def body(_ctx: RankContext, mine: Path, theirs: Path) -> list[bool]:
+        waiting, seen = TurnClient(interleaving.asking), []
         for turn in range(3):
             waiting.wait()
             seen.append((theirs / str(turn)).exists())
@@ -310,24 +313,36 @@ def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -
     b.mkdir()
     with Launcher(like=launcher) as other:
         calls: list[Callable[[TurnSlot], list[bool]]] = [
-            lambda turns: launcher.run(body, turns, a, b, world_size=1).rank(0),
-            lambda turns: other.run(body, turns, b, a, world_size=1).rank(0),
+            lambda turns: launcher.run(body, a, b, world_size=2, turns=turns).rank(0),
+            lambda turns: other.run(body, b, a, world_size=1, turns=turns).rank(0),
         ]
         assert run_interleaved(calls, other.abort) == [[False] * 3, [True] * 3]
 
 
 def test_a_rank_that_waits_for_its_turn_is_told_so(launcher: Launcher) -> None:
-    """Nobody accepts what it asks for."""
+    """The other launch asks for no turn."""
 
-    def waits(_ctx: RankContext, turns: TurnSlot) -> None:
-        TurnClient(turns, asking=True).wait()
+    def waits(_ctx: RankContext) -> None:
+        TurnClient(interleaving.asking).wait()
 
-    address = f"\0ddpperf-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(address)
-        listening.listen()
-        with pytest.raises(RanksTimedOut, match=r"^rank 0 of 1 blocked after 1 s in the queue for its turn\n"):
-            launcher.run(waits, TurnSlot(address, 0, 2, b""), world_size=1, device="cpu", backend="gloo", timeout=1)
+    turns = TurnSlot(TurnQueue(2), 0)
+    with pytest.raises(RanksTimedOut, match=r"^rank 0 of 1 blocked after 1 s in the queue for its turn\n"):
+        launcher.run(waits, world_size=1, device="cpu", backend="gloo", timeout=1, turns=turns)
+
+
+def test_a_launch_that_begins_anew_has_its_turns() -> None:
+    """What its ranks were to be forked from had ended."""
+    queue = TurnQueue(2)
+    queue.leave(0)
+    with contextlib.ExitStack() as opened:
+        asked = list[socket.socket]()
+        for slot in range(2):
+            ours, of_rank = map(opened.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            of_rank.sendall(_REQUEST.pack(0.0))
+            assert queue.hear(slot, ours)
+            asked.append(of_rank)
+        asked[0].settimeout(5)
+        assert len(asked[0].recv(1)) == 1
 
 
 def test_a_launch_that_is_aborted_raises(shared_launcher: Launcher, tmp_path: Path) -> None:
@@ -351,43 +366,6 @@ def test_a_launch_that_is_aborted_raises(shared_launcher: Launcher, tmp_path: Pa
             launcher.run(hang, world_size=1)
         aborting.join()
         assert launcher.run(lambda ctx: ctx.rank, world_size=1).values == (0,)
-
-
-@pytest.mark.parametrize("words", [b"x", b"\0" * _REQUEST.size, b"\0" * 200, _REQUEST.pack(b"guessed", 0, 0.0)])
-def test_a_stranger_gets_no_turn_and_disturbs_none(words: bytes) -> None:
-    written: list[str] = []
-    heard: list[bytes] = []
-
-    def beside_a_stranger(turns: TurnSlot) -> str:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-            stranger.connect(turns.address)
-            stranger.sendall(words)
-            heard.append(stranger.recv(1))
-        return player("a", 3, written)(turns)
-
-    run_interleaved([beside_a_stranger, player("b", 3, written)], no_abort)
-    assert heard == [b""]
-    assert "".join(written) == "aabbaabbaabb"
-
-
-def test_the_process_of_another_user_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it knows the token."""
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # so that this process is another user's
-    with pytest.raises(LaunchError, match="has stopped giving turns"):
-        run_interleaved([player("a", 1, []), player("b", 1, [])], no_abort)
-
-
-def test_a_server_that_fails_fails_the_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They do not go on without turns, all at once."""
-
-    def failing(_connection: socket.socket) -> int:
-        raise OSError("too many open files")
-
-    written: list[str] = []
-    monkeypatch.setattr(interleaving, "_user_of", failing)
-    with pytest.raises(LaunchError, match=r"interleaved launches got no more turns: OSError\('too many open files'\)"):
-        run_interleaved([player("a", 2, written), player("b", 2, written)], no_abort)
-    assert written == []
 
 
 def test_ctrl_c_ends_a_launch_and_comes_through(

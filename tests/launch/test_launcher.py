@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +16,6 @@ from pytest_ddpperf.errors import LaunchError, PayloadError, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 
 def run(launcher: Launcher, function: Any, *args: object, world_size: int = 1) -> LaunchResult[Any]:
@@ -169,20 +165,6 @@ def test_any_thread_may_launch(launcher: Launcher) -> None:
     for thread in starts:
         thread.join()
     assert values == [0, 0]
-
-
-def test_a_zygote_that_died_is_replaced(shared_launcher: Launcher, all_gone: Callable[[Iterable[int]], bool]) -> None:
-    def parent(_ctx: RankContext) -> int:
-        return os.getppid()
-
-    with Launcher(like=shared_launcher) as launcher:
-        first = run(launcher, parent).rank(0)
-        os.kill(first, signal.SIGKILL)
-        assert all_gone([first])
-        second = run(launcher, parent).rank(0)
-        assert second != first
-        launcher.close()
-        launcher.close()
 
 
 def test_torch_that_cannot_be_imported_is_one_clear_sentence(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
@@ -50,25 +49,17 @@ def test_each_number_is_a_launcher_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("running", "number", "copied", "expected"),
+    ("running", "number", "expected"),
     [
-        pytest.param(0, 1, True, 300, id="the first imports torch"),
-        pytest.param(0, 3, True, 300 + 2 * 40, id="and the others are copies of it"),
-        pytest.param(1, 3, True, 2 * 40, id="also later"),
-        pytest.param(1, 3, False, 2 * 300, id="where they can be"),
-        pytest.param(0, 3, False, 3 * 300, id="else each imports torch"),
-        pytest.param(5, 3, True, 0, id="all are there"),
-        pytest.param(5, 3, False, 0, id="all are there, which are no copies"),
+        pytest.param(0, 1, 300, id="the first imports torch"),
+        pytest.param(0, 3, 300 + 2 * 40, id="and the others are copies of it"),
+        pytest.param(1, 3, 2 * 40, id="also later"),
+        pytest.param(5, 3, 0, id="all are there"),
     ],
 )
 def test_the_memory_of_those_that_do_not_run_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-    running: int,
-    number: int,
-    copied: bool,  # noqa: FBT001  a case
-    expected: int,
+    monkeypatch: pytest.MonkeyPatch, running: int, number: int, expected: int
 ) -> None:
-    monkeypatch.setattr("pytest_ddpperf.launch.launchers.HAS_PIDFD", copied)
     monkeypatch.setattr(Launchers, "pids", (*range(17, 17 + running), None))
     assert Launchers(lambda first: Launcher(like=first)).missing_bytes(number) == expected * 2**20
 
@@ -276,23 +267,6 @@ def test_starting_a_copy_does_not_wait_for_a_busy_one(launchers: Launchers, tmp_
     with busy(launchers, tmp_path):
         launchers.start(2)
         (tmp_path / "end").write_text("now")
-
-
-@pytest.mark.slow
-def test_a_copy_that_cannot_be_followed_ends_and_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, all_gone: Callable[[Iterable[int]], bool]
-) -> None:
-    made: list[int] = []
-
-    def fails(pid: int) -> None:
-        made.append(pid)
-        raise OSError(errno.EMFILE, "too many open files")
-
-    monkeypatch.setattr(os, "pidfd_open", fails)
-    with Launcher() as first, Launcher(like=first) as other:
-        parent = alone(other, lambda _ctx: os.getppid()).rank(0)
-        assert (parent, parent_of(parent)) == (other.pid, os.getpid())
-        assert all_gone(made)
 
 
 def test_what_a_killed_copy_leaves_behind_ends_with_its_launcher(

@@ -35,15 +35,7 @@ def linked() -> Iterator[tuple[Link, Link]]:
 
 
 def ranks_over(link: Link, *, first: int = 1) -> NodeRanks:
-    ranks = NodeRanks(
-        link,
-        range(first, first + 1),
-        NodeLauncher.launch,
-        node=1,
-        echo=None,
-        ahead=0,
-        store=lambda _: contextlib.nullcontext(),
-    )
+    ranks = NodeRanks(link, range(first, first + 1), NodeLauncher.launch, node=1, echo=None, ahead=0)
     ranks.fork(JOB)
     return ranks
 

@@ -305,8 +305,8 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_cure(project: Project, mo
 
 def test_the_first_launch_removes_what_runs_that_were_killed_have_left_a_day_ago(project: Project) -> None:
     project.has(train="", kept__mine="mine")
-    (project.temporary / "ddpperf-files-link").symlink_to(project.top / "kept")
-    for name, hours in {"left": 25, "used": 23, "link": 25}.items():
+    (project.temporary / "ddpperf-files-some_link").symlink_to(project.top / "kept")
+    for name, hours in {"left_over": 25, "still_used": 23, "some_link": 25}.items():
         folder = project.temporary / f"ddpperf-files-{name}"
         (folder / "work").mkdir(parents=True)
         then = time.time() - hours * 3600
@@ -314,7 +314,7 @@ def test_the_first_launch_removes_what_runs_that_were_killed_have_left_a_day_ago
     with project.launch():
         pass
     kept = {path.name: path for path in project.temporary.iterdir()}
-    assert kept.keys() == {"ddpperf-files-link", "ddpperf-files-of-a-test", "ddpperf-files-used"}
+    assert kept.keys() == {f"ddpperf-files-{name}" for name in ("some_link", "of-a-test", "still_used")}
     assert (project.top / "kept/mine").read_text() == "mine"
     used = kept["ddpperf-files-of-a-test"]
     os.utime(used, (0, 0))

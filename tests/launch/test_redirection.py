@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.launch.redirection import Redirection, interpreter_folders, within
+from pytest_ddpperf.errors import SameCode
+from pytest_ddpperf.launch.redirection import Redirection, interpreter_folders, observed, within
 
 MOVED = Redirection(root="/home/me/project", target="/var/x/checkout", kept=("/home/me/project/.venv",))
 
@@ -188,3 +191,32 @@ def test_so_does_one_that_an_import_hook_finds(sides: tuple[Path, Path], tmp_pat
 def test_what_was_imported_from_here_all_the_same_is_told(sides: tuple[Path, Path]) -> None:
     before = "import demo, demo.part"
     assert imported(sides, [str(sides[0] / "src")], before) == ["here", "here", files(sides[0])]
+
+
+@pytest.mark.parametrize(
+    ("folder", "revision", "who"),
+    [
+        pytest.param("here", "3f2a1c0 (main)", r"3f2a1c0 \(main\)", id="a file of this checkout on the other side"),
+        pytest.param("site", "3f2a1c0 (main)", r"3f2a1c0 \(main\)", id="an installed copy on the other side"),
+        pytest.param("site", "", "this checkout", id="an installed copy on this side, before the other one begins"),
+    ],
+)
+def test_what_both_sides_would_share_is_refused_at_its_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, revision: str, who: str
+) -> None:
+    copy = tmp_path / "site" / "shared_module.py"
+    paths = {name: str(tmp_path / name) for name in ("here", "there")}
+    redirection = Redirection(root=paths["here"], target=paths["there"], copies=(str(copy),))
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "shared_module.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / folder))
+    monkeypatch.setattr(SourceFileLoader, "get_code", SourceFileLoader.get_code)  # is put back
+    trained: list[int] = []
+
+    def train(_: object) -> None:
+        import_module("shared_module")
+        trained.append(1)
+
+    with pytest.raises(SameCode, match=f"the ranks of {who} imported shared_module from {tmp_path / folder}"):
+        observed(None, redirection, revision, train)
+    assert trained == []

@@ -90,18 +90,6 @@ def test_endless_garbage_is_not_read_to_its_end(ends: tuple[socket.socket, socke
     assert not sender.is_alive()
 
 
-def test_a_message_larger_than_the_sockets_buffer_is_put_together(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = Channel(ends[0]), Channel(ends[1])
-    content = bytes(range(256)) * (1 << 14)  # 4 MiB
-    sender = threading.Thread(target=theirs.send, args=(content,))
-    sender.start()
-    messages: list[object] = []
-    while not messages:
-        messages = ours.received()
-    sender.join()
-    assert messages == [content]
-
-
 def test_a_receiver_that_is_gone_is_noticed_and_is_no_error(ends: tuple[socket.socket, socket.socket]) -> None:
     theirs = Channel(ends[1])
     ends[0].close()

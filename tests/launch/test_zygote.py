@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import signal
 import socket
 import sys
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -82,27 +79,3 @@ def test_an_error_of_the_zygote_reaches_its_controller(launcher: Launcher) -> No
             match=r"^the process that ranks are forked from failed: UnpicklingError: .*; the ranks were stopped$",
         ):
             zygote.events(60)
-
-
-def test_the_watch_of_a_controller_ends_although_an_import_has_left_a_process_that_shares_its_files() -> None:
-    from pytest_ddpperf.launch.zygote import _ending_with
-
-    controller, control = socket.socketpair()
-    before = set(Path("/proc/self/fd").iterdir())
-    shared: list[int] = []
-
-    def imports() -> None:
-        with _ending_with(control):
-            for file in set(Path("/proc/self/fd").iterdir()) - before:
-                with contextlib.suppress(OSError):  # that of the listing is closed
-                    shared.append(os.dup(int(file.name)))
-
-    importing = threading.Thread(target=imports, daemon=True)
-    with controller, control:
-        importing.start()
-        importing.join(30)
-        assert not importing.is_alive()
-        assert shared
-    for descriptor in shared:
-        os.close(descriptor)
-    del sys.modules["pytest_ddpperf.launch.zygote"]  # a rank is known by it

@@ -7,43 +7,16 @@ from dataclasses import replace
 
 from pytest_ddpperf.errors import IncorrectTraining, RankFailed, RanksTimedOut
 from pytest_ddpperf.judge.benchmark import unfit
-from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
-from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.records.results import PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import error_text, failures_text
-from tests.reports.golden_runs import COMMIT, MIB, REGRESSED, SAME, metric, result, strategy
+from tests.reports.golden_runs import COMMIT, REGRESSED, SAME, counted, counts, metric, result, strategy
 
 ACCEPT = 'pytest "perf/test_trainer.py::test_step" --ddpperf-save'
 TEST = "perf/test_trainer.py::test_step"
 SIDE = PairedRevision(revision="3f2a1c0 (main)", commit=COMMIT, launches=6, candidate_launches=6)
-
-
-def site(part: str, line: int, value: float) -> CallSite:
-    """A line of the trainer that part of a count comes from, under backward."""
-    place = {"file": "trainer.py", "line": line, "function": "step", "source": f"{line}"}
-    return CallSite(part=part, backward=True, value=value, **place)  # type: ignore[arg-type]
-
-
-def counts(calls: float, operators: float) -> Counts:
-    """So many all-reduces of 1 MiB each, all from line 16, and operators of two kinds."""
-    details = {
-        "collective_calls": {"all_reduce": calls},
-        "collective_bytes": {"all_reduce": calls * MIB},
-        "operators": {"aten.copy_": 2 * calls, "aten.mul": operators - 2 * calls},
-    }
-    totals = {name: sum(parts.values()) for name, parts in details.items()}
-    sites = {name: (site("all_reduce", 16, details[name]["all_reduce"]),) for name in list(details)[:2]}
-    return Counts(totals=totals, details=details, unstable={}, sites=sites)
-
-
-def counted(name: str, then: Counts, now: Counts) -> Comparison:
-    """A count that became more."""
-    note = Finding("count_changed", {"metric": name, "then": then, "now": now})
-    change = now.totals[name] - then.totals[name]
-    return replace(metric(name, now.totals[name], Verdict.REGRESSED, change, exact=True), note=note)
 
 
 CHANGED = tuple(

@@ -41,7 +41,7 @@ def taken_apart(make_result: Make, make_comparison: Compare) -> Result:
 def test_shares_of_a_step_add_up(taken_apart: Result) -> None:
     table = phase_table([taken_apart])
     assert table.headers == (
-        *("benchmark", "data\nwait", "forward", "backward", "gradient\nsync", "optimizer", "other"),
+        *("benchmark", "data wait\n%", "forward\n%", "backward\n%", "gradient sync\n%", "optimizer\n%", "other\n%"),
     )
     assert table.rows == (("test_step[bucketed]", "-", "25", "50", "-", "-", "25"),)
 

@@ -46,7 +46,7 @@ def test_of_many_comparisons_few_are_told() -> None:
         for test in [f"t.py::test_{number}"]
         for each in (way("base", None, test=test), way("quick", 2.0, test=test))
     ]
-    assert what_pays(results)[-2:] == ["test_4: fastest quick", "and 2 more comparisons"]
+    assert what_pays(results)[-2:] == ["test_4: fastest quick", "and 2 more"]
 
 
 def point(

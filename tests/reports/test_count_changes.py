@@ -80,7 +80,7 @@ def counts(
             "collective_calls",
             {"collective_calls": {"all_reduce": 0.25}},
             {"collective_calls": {"all_reduce": 0.5}},
-            ["all_reduce 1 -> 2 calls in 4 steps (+1)"],
+            ["all_reduce 0.25 -> 0.5 calls per step (+0.25)"],
         ),
         (
             "collective_bytes",
@@ -155,10 +155,10 @@ def test_buckets_are_told_by_number_and_size() -> None:
     eight = counts({"ddp_buckets": {f"bucket {number}": MIB / 2 for number in range(8)}}, ddp_buckets=8.0)
     other = counts({"ddp_buckets": {"bucket 0": 2 * MIB}}, ddp_buckets=1.0)
     assert difference_text("ddp_buckets", then, then) == []
-    assert difference_text("ddp_buckets", then, other) == ["1 bucket as before, 4.00 MiB -> 2.00 MiB"]
+    assert difference_text("ddp_buckets", then, other) == ["1 bucket as before, bucket 0 4.00 MiB -> 2.00 MiB"]
     site = CallSite(part="buckets", file="a.py", line=7, function="build", source="", backward=False, value=1.0)
     assert difference_text("ddp_buckets", then, replace(other, sites={"ddp_buckets": (site,)})) == [
-        "1 bucket as before, 4.00 MiB -> 2.00 MiB",
+        "1 bucket as before, bucket 0 4.00 MiB -> 2.00 MiB",
         "made at a.py:7 in build",
     ]
     assert difference_text("ddp_buckets", then, four) == [
@@ -302,7 +302,7 @@ def test_recorded_operators_have_their_own_lines_the_most_first_unless_these_do_
         )
     ]
     rarely = recorded(9.5, *then.sites[RECORDED_LINES])  # in steps that were not counted whole
-    assert difference_text(metric, then, rarely) == ["all_reduce 18 -> 19 in 2 steps (+1): all at train.py:41 in step"]
+    assert difference_text(metric, then, rarely) == ["all_reduce 9 -> 9.5 per step (+0.5): all at train.py:41 in step"]
 
 
 def test_new_operators_have_a_line_of_forward_if_there_is_one() -> None:
@@ -319,10 +319,10 @@ def test_new_operators_have_a_line_of_forward_if_there_is_one() -> None:
     ]
 
 
-def test_work_that_is_rare_is_told_in_as_many_steps_as_its_lines_need() -> None:
+def test_work_that_is_rare_is_a_share_per_step() -> None:
     then, now = reduced(site(41)), reduced(site(41), site(43, "f", 0.1), site(44, "g", 0.1))
     assert difference_text("collective_calls", then, now) == [
-        "all_reduce 10 -> 12 calls in 10 steps (+2): the new one at train.py:43 in f, the new one at train.py:44 in g"
+        "all_reduce 1 -> 1.2 calls per step (+0.2): 0.1 new ones at train.py:43 in f, 0.1 new ones at train.py:44 in g"
     ]
 
 

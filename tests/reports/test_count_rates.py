@@ -81,15 +81,3 @@ def test_lines_of_some_steps_add_up_to_what_these_steps_do() -> None:
     assert difference_text("collective_calls", then, now) == [
         "all 1 -> 41 calls in 1 of 10 steps (+40): 40 new ones at train.py:7 in f"
     ]
-
-
-def test_two_rhythms_are_told_apart_from_the_mean() -> None:
-    now = counted("collective_calls", all=(1.0,))
-    two = ((1.0, *(0.0,) * 4) * 2, (3.0, *(0.0,) * 9) * 2)
-    now = replace(
-        now, totals={"collective_calls": 1.5}, details={"collective_calls": {"all": 1.5}},
-        varying={"collective_calls": {"": two, "all": two}},
-    )  # fmt: skip
-    assert difference_text("collective_calls", counted("collective_calls", all=(1.0,)), now) == [
-        "all 2 -> 3 calls in 2 steps (+1), more in 1 of 5 steps and more in 1 of 10 steps"
-    ]

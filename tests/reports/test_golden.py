@@ -27,21 +27,23 @@ from tests.reports.golden_runs import NEW, RUNS, SCREENS, UNCHANGED, UNDECIDED, 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTH = 100
 ANSWERS = {
-    "green": ("26 passed", "none slower by more than 2.6 %"),
+    "green": ("PASSED: 26 |", "none slower by more than 9 %"),
     "red": (
-        "1 regressed, 1 inconclusive, 5 passed | against 3f2a1c0 (main)",
-        "[naive]     40.0 -> 47.7  +19.2 [+15.2, +23.2]  regressed",
-        "collective_calls 2 -> 4",
+        "FAILED: 1 regressed, 1 inconclusive (does not fail), 5 passed | against 3f2a1c0 (main)",
+        "[naive]     40.0 -> 47.7  +19.2 [+15.2, +23.2]  changed  regressed",
+        "all_reduce 2 -> 4 calls (trainer.py:16)",
         "what to do: each failure above says the cause",
     ),
     "undecided": (
-        "7 inconclusive, 1 incompatible (torch 2.11 -> 2.13), 1 new (no times stored; counts same)",
-        "step_time could be +29.0 % slower: about 43 launches (--ddpperf-max-time=129)",
-        "and 2 more: -v",
-        "not compared: ",
-        "--ddpperf-save\n  stores what later runs are compared with",
+        "PASSED: 7 inconclusive (do not fail), 1 incompatible (torch 2.11 -> 2.13), 1 new (no times\n  stored; counts",
+        "step_time could be +14.0 % to +36.0 % slower: about 43 launches",
+        "not compared: 2 of 10 benchmarks (torch 2.11 -> 2.13): --ddpperf-save stores what later runs are",
     ),
-    "broken": ("1 broken, 1 regressed, 2 passed", "rank 1 raised RuntimeError", "peak_resident 412 MiB -> 463 MiB"),
+    "broken": (
+        "FAILED: 1 broken, 1 regressed, 2 passed",
+        "rank 1 raised RuntimeError",
+        "peak_resident 412 MiB -> 463 MiB",
+    ),
 }
 
 
@@ -84,7 +86,7 @@ def test_26_green_benchmarks_take_a_screen_and_beyond_30_they_are_summed_up() ->
     more = [replace(one, test=f"{one.test.partition('[')[0]}[{i}]") for i in range(10) for one in green]
     text = text_of(Outputs(results=more), WIDTH)
     assert len(text.splitlines()) <= 60
-    assert "260 passed" in text
+    assert "PASSED: 260 |" in text
     assert re.search(r"\n  \d+ more: \d+ passed; none slower by more than ", text)
 
 
@@ -128,14 +130,14 @@ def test_names_of_any_length_and_script_are_whole_and_fit(
 def test_in_brief_only_the_verdict_and_what_is_red_is_shown() -> None:
     text = text_of(RUNS[7], WIDTH, verbosity=-1)
     assert len(text.splitlines()) == 6  # verdict, two lines of headers, a rule, the row and what else got worse
-    assert "1 regressed, 1 inconclusive, 5 passed" in text
+    assert "1 regressed, 1 inconclusive (does not fail), 5 passed" in text
     assert "test_step[bucketed]" not in text
 
 
 def test_what_is_red_is_told_once_and_what_tells_why_is_behind_v() -> None:
     text, more = text_of(RUNS[7], WIDTH), text_of(RUNS[7], WIDTH, verbosity=1)
-    assert text.count("collective_calls") == 1
-    for part in ("ddpperf phases", "ddpperf communication", "unchanged: shown to be"):
+    assert text.count("all_reduce") == 1
+    for part in ("ddpperf phases", "ddpperf communication", "memory: peak resident"):
         assert part not in text
         assert part in more
 
@@ -177,7 +179,7 @@ def test_each_part_that_has_anything_to_say_is_shown() -> None:
         added=[("of a hook", "42")],
     )
     (title, text), *others = summary_parts(told, 80)
-    assert title == "ddpperf: 1 passed | against the baseline of 3f2a1c0"
+    assert title == "ddpperf: PASSED: 1 | against the baseline of 3f2a1c0"
     assert text.startswith("WARNING no commit is known\n")
     for line in ("failed, so not stored: test_b", "this run is number 3 of h.sqlite", "traces in folder"):
         assert line in text.splitlines()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import names_of
@@ -27,7 +28,8 @@ def timed(make_result: Make) -> Callable[..., Result]:
     """A benchmark with a verdict by its step time, which has a bound, and with other metrics."""
 
     def made(verdict: Verdict, bound: float | None = None, *others: Comparison, name: str = "a") -> Result:
-        step = comparison("step_time", 0.04, verdict, bound=bound)
+        interval = None if bound is None else Interval(low=bound - 0.1, high=bound, confidence=0.95)
+        step = comparison("step_time", 0.04, verdict, bound=bound, change_interval=interval)
         return make_result(test=f"t.py::test_{name}[bucketed]", verdict=verdict, comparisons=(step, *others))
 
     return made
@@ -40,24 +42,39 @@ def counted(verdict: Verdict) -> Comparison:
 
 def test_the_worst_verdict_comes_first_and_only_what_is_shown_to_be_no_worse_has_passed(timed: Make) -> None:
     passed = [timed(Verdict.OK), timed(Verdict.IMPROVED), *(timed(Verdict.UNCHANGED) for _ in range(9))]
-    assert headline(passed) == "11 passed | against the baseline of 3f2a1c0"
+    assert headline(passed) == "PASSED: 11 | against the baseline of 3f2a1c0"
     others = [timed(Verdict.INCONCLUSIVE), timed(Verdict.REGRESSED), timed(Verdict.BROKEN), timed(Verdict.DOES_NOT_FIT)]
-    assert headline([*passed, *others]).startswith("1 broken, 1 regressed, 1 inconclusive, 1 does not fit, 11 passed |")
+    assert headline([*passed, *others]).startswith(
+        "PASSED: 1 broken (does not fail), 1 regressed (does not fail), 1 inconclusive (does not fail), "
+        "1 does not fit, 11 passed |"
+    )
+    failed = [replace(one, failure="it failed") for one in others[1:3]]
+    twice = [timed(Verdict.INCONCLUSIVE)] * 2
+    assert headline([*passed, *twice, *failed]).startswith(
+        "FAILED: 1 broken, 1 regressed, 2 inconclusive (do not fail), 11 passed |"
+    )
+
+
+def test_a_run_has_not_passed_if_a_test_could_not_be_measured(timed: Make) -> None:
+    """It has no result: its settings were wrong."""
+    assert last_lines(Outputs(results=[timed(Verdict.OK)], unmeasured=1)) == [
+        "ddpperf: FAILED: 1 test could not be measured, 1 passed | against the baseline of 3f2a1c0"
+    ]
 
 
 def test_a_benchmark_whose_test_failed_has_not_passed(timed: Make) -> None:
     failed = [replace(timed(verdict), failure="its test failed") for verdict in (Verdict.UNCHANGED, Verdict.NEW)]
-    assert headline(failed).startswith("2 failed (1 new, 1 unchanged)")
-    assert headline([failed[0], timed(Verdict.OK)]).startswith("1 failed (unchanged), 1 passed")
+    assert headline(failed).startswith("FAILED: 1 failed (new), 1 failed (unchanged) |")
+    assert headline([failed[0], timed(Verdict.OK)]).startswith("FAILED: 1 failed (unchanged), 1 passed")
 
 
 def test_what_results_are_compared_with_ends_the_line(make_result: Make, timed: Make) -> None:
     beside = make_result(verdict=Verdict.OK, paired=PairedRevision(revision="3f2a1c0 (main)", commit=None))
-    assert headline([beside]) == "1 passed | against 3f2a1c0 (main)"
+    assert headline([beside]) == "PASSED: 1 | against 3f2a1c0 (main)"
     older = replace(BASELINE, commit="8be01d2" + "0" * 33, date="2025-12-24")
     of_another = make_result(verdict=Verdict.OK, baseline=older)
-    assert headline([timed(Verdict.OK), of_another]) == "2 passed | against the baseline of 2025-12-24 to 2026-01-12"
-    assert headline([make_result(verdict=Verdict.NEW, baseline=None)]) == "1 new (no baseline)"
+    assert headline([timed(Verdict.OK), of_another]) == "PASSED: 2 | against the baseline of 2025-12-24 to 2026-01-12"
+    assert headline([make_result(verdict=Verdict.NEW, baseline=None)]) == "PASSED: 1 new (no baseline)"
 
 
 def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them(timed: Make) -> None:
@@ -81,8 +98,12 @@ def test_regressions_that_became_the_baseline_are_accepted(timed: Make) -> None:
     results = [timed(Verdict.REGRESSED, name="a"), timed(Verdict.REGRESSED, name="b")]
     for left_out in (Stored(failed={results[1].test}), Stored(unfit=[results[1]])):
         data = Outputs(results=results, accepting=True, stored=left_out)
-        assert last_lines(data) == ["ddpperf: 2 regressed (1 accepted) | against the baseline of 3f2a1c0"]
-    assert last_lines(Outputs(results=results)) == ["ddpperf: 2 regressed | against the baseline of 3f2a1c0"]
+        assert last_lines(data) == [
+            "ddpperf: PASSED: 1 regressed (accepted), 1 regressed (does not fail) | against the baseline of 3f2a1c0"
+        ]
+    assert last_lines(Outputs(results=results)) == [
+        "ddpperf: PASSED: 2 regressed (do not fail) | against the baseline of 3f2a1c0"
+    ]
     assert last_lines(Outputs(complaints=["no commit is known"])) == ["no commit is known"]
 
 
@@ -91,9 +112,9 @@ def test_what_new_benchmarks_are_compared_with_is_named(make_result: Make, timed
         return make_result(verdict=Verdict.NEW, comparisons=comparisons, baseline=None)
 
     same = new(counted(Verdict.UNCHANGED))
-    assert headline([same, same]) == "2 new (no times stored; counts same)"
-    assert headline([same, new()]) == "2 new (1 no times stored; counts same, 1 no baseline)"
-    assert headline([timed(Verdict.NEW)]) == "1 new"
+    assert headline([same, same]) == "PASSED: 2 new (no times stored; counts same)"
+    assert headline([same, new()]) == "PASSED: 1 new (no times stored; counts same), 1 new (no baseline)"
+    assert headline([timed(Verdict.NEW)]) == "PASSED: 1 new"
 
 
 def test_what_makes_benchmarks_incompatible_is_named(make_result: Make) -> None:
@@ -102,13 +123,15 @@ def test_what_makes_benchmarks_incompatible_is_named(make_result: Make) -> None:
         return replace(make_result(verdict=Verdict.INCOMPATIBLE, baseline=None), reference=stored)
 
     flag, torch = "env FLAG 1 -> 2", "torch 2.11 -> 2.13"
-    assert headline([of(flag, torch), of(flag)]) == f"2 incompatible ({flag})"
-    assert headline([of(flag), of(times=(torch,)), of()]) == f"3 incompatible (1 {flag}, 1 {torch})"
+    assert headline([of(flag, torch), of(flag)]) == f"PASSED: 2 incompatible ({flag})"
+    assert headline([of(flag), of(times=(torch,)), of()]) == (
+        f"PASSED: 1 incompatible ({flag}), 1 incompatible ({torch}), 1 incompatible"
+    )
 
 
 def test_the_slowdown_that_no_benchmark_that_passed_has_is_told_if_it_is_known_of_all(timed: Make) -> None:
     ok = [timed(Verdict.OK, bound) for bound in (0.031, 0.092, -0.01)]
-    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (one-sided 95 % confidence for each)"]
+    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (the highest end of an interval)"]
     assert overall_lines([*ok, timed(Verdict.OK)]) == []  # by stored times
     assert overall_lines([*ok, timed(Verdict.INCONCLUSIVE, 0.5)]) == overall_lines(ok)
 

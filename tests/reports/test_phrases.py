@@ -9,7 +9,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.phrases import change_text, environment_text, findings, first_of, values_text
+from pytest_ddpperf.reports.phrases import change_text, environment_text, every_finding, findings, first_of, values_text
 from tests.factories import make_environment
 
 
@@ -45,7 +45,7 @@ def test_findings_are_told_once(make_result: Callable[..., Result]) -> None:
     first, second, third = Finding("a", {"share": 0.5}), Finding("a", {"share": 0.7}), Finding("b")
     result = make_result(findings=(first, second), measured={"findings": (Finding("a", {"share": 0.7}), third)})
     assert findings(result) == ("a: share=0.5", "a: share=0.7", "b")
-    assert findings(result, without={"a"}) == ("b",)
+    assert every_finding(result, without={"a"}) == (third,)
 
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)

@@ -30,7 +30,6 @@ LINES = Chart(
     y=Axis(name="step time", unit="s"),
     series=(NOW, ChartSeries("baseline", (ChartPoint(0, 0.021), ChartPoint(1, 0.031)))),
     references=(ChartSeries("typical", tuple(ChartPoint(x, 0.025, 0.02, 0.03) for x in (0, 1)), of=NOW.name),),
-    confidence=0.95,
     note="made up",
 )
 

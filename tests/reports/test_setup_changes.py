@@ -119,11 +119,14 @@ def blocks(*numbers: int) -> list[str]:
 @pytest.mark.parametrize(
     ("now", "told"),
     [
-        (recomputing(peak=4 * MIB), "is lost: blocks 0 to 5 are not recomputed any more"),
-        (recomputing(*blocks(0, 1), peak=4 * MIB), "is lost in part: blocks 2 to 5 are not recomputed any more"),
+        (recomputing(peak=4 * MIB), "is lost: blocks.0, blocks.1, blocks.2 and 3 more are not recomputed any more"),
+        (
+            recomputing(*blocks(0, 1), peak=4 * MIB),
+            "is lost in part: blocks.2, blocks.3, blocks.4 and 1 more are not recomputed any more",
+        ),
         (
             recomputing(*blocks(0, 2, 3), peak=4 * MIB),
-            "is lost in part: blocks 1 and 4 to 5 are not recomputed any more",
+            "is lost in part: blocks.1, blocks.4, blocks.5 are not recomputed any more",
         ),
     ],
 )

@@ -111,18 +111,17 @@ def test_a_table_without_rows_is_its_notes() -> None:
     assert render(Table(("a", "b"), (), ("nothing",))) == "nothing"
 
 
-def test_quantities_of_one_unit_read_well_together_and_those_apart_alone() -> None:
+def test_quantities_of_one_unit_read_well_together() -> None:
     table = table_of(
-        [(0.5, 2e-6), (0.25, None)],
+        [0.5, 0.25],
         {
-            "step": Quantity(value=lambda each: each[0], unit="s"),
-            "half": Quantity(value=lambda each: each[0] / 2, unit="s"),
-            "call": Quantity(value=lambda each: each[1], unit="s", apart=True),
-            "share": Quantity(value=lambda each: each[0], unit="%"),
+            "step": Quantity(value=lambda each: each, unit="s"),
+            "half": Quantity(value=lambda each: each / 2, unit="s"),
+            "share": Quantity(value=lambda each: each, unit="%"),
         },
     )
-    assert table.headers == ("step\nms", "half\nms", "call\nus", "share\n%")
-    assert table.rows == (("500", "250", "2.00", "50"), ("250", "125", "-", "25"))
+    assert table.headers == ("step\nms", "half\nms", "share\n%")
+    assert table.rows == (("500", "250", "50"), ("250", "125", "25"))
 
 
 def test_a_quantity_with_intervals_says_their_confidence_and_one_that_nothing_fills_has_no_column() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.breakdown import time_part, time_text
+from pytest_ddpperf.reports.breakdown import time_table, time_text
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.screen import summary_parts
+from pytest_ddpperf.reports.table import render
 
 SPENT = TimeSpent(starting=12.3, verifying=5.2, counting=4.1, measuring=30.6, diagnosing=5.8)
 
@@ -28,13 +29,10 @@ def test_rounded_parts_add_up_and_none_is_0(spent: TimeSpent, text: str) -> None
     assert time_text(spent) == text
 
 
-def test_one_benchmark_has_a_line(make_result: Callable[..., Result]) -> None:
-    text = time_part([make_result(spent=SPENT)], 40)
-    assert text.splitlines() == ["58 s: starting 12, verifying 6, counting", "  4, measuring 30, diagnosing 6"]
-    assert dict(summary_parts(Outputs(results=[make_result(spent=SPENT)]), verbosity=1))["ddpperf time"] == time_text(
-        SPENT
-    )
-    assert time_part([make_result()], 40) == ""
+def test_a_call_has_a_row_on_the_screen(make_result: Callable[..., Result]) -> None:
+    parts = dict(summary_parts(Outputs(results=[make_result(spent=SPENT)]), verbosity=1))
+    assert parts["ddpperf time"].splitlines()[0] == "time of 1 benchmark, 58 s in all"
+    assert "ddpperf time" not in dict(summary_parts(Outputs(results=[make_result()]), verbosity=1))
 
 
 def test_several_have_a_table_the_slowest_first(make_result: Callable[..., Result]) -> None:
@@ -46,17 +44,12 @@ def test_several_have_a_table_the_slowest_first(make_result: Callable[..., Resul
         replace(first, test="t.py::test_both", spent=SPENT, measurement=replace(first.measurement, name=name))
         for name in ("a", "b")
     ]
-    assert time_part([*results, *both], 100).splitlines() == [
-        "seconds of 4 benchmarks in 3 calls, 185 in all",
-        "benchmark         all  starting  verifying  counting  measuring  diagnosing  other",
-        "----------------  ---  --------  ---------  --------  ---------  ----------  -----",
-        "test_50 bucketed   78        12          6         4         50           5      1",
-        "test_both          58        12          6         4         30           6      -",
-        "test_20 bucketed   48        12          6         4         20           5      1",
+    assert render(time_table([*results, *both]), 100).splitlines() == [
+        "time of 4 benchmarks in 3 calls, 185 s in all",
+        "benchmark          all  starting  verifying  counting  measuring  diagnosing  other",
+        "                     s         s          s         s          s           s      s",
+        "----------------  ----  --------  ---------  --------  ---------  ----------  -----",
+        "test_50 bucketed  78.4      12.3       5.20      4.10       50.0        5.80   1.00",
+        "test_both         58.0      12.3       5.20      4.10       30.6        5.80      -",
+        "test_20 bucketed  48.4      12.3       5.20      4.10       20.0        5.80   1.00",
     ]
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_no_line_is_wider_than_the_terminal(make_result: Callable[..., Result], width: int) -> None:
-    results = [make_result(test=f"t.py::test_{'long' * n}", spent=replace(SPENT, other=float(n))) for n in range(20)]
-    assert max(map(len, time_part(results, width).splitlines())) <= width

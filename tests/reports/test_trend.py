@@ -10,10 +10,8 @@ from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryR
 from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.documents.schema import schema_of
-from pytest_ddpperf.reports.documents.trend import TrendsFile, trend_document
-from pytest_ddpperf.reports.files import document_text
 from pytest_ddpperf.reports.table import render
-from pytest_ddpperf.reports.trend import change_texts, changes_text, trend_table
+from pytest_ddpperf.reports.trend import TrendsFile, change_texts, changes_text, trend_table, trends_text
 
 BENCHMARK = Benchmark(
     test="t.py::test_a",
@@ -183,7 +181,7 @@ def test_of_all_tests_those_that_changed_come_worst_first() -> None:
 def test_the_json_keeps_to_its_schema() -> None:
     counted, creep = trend([5, 9], COUNTED), trend([0.04 * 0.99**i for i in range(11)])
     loss = trend([0.5] * 8, replace(LOSS, steps=65))
-    document = json.loads(document_text(trend_document([STEP, counted, creep, loss], "step_time")))
+    document = json.loads(trends_text([STEP, counted, creep, loss], "step_time"))
     jsonschema.validate(document, schema_of(TrendsFile))
     first = document["trends"][0]
     assert [point["value"] for point in first["points"]] == [0.04] * 4 + [0.05] * 4
@@ -195,6 +193,6 @@ def test_the_json_keeps_to_its_schema() -> None:
 
 
 def test_the_schema_is_strict() -> None:
-    document = {**json.loads(document_text(trend_document([STEP], "step_time"))), "more": 1}
+    document = {**json.loads(trends_text([STEP], "step_time")), "more": 1}
     with pytest.raises(jsonschema.ValidationError, match="more"):
         jsonschema.validate(document, schema_of(TrendsFile))

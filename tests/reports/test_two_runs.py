@@ -17,8 +17,8 @@ from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.html import two_runs_page
-from pytest_ddpperf.reports.two_runs import judged, two_runs
-from tests.factories import make_environment, make_launch, make_results_document, read_again
+from pytest_ddpperf.reports.two_runs import two_runs
+from tests.factories import judged_anew, make_environment, make_launch, make_results_document, read_again
 from tests.reports.formats.test_html import data_of
 
 Make = Callable[..., Result]
@@ -49,7 +49,7 @@ def run(make_result: Make, make_comparison: Compare) -> Callable[..., Run]:
 
 def told(before: Run, after: Run) -> tuple[dict[str, tuple[str, str, str]], list[str]]:
     """By metric both values and the change; and the notes but for the last one, on what an interval has."""
-    table = two_runs(before, after)
+    table = two_runs(before, after, judged_anew(before, after))
     return {metric: (then, now, change) for _, metric, then, now, change in table.rows}, list(table.notes[:-1])
 
 
@@ -61,7 +61,9 @@ def test_step_times_are_the_means_of_all_steps(run: Callable[..., Run]) -> None:
 
 
 def test_a_page_draws_the_launches_of_both(run: Callable[..., Run]) -> None:
-    charts = data_of(two_runs_page(run(PAUSES), run(QUIET)))["charts"]
+    before, after = run(PAUSES), run(QUIET)
+    both = judged_anew(before, after)
+    charts = data_of(two_runs_page(after, both, two_runs(before, after, both)))["charts"]
     (steps,) = [chart for chart in charts if chart["title"] == "step_time by launch"]
     assert [(each["name"], each["y"]) for each in steps["series"]] == [("this run", [10] * 3), ("baseline", [15] * 3)]
     assert steps["x"]["name"] == "launch"
@@ -104,7 +106,7 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
         result = make_result(comparisons=metrics, measured=measured)
         return read_again(make_results_document([result], None))
 
-    (result,) = judged(made(0.010, ALONE, 2.0), made(*now))
+    (result,) = judged_anew(made(0.010, ALONE, 2.0), made(*now))
     assert result.verdict is verdict
 
 
@@ -121,7 +123,7 @@ def test_a_second_run_without_times_is_what_it_says(
 ) -> None:
     made: dict[str, Any] = json.loads(render(make_results_document([make_result(comparisons=())], None)))
     made["results"][0] |= {"verdict": now.value, "metrics": {}}
-    assert [each.verdict for each in judged(run(QUIET), read_again(made))] == [expected]
+    assert [each.verdict for each in judged_anew(run(QUIET), read_again(made))] == [expected]
 
 
 @pytest.mark.parametrize(("tolerance", "expected"), [(0.2, Verdict.UNCHANGED), (0.015, Verdict.REGRESSED)])
@@ -139,5 +141,5 @@ def test_the_tolerance_of_a_test_holds_for_two_runs(
         )
         return read_again(made)
 
-    (result,) = judged(document(1e9), document(1.1e9))
+    (result,) = judged_anew(document(1e9), document(1.1e9))
     assert result["peak_resident"].verdict is expected

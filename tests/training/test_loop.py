@@ -142,14 +142,14 @@ def test_a_turn_ends_with_a_rest_where_ranks_compute_in_threads(
     class Asked(Exception):
         pass
 
-    def client(turns: TurnSlot, **settings: bool) -> None:
-        raise Asked(turns.slot, settings)
+    def client(_connection: None, **settings: bool) -> None:
+        raise Asked(settings)
 
     monkeypatch.setattr("pytest_ddpperf.training.loop.TurnClient", client)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     with pytest.raises(Asked) as asked:
-        run_launch(make_ctx(), replace(job(lambda: 0.0), turns=TurnSlot("", 1, 2, b"")))
-    assert asked.value.args == (1, {"asking": True, "threads": threads > 1})
+        run_launch(make_ctx(), replace(job(lambda: 0.0), turns=True))
+    assert asked.value.args == ({"threads": threads > 1},)
 
 
 def test_a_loss_that_is_not_finite_stops_the_warm_up(make_ctx: Any) -> None:
@@ -243,8 +243,8 @@ def in_turn(launcher: Launcher, given: LaunchJob, world_size: int) -> list[RankL
     """What the ranks of a launch report that asks for turns, and is given each of them at once."""
 
     def launch(turns: TurnSlot) -> LaunchResult[RankLaunch]:
-        beside = replace(given, turns=turns)
-        return launcher.run(run_launch, beside, world_size=world_size, backend="gloo", device="cpu")
+        beside = replace(given, turns=True)
+        return launcher.run(run_launch, beside, world_size=world_size, backend="gloo", device="cpu", turns=turns)
 
     (result,) = run_interleaved([launch], launcher.abort)
     return list(result.values)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pytest_ddpperf.against.git import Checkout
-from pytest_ddpperf.baselines.codec import StoredEnvironment, StoredSeries
+from pytest_ddpperf.baselines.codec import environment_json, series_json
 from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, make_tables, open_history, version_of
@@ -258,7 +258,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> None:
     measured = result.measurement
-    facts = _json(StoredEnvironment.filled_from(measured.environment))
+    facts = _json(environment_json(measured.environment))
     connection.execute(
         "INSERT OR IGNORE INTO environment (key, facts) VALUES (?, ?)", (environment_key(measured.environment), facts)
     )
@@ -280,7 +280,7 @@ def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> 
         beside=measured.turns,
     )
     for comparison in result.comparisons:
-        series = StoredSeries.filled_from(comparison.series)
+        series = series_json(comparison.series)
         interval = series.pop("interval") or {}
         row = {**series, **interval, "gated": comparison.gated, "verdict": comparison.verdict.value}
         _insert(connection, "metric", **{**row, "samples": _json(series["samples"])}, result=number)

@@ -18,7 +18,7 @@ from pytest_ddpperf.judge.detection import PAIRED_LOOKS
 from pytest_ddpperf.records.counts import COUNTS
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import change_text, values_text
 from pytest_ddpperf.run.session.probe import Outcome, Probe
 
@@ -262,4 +262,4 @@ def shift_text(comparison: Comparison) -> str:
     if comparison.series.scale != "exact":
         return change_text(comparison)
     as_many = comparison.note and comparison.series.value == comparison.baseline
-    return f"{words_of_note(comparison.note)}," if as_many else f"{values_text(comparison)} per step,"
+    return f"{finding_text(comparison.note)}," if as_many else f"{values_text(comparison)} per step,"

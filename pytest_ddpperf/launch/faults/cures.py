@@ -7,8 +7,8 @@ import re
 _NO_TERMINAL = "a rank has no terminal: call print(), whose output the test's report shows"
 _DEVICE = "make the tensor on the rank's device: ctx.device, in a model inputs.device, in a script LOCAL_RANK's"
 _CPU = (
-    "this rank computes on the CPU: let a script choose its device by torch.cuda.is_available(), use ctx.device "
-    "elsewhere, and call init_process_group() without a backend"
+    "this rank computes on the CPU: let a script call this, and choose the device cuda, only if "
+    "torch.cuda.is_available(), and use ctx.device elsewhere"
 )
 _MODULE = (
     "ranks find the modules that pytest finds: install this one (your project by pip install -e .), or set pythonpath "
@@ -60,6 +60,13 @@ WANT_OF_MEMORY = re.compile(
     r"|(?:Cuda|HIP) failure:? (?:\d+ )?'out of memory'|Cuda failure 2\b|Failed to CUDA (?:host )?[cm]?alloc"
 )
 
+# Messages of torch if there is no GPU.
+_WITHOUT_GPU = (
+    "not compiled with CUDA|no attribute '_cuda_|without ATen_cuda|No CUDA GPUs are available|Found no NVIDIA driver"
+    "|access accelerator device|device string: None|NCCL built in|NCCL.* no GPUs found|SyncBatchNorm expected"
+    "|no attribute 'elapsed_time'|'Stream' object has no attribute"
+)
+
 # Names of exceptions, what their message says, and the cure.
 _CURES = tuple(
     (kind, re.compile(message), cure)
@@ -80,7 +87,6 @@ _CURES = tuple(
             "a model takes tensors: convert each array, as torch.from_numpy(array) does",
         ),
         ("PicklingError|AttributeError|TypeError", "[Cc]an(?:'|no)t (?:pickle|get local object)", _IMPORTABLE),
-        ("AssertionError|AttributeError", "not compiled with CUDA|no attribute '_cuda_", _CPU),
         ("ModuleNotFoundError", "", _MODULE),
         ("RuntimeError", "Cannot re-initialize CUDA in forked subprocess", _FORKED),
         (
@@ -97,9 +103,13 @@ _CURES = tuple(
         ("DistBackendError", "out of memory|Failed to CUDA", _NCCL_MEMORY),
         ("DistBackendError", "unhandled (?:system|cuda) error|internal error|invalid usage", _NCCL_DEBUG),
         ("AcceleratorError|RuntimeError", "busy or unavailable", _BUSY),
-        ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver|device string: None", _CPU),
+        ("AssertionError|AttributeError|RuntimeError|TypeError|ValueError", _WITHOUT_GPU, _CPU),
+        (
+            "RuntimeError",
+            "could not create a primitive",
+            "the CPU has no such layer in half precision: give autocast enabled=torch.cuda.is_available()",
+        ),
         ("ValueError", "but got device_ids", "this rank computes on the CPU: leave device_ids out there"),
-        ("RuntimeError|ValueError", "NCCL built in|NCCL.* no GPUs found", _CPU),
         ("KeyError", "SLURM_|OMPI_|PMI_", "a rank has torchrun's variables, such as RANK, LOCAL_RANK and WORLD_SIZE"),
         ("FileNotFoundError", "'[^/]", "ranks run where pytest was started: begin paths with Path(__file__).parent"),
         (

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.health import watch_health
@@ -31,18 +31,12 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.rank_processes import RankProcesses
     from pytest_ddpperf.launch.redirection import Redirection
 
-    CheckOut = Callable[[Redirection], "CheckedOut | None"]  # has its target on this node, and gives what was made
+    CheckOut = Callable[[Redirection], Callable[[], None] | None]
+    """Checks the target of a redirection out if this node lacks it, and returns a function that removes it, or None."""
 
 _TEND_SECONDS = 0.1
 _END_SECONDS = 20.0  # in which launches end that the controller no longer waits for
 GONE = 1  # the status of a task whose controller is gone
-
-
-class CheckedOut(Protocol):
-    """Files that are there until they are closed."""
-
-    def close(self) -> None:
-        """Remove them."""
 
 
 class Agent:
@@ -100,7 +94,7 @@ class _Checkouts:
 
     def __init__(self, check_out: CheckOut) -> None:
         self._check_out = check_out
-        self._made: dict[str, CheckedOut | None] = {}
+        self._made: dict[str, Callable[[], None] | None] = {}
         self._lock = threading.Lock()
 
     def provide(self, redirection: Redirection) -> None:
@@ -113,9 +107,9 @@ class _Checkouts:
         """Remove the files of all targets but these."""
         with self._lock:
             for target in self._made.keys() - {*targets}:
-                made = self._made.pop(target)
-                if made is not None:
-                    made.close()
+                remove = self._made.pop(target)
+                if remove is not None:
+                    remove()
 
 
 class NodeLauncher(threading.Thread):

@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.link import KEY_BYTES, Close, ForeignPeer, Link, LinkEnded, accept, end, welcome
-from pytest_ddpperf.launch.nodes.agent import Agent, NodeLauncher
+from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card, Hello, Role
 from pytest_ddpperf.launch.nodes.network import interface_of
 from pytest_ddpperf.launch.nodes.tunnel import lead_to_store
 from pytest_ddpperf.records.health import CpuHealth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_ddpperf.launch.redirection import Redirection
 
 _OPEN_SECONDS = 30.0
-_PROBE_SECONDS = 180.0
 _PING_SECONDS, _PINGS = 5.0, 4
 _MOST_STRANGERS = 64  # connections at a time that have not proved yet to know the key
 
@@ -59,9 +58,7 @@ class Cluster:
         self._news = threading.Condition()
         self._asking = threading.Lock()  # of who waits for an agent's answer: another may not read it
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
-        self._stores: set[int] = set()
         self._known: frozenset[str] = frozenset()  # addresses; any until all have come
-        self._gpus: dict[int, int] = {}
         self.nodes: tuple[Node, ...] = ()
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
@@ -134,24 +131,12 @@ class Cluster:
         gone: dict[str, str | None] = dict.fromkeys(self._environ.keys() - environ.keys())
         return gone | {name: value for name, value in environ.items() if self._environ.get(name) != value}
 
-    @contextlib.contextmanager
-    def store(self, port: int) -> Iterator[None]:
-        """Within, ranks of other nodes reach this port of the controller's loopback."""
-        self._stores.add(port)
-        try:
-            yield
-        finally:
-            self._stores.discard(port)
-
     def opened(self, node: Node, preload: Sequence[str], redirection: Redirection | None) -> Link:
         """A link to a new launcher of a node, with the arguments of ``Agent.open``."""
         key = node.number, next(self._numbers)
         with self._asking:
             node.link.ask(Agent.open, key[1], preload, redirection).answer(_OPEN_SECONDS)
-        with self._news:
-            if not self._news.wait_for(lambda: key in self._opened, _OPEN_SECONDS):
-                raise LinkEnded(f"{node.link.name} did not answer within {_OPEN_SECONDS:.0f} s")
-            link = self._opened.pop(key)
+        link = self._opened.pop(key)
         link.name = node.link.name
         return link
 
@@ -232,11 +217,9 @@ class Cluster:
                     self._meet(link, task)
                     self._news.notify_all()
             case {"launcher": [int(node), int(number)]}:
+                self._opened[node, number] = link  # before its agent answers that it is open
                 welcome(link)
-                with self._news:
-                    self._opened[node, number] = link
-                    self._news.notify_all()
-            case {"store": int(port)} if port in self._stores:
+            case {"store": int(port)}:
                 lead_to_store(link, port)
             case {"looks": _}:  # whether its card leads here
                 welcome(link)
@@ -257,17 +240,6 @@ class Cluster:
         )
         if known is not link:
             link.close()
-
-    def gpus_of(self, node: Node, link: Link) -> int:
-        """The GPUs that ranks of a node can use, asked over the link to a launcher there; its agent looks once."""
-        if node.number not in self._gpus:
-            found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
-            if not found:
-                raise LaunchError(
-                    f"{link.name} has no GPU that torch can use, and the controller has; use device 'cpu'"
-                )
-            self._gpus[node.number] = found
-        return self._gpus[node.number]
 
 
 def offset(link: Link) -> tuple[int, int]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
 
+_PROBE_SECONDS = 180.0
 _READY_SECONDS = 240.0  # more than a zygote takes at most
 
 
@@ -28,7 +29,6 @@ class NodeLaunchers:
     def __init__(self, cluster: Cluster, preload: Sequence[str], redirection: Redirection | None = None) -> None:
         self.cluster = cluster
         self.links: dict[int, Link] = {}
-        self._had = False  # whether modules were asked for
         self._preload, self._redirection = tuple(preload), redirection
 
     @property
@@ -43,7 +43,7 @@ class NodeLaunchers:
             return spread(world_size, 1 + len(nodes))
         if world_size <= gpus:
             return (world_size,)
-        others = [self.cluster.gpus_of(node, self.link(node)) for node in nodes]
+        others = [gpus_of(self.link(node)) for node in nodes]
         return spread(world_size, 1 + len(nodes), min(gpus, *others))
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> list[NodeRanks]:
@@ -56,13 +56,7 @@ class NodeLaunchers:
         first, found = counts[0], []
         for node, link, count in zip(taking_part, links, counts[1:], strict=True):
             ranks = NodeRanks(
-                link,
-                range(first, first + count),
-                NodeLauncher.launch,
-                node=node.number,
-                echo=echo,
-                ahead=node.ahead,
-                store=self.cluster.store,
+                link, range(first, first + count), NodeLauncher.launch, node=node.number, echo=echo, ahead=node.ahead
             )
             found.append(ranks)
             first += count
@@ -71,10 +65,9 @@ class NodeLaunchers:
     def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
         """Begin to import modules on the nodes that have started ranks before; the result waits until that is done."""
         asked = []
-        for link in self.links.values() if modules or self._had else ():
+        for link in self.links.values():
             with contextlib.suppress(LinkEnded):  # the next launch tells
                 asked.append(link.ask(NodeLauncher.preload, tuple(modules)))
-        self._had = bool(modules)
 
         def wait() -> None:
             for question in asked:
@@ -97,6 +90,14 @@ class NodeLaunchers:
         if found is None or found.ended:
             found = self.links[node.number] = self.cluster.opened(node, self._preload, self._redirection)
         return found
+
+
+def gpus_of(link: Link) -> int:
+    """The GPUs that ranks of another node can use; LaunchError if there are none."""
+    found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
+    if not found:
+        raise LaunchError(f"{link.name} has no GPU that torch can use, and the controller has; use device 'cpu'")
+    return found
 
 
 def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ class Judged:
 
     def note(self, module: str, answer: Preloaded) -> None:
         """Keep why a module is not imported for all ranks alike."""
-        self.inner[module] = answer.inner
+        self.inner.setdefault(module, answer.inner)
         if answer.own_rank:
             self.of_rank.add(module)
         else:
@@ -117,30 +117,26 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
     Raises:
         SettingError: a module that was asked for cannot be imported before ranks are forked.
     """
-    with ExitStack() as closing_base, ExitStack() as closing_ranks:
-        while True:
-            (base,) = _copies([zygote], closing_base)
+    while True:
+        with ExitStack() as closing:
+            (base,) = _copies([zygote], closing)
             variables: dict[str, str | None] = {}
             wrong = _imported([base], [request], judged.common(wanted.modules), variables)
-            if wrong is None:
-                break
-            closing_base.close()
-            judged.note(*wrong)
-            _require(wanted.asked, judged)
-        while True:
-            late = judged.late(wanted)
-            zygotes = _copies([base] * (wanted.ranks if late else 0), closing_ranks)
+            late = judged.late(wanted) if wrong is None else []
+            zygotes = _copies([base] * (wanted.ranks if late else 0), closing)
             numbers = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(len(zygotes)))
             requests = [replace(request, environ={**request.environ, **own}, of_rank=True) for own in numbers]
-            wrong = _imported(zygotes, requests, late, variables)
+            wrong = wrong or _imported(zygotes, requests, late, variables)
             if wrong is None:
-                break
-            closing_ranks.close()
-            judged.note(wrong[0], replace(wrong[1], inner=judged.inner[wrong[0]]))
-            _require(wanted.asked, judged)
-        closing_base.pop_all()
-        closing_ranks.pop_all()
-        return PreloadedZygotes(wanted=wanted, base=base, of_ranks=zygotes, variables=variables)
+                closing.pop_all()
+                return PreloadedZygotes(wanted=wanted, base=base, of_ranks=zygotes, variables=variables)
+        judged.note(*wrong)
+        for one in wanted.asked:
+            if one.module in judged.refused:
+                raise SettingError(
+                    f"preload={one.module}: the module cannot be imported before ranks are forked, because its import "
+                    f"{judged.refused[one.module]}; leave it out"
+                )
 
 
 def _copies(originals: Iterable[ZygoteProcess], closing: ExitStack) -> tuple[ZygoteProcess, ...]:
@@ -173,12 +169,3 @@ def _imported(
                 return one.module, answer
             variables.update(answer.variables)
     return None
-
-
-def _require(asked: Sequence[SeenImport], judged: Judged) -> None:
-    for one in asked:
-        if one.module in judged.refused:
-            raise SettingError(
-                f"preload={one.module}: the module cannot be imported before ranks are forked, because its import "
-                f"{judged.refused[one.module]}; leave it out"
-            )

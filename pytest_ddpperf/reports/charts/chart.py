@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.phrases import confidence_text
+from pytest_ddpperf.stats.intervals import CONFIDENCE
 from pytest_ddpperf.units import scale
 
 CUT = "An interval that ends at the edge goes on beyond it."  # where a view cuts one
@@ -20,19 +21,12 @@ Style = Literal["lines", "points"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """What an axis shows.
+    """What an axis shows."""
 
-    Attributes:
-        name: in a few words.
-        unit: an SI base unit, ``B``, a rate of them, or ``1``; empty for places and for numbers of steps and ranks.
-        labels: of the places 0, 1, 2 and so on; empty for an axis of numbers.
-        log: whether equal ratios are equally far apart.
-    """
-
-    name: str
-    unit: str = ""
-    labels: tuple[str, ...] = ()
-    log: bool = False
+    name: str  # in a few words
+    unit: str = ""  # an SI base unit, ``B``, a rate of them, or ``1``; empty for places and numbers of steps and ranks
+    labels: tuple[str, ...] = ()  # of the places 0, 1, 2 and so on; empty for an axis of numbers
+    log: bool = False  # whether equal ratios are equally far apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,47 +52,24 @@ class ChartSeries:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class View:
-    """What an axis of values shows: from ``low`` to ``high``; ``cut`` where an interval goes on beyond."""
-
-    low: float
-    high: float
-    cut: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """What one picture shows.
+    """What one picture shows."""
 
-    Attributes:
-        title: what it shows, in a few words.
-        style: how its series are drawn.
-        x, y: its axes.
-        series: at least one, each with at least one point.
-        references: what the series are seen beside, such as the ideal: lines without marks, with a band where their
-            points have intervals.
-        confidence: of the intervals; None if there are none.
-        benchmarks: the places, from 0, of what it shows among the results of the document.
-        note: what a reader has to know of the data; may be empty.
-        subject: of which test or benchmark.
-        kind: its row of ``CHARTS``.
-    """
-
-    title: str
-    style: Style
+    title: str  # in a few words
+    style: Style  # how its series are drawn
     x: Axis
     y: Axis
-    series: tuple[ChartSeries, ...]
+    series: tuple[ChartSeries, ...]  # at least one, each with at least one point
+    # What the series are compared with, such as the ideal: lines without marks, with a band if points have intervals.
     references: tuple[ChartSeries, ...] = ()
-    confidence: float | None = None
-    benchmarks: tuple[int, ...] = ()
-    note: str = ""
-    subject: str = ""
-    kind: str = ""
+    benchmarks: tuple[int, ...] = ()  # the places, from 0, of what it shows among the results of the document
+    note: str = ""  # what a reader has to know of the data
+    subject: str = ""  # of which test or benchmark
+    kind: str = ""  # its row of ``CHARTS``
 
 
-def view_of(chart: Chart) -> View:
-    """Returns what the axis of values of a chart of lines or points shows.
+def view_of(chart: Chart) -> tuple[float, float, bool]:
+    """Returns the lowest and the highest value that the axis of values shows, and whether it cuts an interval.
 
     It has all values. Intervals widen it, but not beyond twice what the values take, so that none hides them. It begins
     at 0 if that is near.
@@ -113,7 +84,7 @@ def view_of(chart: Chart) -> View:
     if 0 < bottom < _NEAR * top:
         bottom = 0.0
     gap = _AROUND * (top - bottom) or 0.05 * abs(top) or 1.0
-    return View(low=bottom - gap if bottom else 0.0, high=top + gap, cut=cut)
+    return bottom - gap if bottom else 0.0, top + gap, cut
 
 
 def in_units(chart: Chart) -> Chart:
@@ -143,8 +114,9 @@ def in_units(chart: Chart) -> Chart:
 
 def remark_of(chart: Chart) -> str:
     """Returns what a reader has to know of the data and of the intervals; may be empty."""
-    level = "" if chart.confidence is None else f"bars and bands: {confidence_text(chart.confidence)}"
-    return "; ".join(filter(None, (chart.note, level)))
+    points = (each for series in (*chart.series, *chart.references) for each in series.points)
+    known = any(each.low is not None or each.high is not None for each in points)
+    return "; ".join(filter(None, (chart.note, f"bars and bands: {confidence_text(CONFIDENCE)}" * known)))
 
 
 def point(x: float, y: float, interval: Interval | None = None) -> ChartPoint:
@@ -158,19 +130,6 @@ def numbered(name: str, values: Iterable[float | None], first: int = 0) -> Chart
     """A series of values at ``first`` and the whole numbers that follow; what is not known is left out."""
     known = ((x, y) for x, y in enumerate(values, first) if y is not None and math.isfinite(y))
     return ChartSeries(name, tuple(ChartPoint(x, y) for x, y in known))
-
-
-def across(name: str, y: ChartPoint, xs: Sequence[float], of: str) -> ChartSeries:
-    """A reference of a series: the value and the interval of ``y``, from one x to another."""
-    return ChartSeries(name, tuple(replace(y, x=x) for x in xs), of)
-
-
-def filled(charts: Iterable[Chart]) -> Iterator[Chart]:
-    """The charts with their series that have points; those without any are left out."""
-    for chart in charts:
-        series = tuple(each for each in chart.series if each.points)
-        if series:
-            yield replace(chart, series=series)
 
 
 def thinned(chart: Chart, most: int) -> Chart:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from statistics import fmean
+from collections.abc import Iterator
+from dataclasses import replace
 
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, across, numbered, point
-from pytest_ddpperf.reports.phrases import find
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, point
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.units import format_count
 
@@ -40,11 +39,6 @@ def before_of(judged: Comparison, x: float) -> ChartPoint | None:
     interval = center(samples, judged.series.scale)[1] if samples else None
     within = interval is not None and interval.low <= judged.baseline <= interval.high
     return point(x, judged.baseline, interval if within else None)
-
-
-def confidence_of(*metrics: Comparison) -> float | None:
-    """The confidence of the intervals of metrics; None if none has one."""
-    return next((one.series.interval.confidence for one in metrics if one.series.interval is not None), None)
 
 
 def steps(result: Result) -> Iterator[Chart]:
@@ -80,9 +74,10 @@ def launches(result: Result) -> Iterator[Chart]:
             y=Axis(name=series.metric, unit=series.unit),
             series=(ours, theirs),
             references=tuple(
-                across(f"{one}, all launches", mid, ends, one) for one, mid in middles.items() if mid is not None
+                ChartSeries(f"{one}, all launches", tuple(replace(mid, x=x) for x in ends), one)
+                for one, mid in middles.items()
+                if mid is not None
             ),
-            confidence=confidence_of(judged),
             note=BEFORE_NOTE if theirs.points else "",
         )
 
@@ -91,20 +86,12 @@ def memory(result: Result) -> Iterator[Chart]:
     """The memory of each rank, by category."""
     ranks = range(result.measurement.world_size)
     known = {kind: values for kind, values in result.step.memory_by_rank.items() if kind.startswith(_BYTES)}
-    largest = {kind: judged for kind in known if (judged := find(result, kind)) is not None}
     yield Chart(
         title="memory of ranks by category",
         style="points",
         x=Axis(name="rank", labels=tuple(map(str, ranks))),
         y=Axis(name="peak, mean over launches", unit="B"),
         series=tuple(numbered(kind.replace("_", " "), values) for kind, values in known.items()),
-        references=tuple(
-            across(f"{name} of the largest rank", middle, (0, ranks[-1]), name)
-            for kind, judged in largest.items()
-            for name in [kind.replace("_", " ")]
-            if (middle := now_of(judged, 0)) is not None
-        ),
-        confidence=confidence_of(*largest.values()),
     )
 
 
@@ -124,10 +111,3 @@ def memory_phases(result: Result) -> Iterator[Chart]:
         ),
         note="the largest figures over ranks and launches",
     )
-
-
-def mean_of(values: Sequence[float]) -> ChartPoint | None:
-    """The mean over launches and its interval, at 0; None unless each launch has a finite value."""
-    if not values or not all(map(math.isfinite, values)):
-        return None
-    return point(0, fmean(values), center(values, "difference")[1])

@@ -1,11 +1,13 @@
-"""Charts of several benchmarks: each function gives those of a run."""
+"""The charts of a run, those of single benchmarks among them: a new one is a function and a row of ``CHARTS``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
+from statistics import fmean
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
@@ -14,79 +16,58 @@ from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.convergence import Convergence, Trainings
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports.charts import of_benchmark
-from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, point
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.lines import curve_of
+from pytest_ddpperf.reports.lines import curve_of, full_name, names_of
 from pytest_ddpperf.reports.phrases import find
-from pytest_ddpperf.stats.intervals import CONFIDENCE
+from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.strategies.strategy import parse
 from pytest_ddpperf.units import format_count
 
 Placed: TypeAlias = "tuple[int, Result]"
 """A benchmark with its place in the run."""
 
-_MOST = 24  # benchmarks side by side that one can read
 _TWO = 2  # of one there is nothing to compare
 _SWEPT = "bucket_cap_mb"
 _RATES = ("throughput", "token_throughput")
 
 
-def speedup(run: Run) -> Iterator[Chart]:
-    """Speedup over the smallest group, beside the ideal one."""
-    return _scaling(run, SPEEDUP, lambda ranks, base: ranks / base)
-
-
-def efficiency(run: Run) -> Iterator[Chart]:
-    """The share of the ideal speedup."""
-    return _scaling(run, EFFICIENCY, lambda _ranks, _base: 1.0)
-
-
-def _scaling(run: Run, metric: str, ideal: Callable[[int, int], float]) -> Iterator[Chart]:
-    """Charts of a metric over the smallest group, in which that is 1 by definition."""
+def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, int], float]) -> Iterator[Chart]:
+    """Charts by number of ranks: of a ratio to the smallest group, in which it is 1 by definition, else of a rate."""
     for (test, mode), points in _curves(run).items():
-        base, sizes = _sizes(points)
-
-        def value(result: Result, base: int = base) -> ChartPoint | None:
-            ranks, judged = result.measurement.world_size, find(result, metric)
-            if judged is not None:
-                return of_benchmark.now_of(judged, ranks)
-            return ChartPoint(base, 1.0) if ranks == base else None
-
-        yield Chart(
-            **_ranks_chart(metric.removeprefix("scaling_"), f"{mode} scaling", test, points, value),
-            y=Axis(name=f"{metric.replace('_', ' ')} over {format_count(base, 'rank')}", unit="1"),
-            references=(ChartSeries("ideal", tuple(ChartPoint(size, ideal(size, base)) for size in sizes)),),
-            confidence=of_benchmark.confidence_of(*_known(points, metric)),
-        )
-
-
-def rank_throughput(run: Run) -> Iterator[Chart]:
-    """Throughput over the number of ranks, beside what the smallest group's would become without any loss."""
-    for (test, mode), points in _curves(run).items():
-        rate = _rate(points)
-        if rate is None:
+        metric = ratio or _rate(points)
+        if metric is None:
             continue
         base, sizes = _sizes(points)
-        first = [one for _, one in points if one.measurement.world_size == base]
-        starts = {curve_of(one.name): one[rate].series.value for one in first}
-        ideals = (
-            ChartSeries(
-                f"ideal of {name}" if len(starts) > 1 else "ideal",
-                tuple(ChartPoint(size, start * size / base) for size in sizes),
-                name if len(starts) > 1 else "",
-            )
-            for name, start in starts.items()
-            if math.isfinite(start)
-        )
-
-        def value(result: Result, rate: str = rate) -> ChartPoint | None:
-            return of_benchmark.now_of(result[rate], result.measurement.world_size)
-
+        ways: dict[str, list[ChartPoint]] = {}
+        for _, result in sorted(points, key=lambda placed: placed[1].measurement.world_size):
+            ranks, judged = result.measurement.world_size, find(result, metric)
+            now = ChartPoint(base, 1.0) if ratio and ranks == base else None
+            if judged is not None:
+                now = of_benchmark.now_of(judged, ranks)
+            if now is not None:
+                ways.setdefault(curve_of(result.name), []).append(now)
+        starts = {"": 1.0} if ratio else {way: found[0].y for way, found in ways.items() if found[0].x == base}
+        several = len(starts) > 1
+        name = metric.replace("_", " ")
         yield Chart(
-            **_ranks_chart("rank_throughput", f"{mode} scaling", test, points, value),
-            y=Axis(name=rate.replace("_", " "), unit=_known(points, rate)[0].series.unit),
-            references=tuple(ideals),
-            confidence=of_benchmark.confidence_of(*_known(points, rate)),
+            title=f"{what} by number of ranks, {mode} scaling",
+            subject=test,
+            style="lines",
+            x=Axis(name="ranks"),
+            y=Axis(name=f"{name} over {format_count(base, 'rank')}", unit="1")
+            if ratio
+            else Axis(name=name, unit=_known(points, metric)[0].series.unit),
+            series=tuple(ChartSeries(way, tuple(found)) for way, found in ways.items()),
+            references=tuple(
+                ChartSeries(
+                    f"ideal of {way}" if several else "ideal",
+                    tuple(ChartPoint(size, start * ideal(size, base)) for size in sizes),
+                    way if several else "",
+                )
+                for way, start in starts.items()
+            ),
+            benchmarks=tuple(i for i, _ in points),
         )
 
 
@@ -105,24 +86,6 @@ def _sizes(points: Sequence[Placed]) -> tuple[int, list[int]]:
     return sizes[0], sizes
 
 
-def _ranks_chart(
-    kind: str, what: str, test: str, points: Sequence[Placed], value: Callable[[Result], ChartPoint | None]
-) -> dict[str, Any]:
-    """Returns what all charts over the number of ranks have: a series for each way to train."""
-    ways: dict[str, list[ChartPoint]] = {}
-    for _, result in sorted(points, key=lambda placed: placed[1].measurement.world_size):
-        if (found := value(result)) is not None:
-            ways.setdefault(curve_of(result.name), []).append(found)
-    return {
-        "title": f"{kind.removeprefix('rank_')} by number of ranks, {what}",
-        "subject": test,
-        "style": "lines",
-        "x": Axis(name="ranks"),
-        "series": tuple(ChartSeries(name, tuple(found)) for name, found in ways.items()),
-        "benchmarks": tuple(i for i, _ in points),
-    }
-
-
 def throughput(run: Run) -> Iterator[Chart]:
     """Throughput of the ways to train that a test measures on one number of ranks."""
 
@@ -133,26 +96,26 @@ def throughput(run: Run) -> Iterator[Chart]:
         rate = _rate(points)
         if len(points) >= _TWO and rate is not None:
             subject = f"{test} on {format_count(ranks, 'rank')}"
-            yield from _side_by_side(f"{rate.replace('_', ' ')} by way to train", subject, points, rate)
+            yield _side_by_side(f"{rate.replace('_', ' ')} by way to train", subject, points, rate)
 
 
 def epoch_time(run: Run) -> Iterator[Chart]:
     """The time of an epoch before and now, where loaders have a length."""
     for test, points in _groups(run, lambda one: _function(one) if find(one, "epoch_time") else None).items():
-        yield from _side_by_side("time of an epoch, before and now", test, points, "epoch_time")
+        yield _side_by_side("time of an epoch, before and now", test, points, "epoch_time")
 
 
-def _side_by_side(title: str, subject: str, points: Sequence[Placed], metric: str) -> Iterator[Chart]:
+def _side_by_side(title: str, subject: str, points: Sequence[Placed], metric: str) -> Chart:
     """A metric of some benchmarks, each with what it is compared with."""
-    for part, some in _parts(subject, points):
-        yield Chart(
-            title=title,
-            subject=part,
-            style="points",
-            x=Axis(name="", labels=tuple(_labels(some))),
-            y=Axis(name=metric.replace("_", " "), unit=some[0][1][metric].series.unit),
-            **_before_and_now(metric, [(x, *placed) for x, placed in enumerate(some)]),
-        )
+    results = [result for _, result in points]
+    return Chart(
+        title=title,
+        subject=subject,
+        style="points",
+        x=Axis(name="", labels=names_of(results)),
+        y=Axis(name=metric.replace("_", " "), unit=results[0][metric].series.unit),
+        **_before_and_now(metric, [(x, *placed) for x, placed in enumerate(points)]),
+    )
 
 
 def _before_and_now(metric: str, points: Sequence[tuple[float, int, Result]]) -> dict[str, Any]:
@@ -164,7 +127,6 @@ def _before_and_now(metric: str, points: Sequence[tuple[float, int, Result]]) ->
             _points(of_benchmark.THIS_RUN, (of_benchmark.now_of(each, x) for x, each in known)),
             _points(before, (of_benchmark.before_of(each, x) for x, each in known)),
         ),
-        "confidence": of_benchmark.confidence_of(*(each for _, each in known)),
         "benchmarks": tuple(i for _, i, _ in points),
         "note": of_benchmark.BEFORE_NOTE if any(each.baseline is not None for _, each in known) else "",
     }
@@ -174,46 +136,35 @@ def bucket_sizes(run: Run) -> Iterator[Chart]:
     """The step time over the size of buckets, of benchmarks that differ in nothing else."""
 
     def key(result: Result) -> tuple[Any, ...] | None:
-        other, measured = _without_size(result), result.measurement
-        if not other or find(result, STEP_TIME) is None:
+        swept, measured = _swept(result), result.measurement
+        if swept is None or find(result, STEP_TIME) is None:
             return None
-        return _function(result), other, measured.world_size, tuple(sorted(measured.recipe.items()))
+        return _function(result), swept[1], measured.world_size, tuple(sorted(measured.recipe.items()))
 
     for (test, strategy, ranks, _), points in _groups(run, key).items():
-        if len({_size(result) for _, result in points}) < _TWO:
+        sizes = [(swept[0], i, result) for i, result in points if (swept := _swept(result))]
+        if len({size for size, *_ in sizes}) < _TWO:
             continue
-        swept = sorted(((_size(result), i, result) for i, result in points), key=itemgetter(0))
+        sizes.sort(key=itemgetter(0))
         yield Chart(
             title="step time by size of buckets",
             subject=f"{test}, {strategy}, {format_count(ranks, 'rank')}",
             style="lines",
-            x=Axis(name=_SWEPT, log=swept[0][0] > 0),
+            x=Axis(name=_SWEPT, log=sizes[0][0] > 0),
             y=Axis(name="step time", unit="s"),
-            **_before_and_now(STEP_TIME, swept),
+            **_before_and_now(STEP_TIME, sizes),
         )
 
 
-def _options(result: Result) -> tuple[str, Mapping[str, Any]]:
+def _swept(result: Result) -> tuple[float, str] | None:
+    """The size of its buckets, and its strategy without it; None if it names none that is a finite number."""
     try:
         strategy = parse(result.measurement.strategy)
-    except SettingError:  # the name of a function with arguments
-        return result.measurement.strategy, {}
-    return strategy.name, strategy.options
-
-
-def _size(result: Result) -> float:
-    """The size of its buckets; NaN if it names none that is a number: some ways to train take words."""
-    try:
-        return float(_options(result)[1].get(_SWEPT, math.nan))
-    except ValueError:
-        return math.nan
-
-
-def _without_size(result: Result) -> str:
-    """The strategy without the size of its buckets; empty if it names none that is a finite number."""
-    name, options = _options(result)
-    others = [f"{option}={value}" for option, value in options.items() if option != _SWEPT]
-    return " ".join((name, *others)) if math.isfinite(_size(result)) else ""
+        size = float(strategy.options[_SWEPT])
+    except (SettingError, KeyError, ValueError):  # the name of a function with arguments, or a word
+        return None
+    others = [f"{option}={value}" for option, value in strategy.options.items() if option != _SWEPT]
+    return (size, " ".join((strategy.name, *others))) if math.isfinite(size) else None
 
 
 def convergence(run: Run) -> Iterator[Chart]:
@@ -231,17 +182,16 @@ def _trained(found: Convergence, quantity: str) -> Chart:
         x=Axis(name="optimizer steps"),
         y=Axis(name=f"{quantity}, mean over launches"),
         series=tuple(ChartSeries(one.name, tuple(_course(one, quantity))) for one in found.strategies),
-        confidence=CONFIDENCE if len(found.strategies[0].curves) > 1 else None,
     )
 
 
 def _course(one: Trainings, quantity: str) -> Iterator[ChartPoint]:
-    """The mean over launches at each step that all of them have."""
+    """The mean over launches, with its interval, at each step that all of them have with a finite value."""
     curves = [dict(zip(curve.steps, curve.values.get(quantity, ()), strict=False)) for curve in one.curves]
     for step in curves[0] if curves else ():
-        values = [curve[step] for curve in curves if step in curve]
-        if len(values) == len(curves) and (mean := of_benchmark.mean_of(values)) is not None:
-            yield replace(mean, x=step)
+        values = [curve.get(step, math.nan) for curve in curves]
+        if all(map(math.isfinite, values)):
+            yield point(step, fmean(values), center(values, "difference")[1])
 
 
 def _groups(run: Run, key: Callable[[Result], Any]) -> dict[Any, list[Placed]]:
@@ -258,27 +208,6 @@ def _function(result: Result) -> str:
     return result.test.partition("[")[0]
 
 
-def _labels(points: Sequence[Placed]) -> list[str]:
-    """What tells the benchmarks of one function apart: parameters, name, and number of ranks where that differs."""
-    several = len(_sizes(points)[1]) > 1
-
-    def label(result: Result) -> str:
-        parameters = result.test.partition("[")[2].removesuffix("]")
-        name = "" if result.name in (parameters, *parameters.split("-")) else result.name
-        ranks = format_count(result.measurement.world_size, "rank") if several else ""
-        return " ".join(filter(None, (parameters, name, ranks)))
-
-    return [label(result) for _, result in points]
-
-
-def _parts(subject: str, points: Sequence[Placed]) -> Iterator[tuple[str, Sequence[Placed]]]:
-    """The benchmarks in parts that one can read, with the subject of each."""
-    parts = -(-len(points) // _MOST)
-    for i in range(parts):
-        more = f", part {i + 1} of {parts}" if parts > 1 else ""
-        yield subject + more, points[i * _MOST : (i + 1) * _MOST]
-
-
 def _rate(points: Sequence[Placed]) -> str | None:
     """The rate that all have; None if there is none."""
     return next((rate for rate in _RATES if len(_known(points, rate)) == len(points)), None)
@@ -290,3 +219,43 @@ def _known(points: Sequence[Placed], metric: str) -> list[Comparison]:
 
 def _points(name: str, found: Iterator[ChartPoint | None]) -> ChartSeries:
     return ChartSeries(name, tuple(each for each in found if each is not None))
+
+
+def _of_each(make: Callable[[Result], Iterator[Chart]]) -> Callable[[Run], Iterator[Chart]]:
+    """The charts of each benchmark, with its name and its place."""
+
+    def charts(run: Run) -> Iterator[Chart]:
+        for i, result in enumerate(run.results):
+            name = full_name(result)
+            yield from (
+                replace(chart, benchmarks=(i,), subject=f"{name} {chart.subject}".rstrip()) for chart in make(result)
+            )
+
+    return charts
+
+
+CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
+    # Each with its ideal: that of the throughput is the smallest group's, as it would grow without any loss.
+    "speedup": partial(_over_ranks, what="speedup", ratio=SPEEDUP, ideal=lambda ranks, base: ranks / base),
+    "efficiency": partial(_over_ranks, what="efficiency", ratio=EFFICIENCY, ideal=lambda _ranks, _base: 1.0),
+    "rank_throughput": partial(_over_ranks, what="throughput", ratio=None, ideal=lambda ranks, base: ranks / base),
+    "throughput": throughput,
+    "steps": _of_each(of_benchmark.steps),
+    "launches": _of_each(of_benchmark.launches),
+    "memory": _of_each(of_benchmark.memory),
+    "memory_phases": _of_each(of_benchmark.memory_phases),
+    "bucket_sizes": bucket_sizes,
+    "convergence": convergence,
+    "epoch_time": epoch_time,
+}
+"""What makes the charts of each kind; none if the run has no data for it."""
+
+
+def charts_of(run: Run) -> tuple[Chart, ...]:
+    """All charts of a run that have data, in the order of ``CHARTS``; their series have points."""
+    return tuple(
+        replace(chart, kind=kind, series=series)
+        for kind, make in CHARTS.items()
+        for chart in make(run)
+        if (series := tuple(each for each in chart.series if each.points))
+    )

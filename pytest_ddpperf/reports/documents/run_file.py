@@ -38,7 +38,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.diagnosis import in_words
 from pytest_ddpperf.reports.documents import entries
 from pytest_ddpperf.reports.files import document_text
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import findings
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _Read(entries.ResultsFile, frozen=True):
     convergences: tuple[dict[str, Any], ...]  # type: ignore[assignment]  # null is a number that is not finite
 
 
-@uncollected
+@uncollected()
 def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None) -> str:
     """The document of what a run has made, each in the order made: a line for each field, and item of its lists.
 
@@ -133,7 +133,7 @@ def _benchmark(test: str, measured: Measurement, key: str) -> dict[str, Any]:
 
 
 def _metric(judged: Comparison) -> Any:
-    notes = filter(None, map(words_of_note, (judged.note, judged.difference)))
+    notes = filter(None, map(finding_text, (judged.note, judged.difference)))
     values = {name: getattr(judged.series, name) for name in _OF_SERIES}
     values |= {name: getattr(judged, name) for name in _SAME}
     values |= _OF_COUNTS if judged.series.scale == "exact" else {}
@@ -195,7 +195,7 @@ def read_run(file: Path) -> entries.Run:
         raise RESULTS.error(file, problem_text(error)) from None
 
 
-@uncollected
+@uncollected()
 def run_of(text: str) -> entries.Run:
     """The run of a document's text, with all that a report on it says, and what a verdict on it needs.
 

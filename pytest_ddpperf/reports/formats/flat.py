@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.lines import full_name, printable
 from pytest_ddpperf.reports.phrases import change_text
 from pytest_ddpperf.units import significant
@@ -46,7 +46,7 @@ _METRIC: Mapping[str, Callable[[Comparison], Any]] = {
     "tolerance": lambda compared: compared.tolerance,
     "mde": lambda compared: compared.mde,
     "verdict": lambda compared: compared.verdict.value,
-    "note": lambda compared: words_of_note(compared.note),
+    "note": lambda compared: finding_text(compared.note),
 }
 
 
@@ -69,17 +69,8 @@ def _metric(comparison: Comparison) -> dict[str, float]:
     return {"value": comparison.series.value, **{name: end for name, end in ends.items() if math.isfinite(end)}}
 
 
-def smaller_is_better(run: Run) -> str:
-    """``customSmallerIsBetter`` of github-action-benchmark: gated times, bytes and counts."""
-    return _list(run, "lower")
-
-
-def bigger_is_better(run: Run) -> str:
-    """``customBiggerIsBetter`` of github-action-benchmark: gated rates, and speedups and efficiencies."""
-    return _list(run, "higher")
-
-
-def _list(run: Run, better: Better) -> str:
+def benchmark_action(run: Run, better: Better) -> str:
+    """``customSmallerIsBetter`` or ``customBiggerIsBetter`` of github-action-benchmark: gated metrics of that kind."""
     values = [
         _value(result, comparison)
         for result in run.results

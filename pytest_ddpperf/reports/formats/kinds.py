@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest, instead
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.formats.flat import bencher, bigger_is_better, comma_separated, smaller_is_better
+from pytest_ddpperf.reports.formats.flat import bencher, benchmark_action, comma_separated
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.latex import latex
 from pytest_ddpperf.reports.formats.markdown import markdown
@@ -37,12 +38,12 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             name="benchmark-action",
             help="customSmallerIsBetter of github-action-benchmark: times, bytes, counts",
-            render=smaller_is_better,
+            render=partial(benchmark_action, better="lower"),
         ),
         Kind(
             name="benchmark-action-bigger",
             help="customBiggerIsBetter of github-action-benchmark: rates, speedups, efficiencies",
-            render=bigger_is_better,
+            render=partial(benchmark_action, better="higher"),
         ),
         Kind(
             name="benchmark-json", help="pytest-benchmark's JSON, for pytest-benchmark compare", render=pytest_benchmark

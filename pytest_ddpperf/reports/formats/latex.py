@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.lines import printable
@@ -42,9 +42,9 @@ def latex(run: Run) -> str:
         f"% {printable(table.title)}",
         rf"\begin{{tabular}}{{{'l' * table.left}{'r' * numbers}{'l' * table.right}}}",
         r"\toprule",
-        _row([header.replace("\n", " ") for header in table.headers]),
+        _row(header.replace("\n", " ") for header in table.headers),
         r"\midrule",
-        *(_row(["--" if cell == NOTHING else escaped(cell) for cell in row], plain=False) for row in table.rows),
+        *map(_row, table.rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
@@ -56,5 +56,5 @@ def escaped(text: str) -> str:
     return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], printable(text))
 
 
-def _row(cells: list[str], *, plain: bool = True) -> str:
-    return " & ".join(map(escaped, cells) if plain else cells) + r" \\"
+def _row(cells: Iterable[str]) -> str:
+    return " & ".join("--" if cell == NOTHING else escaped(cell) for cell in cells) + r" \\"

@@ -9,13 +9,14 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.lines import names_of, printable
+from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.reports.remarks import (
     all_findings,
     common_text,
     facts_line,
     headline,
     overall_lines,
-    reasons,
+    red_lines,
     undecided_lines,
 )
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
@@ -23,42 +24,68 @@ from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count
 
 MARK = "<!-- pytest-ddpperf -->"  # by which an action finds the comment that it updates
-_TOLD, _ROWS = 20, 150  # red benchmarks and rows of a comment, of which GitHub takes 65536 characters
-_FEW, _UNDECIDED, _NOTES = 12, 5, 8  # rows, but all that did not pass has one; metrics that are undecided; notes
+_LINES, _FOLD = 40, 7  # of a comment, and of a folded table and notes besides what they hold
+_UNDECIDED, _NOTES, _REASONS = 2, 2, 5  # metrics that are undecided, notes, and reasons of one red benchmark
+_LEAST, _ROWS = 3, 150  # rows of a comment's table, and the most of any
 _LONGEST = 400  # characters of a line
 # Markup inside a line, and at its beginning; an underscore between letters is none.
 _MARKUP = re.compile(r"[\\`*\[\]<&|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+](?=[-\s]|$)|^[#>]")
 _NUMBERED = re.compile(r"^(\d+)(?=[.)](?:\s|$))")  # begins a list
 
 _LINKS = re.compile(r"([@#](?=\w)|://|www\.)", re.IGNORECASE)  # what GitHub links: people, issues and addresses
+_FOLDERS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/\"']+/)+")  # of a machine, which begin the path of a file
 _DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 
 
 def markdown(run: Run) -> str:
-    """What became worse and why, then all benchmarks, folded; names are shown as they are, whatever they hold."""
+    """What became worse and why, then the others, folded; names are shown as they are, whatever they hold."""
     results = worst_first(run.results)
-    red = sorted((result for result in results if result.red), key=lambda result: -result.severity)
-    named = list(zip(names_of(results), results, strict=True))
-    blocks = [MARK, f"## ddpperf: {plain(headline(results))}"]
+    head = [MARK, f"## ddpperf: {plain(headline(results))}"]
     if run.interrupted:
-        blocks.append(f"The run ended before all its tests had run: {plain(run.interrupted)}")
-    for result in red[:_TOLD]:
-        lines = [f"- {plain(line)}" for line in reasons(result)]
-        blocks.append("\n".join([f"**{result.verdict.value}**: {code(f'{result.test} {result.name}')}", "", *lines]))
-    if len(red) > _TOLD:
-        blocks.append(f"and {len(red) - _TOLD} more")
-    if results:
-        most = max(_FEW, sum(result.verdict not in GREEN for result in results))
-        shown, number = sorted(results, key=lambda result: result.verdict in GREEN)[:most], len(results)
-        title = "All" if number <= most else f"{most} of"
-        blocks += [
-            "\n".join(f"- {plain(line)}" for line in undecided_lines(named)[:_UNDECIDED]),
-            *map(plain, (*common_text(run.common_change), *overall_lines(results))),
-            _folded(f"{title} {format_count(number, 'benchmark')}", markdown_table(benchmark_table(shown))),
-            _remarks(results),
-        ]
-        blocks.append(plain(facts_line(run)))
+        head.append(f"The run ended before all its tests had run: {plain(run.interrupted)}")
+    if not results:
+        return "\n\n".join(head) + "\n"
+    undecided = undecided_lines(list(zip(names_of(results), results, strict=True)))
+    told = [
+        _listed(first_of(undecided, _UNDECIDED)),
+        *map(plain, (*common_text(run.common_change), *overall_lines(results))),
+    ]
+    notes, facts = _listed(first_of(all_findings(results), _NOTES)), plain(facts_line(run))
+    room = _LINES - _FOLD - sum(text.count("\n") + 2 for text in filter(None, (*head, *told, notes, facts)))
+    red, others = _red_first(results, room - _LEAST)
+    rows = room - (len(red) + 1 if red else 0)
+    blocks = [*head, "\n".join(red), *told, _folded(others, max(rows, _LEAST), notes, red), facts]
     return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _red_first(results: Sequence[Result], most: int) -> tuple[list[str], list[Result]]:
+    """Lines on red benchmarks with their reasons, about so many at most; and the benchmarks that have none there."""
+    lines: list[str] = []
+    others = list(results)
+    red = sorted((result for result in results if result.red), key=lambda result: -result.severity)
+    for number, result in enumerate(red):
+        reason = [f"  - {plain(reason)}" for reason in first_of(red_lines(result), _REASONS)]
+        if number and len(lines) + len(reason) + 2 > most:
+            return [*lines, f"- and {len(red) - number} more"], others
+        lines += [f"- **{result.verdict.value}**: {code(f'{result.test} {result.name}')}", *reason]
+        others = [each for each in others if each is not result]
+    return lines, others
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {plain(line)}" for line in lines)
+
+
+def _folded(results: Sequence[Result], most: int, notes: str, red: Sequence[str]) -> str:
+    """A table of benchmarks, at most so many, those that did not pass first; and the notes."""
+    if not results and not notes:
+        return ""
+    shown = sorted(results, key=lambda result: result.verdict in GREEN)[:most]
+    number = format_count(len(results), "other benchmark" if red else "benchmark")
+    title = f"{len(shown)} of {number}" if len(shown) < len(results) else number if results else "Notes"
+    table = markdown_table(benchmark_table(shown)) if shown else ""
+    parts = (f"<details><summary>{title}</summary>", table, notes, "</details>")
+    return "\n\n".join(filter(None, parts))
 
 
 def code(text: str) -> str:
@@ -70,8 +97,8 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A sentence in which nothing is markup, mathematics, a link or a mention."""
-    text = printable(text)
+    """A sentence in which nothing is markup, mathematics, a link, a mention or a folder of a machine."""
+    text = _FOLDERS.sub(".../", printable(text))
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     text = _NUMBERED.sub(r"\1\\", _MARKUP.sub(r"\\\g<0>", text))
     return _LINKS.sub("\\1\u200b", text.replace("$", _DOLLAR))
@@ -89,13 +116,3 @@ def markdown_table(table: Table) -> str:
 
 def _cell(text: str) -> str:
     return text if text == NOTHING else plain(text)
-
-
-def _remarks(results: Sequence[Result]) -> str:
-    lines = [f"- {plain(line)}" for line in all_findings(results)]
-    more = [f"- and {len(lines) - _NOTES} more"] if len(lines) > _NOTES else []
-    return _folded("Notes", "\n".join([*lines[:_NOTES], *more])) if lines else ""
-
-
-def _folded(title: str, text: str) -> str:
-    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"

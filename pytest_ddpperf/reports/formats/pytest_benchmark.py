@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -102,24 +103,13 @@ def stats_of(times: Sequence[float]) -> dict[str, Any]:
 
 
 def quartiles(ordered: Sequence[float]) -> tuple[float, float]:
-    """The lower and the upper quartile of sorted numbers.
+    """The lower and the upper quartile of sorted numbers, by Hazen's rule, as pytest-benchmark has them."""
+    return _at(ordered, (len(ordered) - 2) / 4), _at(ordered, (3 * len(ordered) - 2) / 4)
 
-    The medians of both halves of an even number of them; of an odd number what lies between both ways to take its
-    median for a part of the halves, a quarter or three quarters of the way.
-    """
-    number = len(ordered)
-    if number == 1:
-        return ordered[0], ordered[0]
-    half = number // 2
-    if number % 2 == 0:
-        return statistics.median(ordered[:half]), statistics.median(ordered[half:])
-    fourth = number // 4
-    if number % 4 == 1:
-        return (
-            0.25 * ordered[fourth - 1] + 0.75 * ordered[fourth],
-            0.75 * ordered[3 * fourth] + 0.25 * ordered[3 * fourth + 1],
-        )
-    return (
-        0.75 * ordered[fourth] + 0.25 * ordered[fourth + 1],
-        0.25 * ordered[3 * fourth + 1] + 0.75 * ordered[3 * fourth + 2],
-    )
+
+def _at(ordered: Sequence[float], place: float) -> float:
+    """The value at a place, between two numbers if need be."""
+    first = max(0, math.floor(place))
+    last = min(first + 1, len(ordered) - 1)
+    share = max(0.0, place - first)
+    return (1 - share) * ordered[first] + share * ordered[last]

@@ -142,11 +142,11 @@ class BenchmarkLaunches:
         *args: object,
         slot: int = 0,
         patience: int = 1,
-        interleaved: bool = False,
+        turns: TurnSlot | None = None,
     ) -> LaunchResult[Any]:
         """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``slot``.
 
-        The deadline is ``patience`` times the settings' deadline. ``interleaved``: other launches run at the same time.
+        The deadline is ``patience`` times the settings' deadline. With ``turns`` the launch is interleaved.
         """
         launchers = self._own.with_variables(variant.variables)
         run = launchers[slot].run
@@ -176,7 +176,7 @@ class BenchmarkLaunches:
                 mode=variant.mode,
                 preload=preload,
                 own_group=alone or isinstance(variant.subject, Script),
-                interleaved=interleaved,
+                turns=turns,
                 bind=self.settings.cpu_binding == "cores",
                 projects=variant.subject.projects(self._session.root) if isinstance(variant.subject, Script) else (),
             )
@@ -256,14 +256,14 @@ class TimedLaunches:
             seed=self._diagnosed[variant.label],
             diagnosed=purpose is Purpose.DIAGNOSIS,
             growth=purpose is not Purpose.TIMES,
-            turns=turns,
+            turns=turns is not None,
         )
         if purpose is not Purpose.TIMES:
             job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
         if turns is None:
             return self._launches.launch(variant, RUN_LAUNCH, job)
         # It has to wait for all other launches' turns as well.
-        return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.slots, interleaved=True)
+        return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.queue.slots, turns=turns)
 
     def _no_fault(self, error: errors.ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
         """Returns why the reference's failure does not prove that it cannot run the benchmark; None if it does."""

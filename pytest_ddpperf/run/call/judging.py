@@ -22,9 +22,10 @@ from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import time_text
-from pytest_ddpperf.reports.causes import cause_in_words, reason_text
+from pytest_ddpperf.reports.causes import reason_text
 from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.findings import broken_reason
+from pytest_ddpperf.reports.remarks import cause_in_words
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
 from pytest_ddpperf.run.call.memory_fit import MemoryFit, under_limit_of
@@ -83,17 +84,20 @@ class JudgedRun(BenchmarkRun):
         measured = tuple(result.measurement for result in results)
         self._tell_measured([each for each in measured if not each.unfit])
         failing = () if self.settings.accepting else self.settings.failing
-        verdicts = [(result, failing_verdict(result, failing)) for result in results]
-        failed = [(result, verdict) for result, verdict in verdicts if verdict is not None]
-        reasons = {result.measurement.key: reason_text(result, verdict, failing) for result, verdict in failed}
-        self._session.add([replace(each, failure=reasons.get(each.measurement.key, "")) for each in results])
+        verdicts = [failing_verdict(result, failing) for result in results]
+        judged = [
+            result if verdict is None else replace(result, failure=reason_text(result, verdict, failing))
+            for result, verdict in zip(results, verdicts, strict=True)
+        ]
+        self._session.add(judged)
+        failed = [(one, verdict) for one, verdict in zip(judged, verdicts, strict=True) if verdict is not None]
         if failed:
             line, accept = self._session.line, self._accept_command()
             printed = ("stdout", "stderr")  # of ranks that did not fail
             self.sections[:] = [each for each in self.sections if not each[0].endswith(printed)]
             text = failures_text(failed, accept=accept, failing=failing, width=line.width, verbose=line.tells_more)
-            worst = max(failed, key=lambda one: one[1].severity)
-            raise errors.Regression(text, summary=cause_in_words(*worst, failing))
+            worst, _ = max(failed, key=lambda one: one[1].severity)
+            raise errors.Regression(text, summary=cause_in_words(worst))
         return measured
 
     def _tell_measured(self, measured: Sequence[Measurement]) -> None:
@@ -204,12 +208,12 @@ class JudgedRun(BenchmarkRun):
             return self._references(self._fit.left) if again else None
         if isinstance(references, StoredReferences):
             return None
-        if isinstance(error, errors.ReferenceFailed) and not isinstance(error.__cause__, errors.SameCode):
+        if isinstance(error, errors.ReferenceFailed):
             if self._beside_baseline:
                 self._end_if_needed(cannot_run(references.revision.label, error.headline))
             return replace(references, lacking={**references.lacking, error.benchmark: error.headline})
         stopped = isinstance(error, errors.ReferenceStopped)  # it ran before
-        known = stopped or isinstance(error, (errors.LaunchError, errors.SameCode, errors.ReferenceFailed))
+        known = stopped or isinstance(error, (errors.LaunchError, errors.SameCode))
         if not (self._beside_baseline and known) or (stopped and self.settings.require_baseline):
             return None
         self._pair_with(None, references.variants)

@@ -139,10 +139,10 @@ def _record(session: Session, history: Path, ended: str) -> None:
 
 def _write_report(kind: str, document: Callable[[], str], typed: Callable[[], Run], file: Path, option: str) -> None:
     """Writes one report; a report in Markdown also goes into the summary of the job on GitHub."""
-    from pytest_ddpperf.reports.files import write, write_text
+    from pytest_ddpperf.reports.files import write_text
 
     if kind == "json":
-        write(file, document(), option)
+        write_text(file, document(), option)
         return
     if kind == "plots":
         from pytest_ddpperf.reports.plots import write_plots

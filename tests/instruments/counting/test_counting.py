@@ -30,7 +30,7 @@ from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from tests.counted import count_step
 
 CPU = torch.device("cpu")
@@ -566,7 +566,7 @@ def test_steps_that_alternate_between_optimizers_show_both_whichever_is_the_last
     steady = Counts(totals={"optimizer_steps": 1.0}, details={"optimizer_steps": {"SGD": 1.0}}, unstable={}, steps=24)
     gated, note = change_of("optimizer_steps", steady, found)
     assert (decide_count("optimizer_steps", steady, found), gated) == (Verdict.REGRESSED, True)
-    assert words_of_note(note).startswith("Adam 0 -> 1 in 1 of 2 steps (+1): the new one at ")
+    assert finding_text(note).startswith("Adam 0 -> 1 in 1 of 2 steps (+1): the new one at ")
 
 
 def test_a_period_of_steps_counts_as_their_mean_and_memory_as_their_most() -> None:

@@ -31,7 +31,7 @@ from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import difference_text
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.strategies.table import parallelise
 from tests.counted import count_step
 from tests.factories import make_baseline_record, make_environment, make_measurement, runnable
@@ -333,7 +333,10 @@ FAULTS = [
         "even buckets",
         "uneven buckets",
         "ddp_buckets",
-        [f"{DDP} has bucket_cap_mb=3 now, 2 before", "2 buckets as before, 2.00 MiB + 2.00 MiB -> 3.00 MiB + 1.00 MiB"],
+        [
+            f"{DDP} has bucket_cap_mb=3 now, 2 before",
+            "2 buckets as before, bucket 0 2.00 MiB -> 3.00 MiB, bucket 1 2.00 MiB -> 1.00 MiB",
+        ],
     ),
     (
         "extra all-reduce",
@@ -393,7 +396,7 @@ def test_a_fault_is_found_and_named(
     assert result[GATE.get(metric, metric)].gated
     assert result[GATE.get(metric, metric)].verdict is Verdict.REGRESSED
     told = difference_text(metric, counted[then], counted[now])
-    assert words_of_note(result[metric].note) == "; ".join(told)
+    assert finding_text(result[metric].note) == "; ".join(told)
     told = [re.sub(r"(strategies/ddp.py:).*", r"\1", line) for line in told]  # the rest is for that file to say
     assert told == words
     assert metric not in {**counted[then].unstable, **counted[now].unstable}
@@ -402,7 +405,7 @@ def test_a_fault_is_found_and_named(
 def test_a_fault_of_every_second_step_is_found_and_named(counted: dict[str, Counts]) -> None:
     told = judged(counted["sound"], counted["extra all-reduce in every second step"])["collective_calls"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert words_of_note(told.note) == f"all_reduce 1 -> 2 calls in 1 of 2 steps (+1): the new one at {REDUCED}"
+    assert finding_text(told.note) == f"all_reduce 1 -> 2 calls in 1 of 2 steps (+1): the new one at {REDUCED}"
 
 
 def test_a_retained_graph_shows_as_tensors_that_every_step_keeps(counted: dict[str, Counts]) -> None:
@@ -414,7 +417,7 @@ def test_a_retained_graph_shows_as_tensors_that_every_step_keeps(counted: dict[s
     assert counted["sound"].totals["retained_bytes"] == 0
     told = judged(counted["sound"], retained)["retained_bytes"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert words_of_note(told.note) == (
+    assert finding_text(told.note) == (
         "kept_tensors 0 KiB -> 20.3 KiB per step (+20.3 KiB): "  # 20740 bytes
         f"12.0 KiB new at {at('queries, keys', 'forward')}, "
         f"4.25 KiB new at {at('mixed = ', 'forward')}, "
@@ -425,7 +428,7 @@ def test_a_retained_graph_shows_as_tensors_that_every_step_keeps(counted: dict[s
 def test_a_forgotten_no_grad_shows_as_activations_at_the_peak(counted: dict[str, Counts]) -> None:
     told = judged(counted["evaluated"], counted["evaluated with gradients"])["peak_tensor_bytes"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert words_of_note(told.note).startswith("activations ")
+    assert finding_text(told.note).startswith("activations ")
 
 
 def test_each_fault_changes_nothing_that_it_has_nothing_to_do_with(counted: dict[str, Counts]) -> None:

@@ -25,7 +25,6 @@ from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.cluster import Cluster, offset, require_one_agent
 from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers, spread
 from pytest_ddpperf.launch.nodes.meeting import Hello, Role
-from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
 from pytest_ddpperf.records.health import CpuHealth, Health
 
 NEEDED = {"torch": "2.13.0", "the tests": "f00d"}
@@ -163,16 +162,6 @@ def test_a_rank_of_any_node_that_raises_is_told_first_and_the_next_launch_passes
     assert str(caught.value).startswith(f"rank {guilty} of 2 raised ValueError: boom\n")
     assert any("about to" in text for _, text in caught.value.sections)
     assert run(two[1], total).values == (3.0, 3.0)
-
-
-def test_a_rank_of_another_node_that_is_killed_is_told(two: tuple[Cluster, Launcher]) -> None:
-    def dies(ctx: RankContext) -> None:
-        if ctx.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        total(ctx)
-
-    with pytest.raises(RankFailed, match=r"^rank 1 of 2 was killed by SIGKILL"):
-        run(two[1], dies)
 
 
 def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two: tuple[Cluster, Launcher]) -> None:
@@ -446,20 +435,6 @@ def test_who_says_anything_else_than_it_should_is_not_taken(said: Any) -> None:
         connect((card.host, card.port), card.key, said)
     tasks.cluster.gather(20)
     tasks.close()
-
-
-def test_only_the_store_of_a_launch_that_runs_is_reached_from_other_nodes(two: tuple[Cluster, Launcher]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as private:
-        port = private.getsockname()[1]
-        with (
-            StoreTunnel(two[0].card, port) as tunnel,
-            socket.create_connection(("127.0.0.1", tunnel.port)) as connected,
-        ):
-            connected.settimeout(AT_ONCE)
-            assert connected.recv(1) == b""
-            private.settimeout(0.1)
-            with pytest.raises(TimeoutError):
-                private.accept()
 
 
 @pytest.mark.parametrize(

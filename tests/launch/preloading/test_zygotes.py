@@ -345,9 +345,3 @@ def test_an_import_leaves_the_random_numbers_as_they_are(make: Callable[..., Lau
         return random.random()  # noqa: S311  no secret
 
     assert run(launchers, drawn, world_size=1).values == run(launchers, drawn, world_size=1).values
-
-
-def test_names_that_this_kernel_cannot_preload_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.launch.launchers.HAS_PIDFD", False)
-    with pytest.raises(SettingError, match=r"^preload=plain,other: this kernel or Python has no process descriptors"):
-        Launchers(lambda _: Launcher(), ("auto", "plain", "other")).wait(0)

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.formats.markdown import MARK, code, markdown, plain
+from tests.reports.failing import TIMES
 from tests.reports.formats.samples import HOSTILE, MakeDocument
 
 
@@ -23,20 +25,15 @@ AGAINST = r"\| against the baseline of 3f2a1c0"
 def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regressed: Result, unchanged: Result) -> None:
     assert markdown(make_document(unchanged, regressed)) == (
         f"{MARK}\n\n"
-        "## ddpperf: 1 regressed, 1 passed \\| against the baseline of 3f2a1c0\n\n"
-        "**regressed**: `perf_tests/test_strategies.py::test_step[bucketed] bucketed`\n\n"
-        "- collective_calls: all_reduce 2 -> 8 calls per step (+6)\n"
-        "- step_time: 41.8 ms -> 47.3 ms, +13.2 % \\[95 % CI +11.9 .. +14.6\\]\n\n"
-        "passed: none slower by more than 0.4 % (one-sided 95 % confidence for each)\n\n"
-        "<details><summary>All 2 benchmarks</summary>\n\n"
-        "| benchmark | change % \\[95 % CI\\] | at most % | step time ms \\[95 % CI\\] | throughput samples/s | counts "
-        "| verdict |\n"
-        "| --- | --: | --: | --: | --: | --: | --- |\n"
-        "| `test_step[bucketed]` | +13.2 \\[+11.9, +14.6\\] | - | 47.3 \\[46.8, 47.8\\] | 2000 | 1 changed "
-        "| regressed |\n"
-        "| `test_b bucketed` | +0.1 \\[-0.2, +0.4\\] | +0.4 | 30.0 \\[29.9, 30.1\\] | - | - | unchanged |\n\n"
-        "</details>\n\n"
-        "<details><summary>Notes</summary>\n\n"
+        "## ddpperf: PASSED: 1 regressed (does not fail), 1 passed \\| against the baseline of 3f2a1c0\n\n"
+        "- **regressed**: `perf_tests/test_strategies.py::test_step[bucketed] bucketed`\n"
+        "  - collective_calls: all_reduce 2 -> 8 calls per step (+6)\n"
+        "  - step_time: 41.8 ms -> 47.3 ms, +13.2 % \\[95 % CI +11.9 .. +14.6\\]\n\n"
+        "passed: none slower by more than 0.4 % (the highest end of an interval)\n\n"
+        "<details><summary>1 other benchmark</summary>\n\n"
+        "| benchmark | change % \\[95 % CI\\] | at most % | step time ms \\[95 % CI\\] | verdict |\n"
+        "| --- | --: | --: | --: | --- |\n"
+        "| `test_b bucketed` | +0.1 \\[-0.2, +0.4\\] | +0.4 | 30.0 \\[29.9, 30.1\\] | unchanged |\n\n"
         "- test_step\\[bucketed\\]: only 1 of 8 launches ran alone\n\n"
         "</details>\n\n"
         "commit 3f2a1c0+changes of main; 2026-01-12T10:00:00+00:00; cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, "
@@ -47,7 +44,8 @@ def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regresse
 def test_nothing_worse_is_said_in_one_line(make_document: MakeDocument, unchanged: Result) -> None:
     text = markdown(make_document(unchanged))
     assert text.startswith(
-        f"{MARK}\n\n## ddpperf: 1 passed \\| against the baseline of 3f2a1c0\n\npassed: none slower by more than 0.4 % "
+        f"{MARK}\n\n## ddpperf: PASSED: 1 \\| against the baseline of 3f2a1c0\n\n"
+        "passed: none slower by more than 0.4 % "
     )
     assert "**" not in text
 
@@ -63,7 +61,7 @@ def test_a_run_that_ended_early_says_so(make_document: MakeDocument, unchanged: 
 
 
 def test_names_are_shown_as_they_are(make_document: MakeDocument, broken: Result) -> None:
-    page = html(markdown(make_document(broken)))
+    page = html(markdown(make_document(broken, replace(broken, verdict=Verdict.INCONCLUSIVE))))
     assert "<script>" not in page
     assert page.count("<table>") == 1
     assert not re.search("<(em|del|a|h1)\\b", page)
@@ -92,25 +90,57 @@ def test_an_address_is_no_link(start: str) -> None:
     assert plain(f"see {start}evil.example") == f"see {start}\u200bevil.example"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no file '/home/me/data/x.bin'", "no file '.../x.bin'"),
+        ("at ~/code/a.py:3 in f", "at .../a.py:3 in f"),
+        ("at src/code/a.py:3, 2 samples/s, 1/2", "at src/code/a.py:3, 2 samples/s, 1/2"),
+        ("https://host/a/b", "https://host/a/b"),
+    ],
+)
+def test_folders_of_a_machine_are_not_shown(text: str, shown: str) -> None:
+    assert plain(text).replace("\u200b", "") == shown
+
+
+def test_a_slowdown_that_no_count_explains_has_the_parts_of_the_step(make_document: MakeDocument) -> None:
+    assert (
+        "\n  - cause: backward +5.10 ms \\[95 % CI +4.00 ms .. +6.20 ms\\]\n  - step_time: 41.8 ms -> 47.3 ms, "
+        in markdown(make_document(TIMES))
+    )
+
+
 def test_dollars_are_no_mathematics() -> None:
     assert plain("$x$ of $2") == "<span>$</span>x<span>$</span> of <span>$</span>2"
 
 
-def test_a_long_comment_fits_into_github(make_document: MakeDocument, broken: Result, unchanged: Result) -> None:
-    text = markdown(make_document(*[broken] * 180, *[unchanged] * 400))
-    assert len(text) < 65536
-    assert "\n\nand 160 more\n\n" in text
-    assert "<summary>180 of 580 benchmarks</summary>" in text
-    assert "\n\nand 30 more\n\n</details>" in text
-
-
-def test_many_benchmarks_that_passed_are_not_all_in_a_comment(
-    make_document: MakeDocument, regressed: Result, unchanged: Result
+@pytest.mark.parametrize("number", [26, 580])
+@pytest.mark.parametrize("red", [0, 1, 20])
+def test_a_comment_is_short_whatever_failed(
+    make_document: MakeDocument, regressed: Result, broken: Result, unchanged: Result, *, number: int, red: int
 ) -> None:
-    text = markdown(make_document(*[unchanged] * 25, regressed))
-    assert text.count("\n") <= 40
-    assert "<summary>12 of 26 benchmarks</summary>" in text
-    assert text.count("| regressed |") == 1
+    step = replace(unchanged.comparisons[0], verdict=Verdict.INCONCLUSIVE, bound=2.11)
+    undecided = replace(unchanged, verdict=Verdict.INCONCLUSIVE, comparisons=(step,))
+    several = [regressed, *[broken] * (red - 1)][:red]
+    others = [undecided] * 6 + [unchanged] * (number - red - 6)
+    text = markdown(make_document(*others, *several, interrupted="stopping after 20 failures"))
+    assert 30 < text.count("\n") <= 40
+    assert re.search(rf"<summary>\d+ of \d+ {'other ' if red else ''}benchmarks</summary>", text)
+    assert "and 3 more: step_time could be" in text  # that are undecided
+    assert len(re.findall(r"^- \*\*broken\*\*", text, re.MULTILINE)) >= min(4, red - 1)
+    assert text.count("| inconclusive |") >= (3 if red < 20 else 0)
+
+
+def test_each_note_is_told_of_those_that_it_is_on(make_document: MakeDocument, unchanged: Result) -> None:
+    """Also if they were read from a file, which has sentences alone."""
+    noted = [
+        replace(unchanged, test=f"t.py::test_{i}", findings=(Finding(f"only {i} of 8 launches ran alone"),))
+        for i in range(4)
+    ]
+    other = replace(unchanged, test="t.py::test_d", findings=(Finding("the machine was hot"),))
+    text = markdown(make_document(*noted, other))
+    assert "- 4 of 5 benchmarks, such as test_0 bucketed: only 0 of 8 launches ran alone\n" in text
+    assert "- test_d bucketed: the machine was hot\n" in text
 
 
 def test_a_benchmark_that_fails_its_test_comes_first_whatever_its_verdict(
@@ -119,8 +149,8 @@ def test_a_benchmark_that_fails_its_test_comes_first_whatever_its_verdict(
     faster = replace(unchanged, failure="step_time improved: 40 ms -> 30 ms")
     text = markdown(make_document(regressed, faster))
     assert text.startswith(
-        f"{MARK}\n\n## ddpperf: 1 failed (unchanged), 1 regressed {AGAINST}\n\n"
-        "**unchanged**: `t.py::test_b bucketed`\n\n- step_time improved: 40 ms -> 30 ms\n\n**regressed**: "
+        f"{MARK}\n\n## ddpperf: FAILED: 1 failed (unchanged), 1 regressed (does not fail) {AGAINST}\n\n"
+        "- **unchanged**: `t.py::test_b bucketed`\n  - step_time improved: 40 ms -> 30 ms\n- **regressed**: "
     )
 
 

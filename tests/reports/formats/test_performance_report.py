@@ -31,7 +31,7 @@ def test_red_first_then_what_is_known_of_each(
         "==================",
         f"commit 3f2a1c0+changes of main; 2026-01-12T10:00:00+00:00; {MACHINE}; compared with {KEY}",
         "",
-        "1 regressed, 1 passed | against the baseline of 3f2a1c0",
+        "PASSED: 1 regressed (does not fail), 1 passed | against the baseline of 3f2a1c0",
         "",
         f"{MACHINE}, 2 ranks",
         "benchmark                          change  at most          step time  throughput     counts  verdict",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import DdpperfError, RankFailed, RanksTimedOut, ReferenceFailed, ReferenceStopped
+from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, Launcher
 from pytest_ddpperf.launch.launchers import Launchers
@@ -77,10 +78,10 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
         *,
         slot: int = 0,
         patience: int = 1,
-        interleaved: bool = False,
+        turns: TurnSlot | None = None,
     ) -> LaunchResult[RankLaunch]:
-        assert interleaved is (job.turns is not None)
-        asked.append((variant.name, variant.of_reference, slot, patience, job.turns is not None))
+        assert job.turns is (turns is not None)
+        asked.append((variant.name, variant.of_reference, slot, patience, job.turns))
         return STEP
 
     monkeypatch.setattr(BenchmarkLaunches, "launch", launch)

@@ -11,15 +11,7 @@ import pytest
 
 from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.against.worktree import Revision, this_checkout
-from pytest_ddpperf.errors import (
-    DdpperfError,
-    LaunchError,
-    RankFailed,
-    ReferenceFailed,
-    ReferenceStopped,
-    SameCode,
-    extended,
-)
+from pytest_ddpperf.errors import DdpperfError, LaunchError, RankFailed, ReferenceStopped, SameCode, extended
 from pytest_ddpperf.judge.judge import Judge
 from pytest_ddpperf.metrics.scaling import alone
 from pytest_ddpperf.records.measurement import Plan
@@ -138,18 +130,11 @@ def judged_beside_commit(
     return reason, started
 
 
-def failed_by(cause: DdpperfError) -> ReferenceFailed:
-    error = ReferenceFailed(str(cause), benchmark=PLAIN.key)
-    error.__cause__ = cause
-    return error
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
         (LaunchError("git cannot check it out\nfor want of space"), "git cannot check it out"),
         (SAME_CODE, "both run this checkout's; move it"),
-        (failed_by(SAME_CODE), "both run this checkout's; move it"),
         (ReferenceStopped("rank 0 of 2 was killed"), "rank 0 of 2 was killed; run it again"),
     ],
 )

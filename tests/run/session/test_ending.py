@@ -77,7 +77,7 @@ def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester, mo
     head, mark, page = summary.read_text().partition(MARK)
     assert (head, mark) == ("before\n", MARK)
     assert MARK not in page
-    assert "## ddpperf: 1 new" in page
+    assert "## ddpperf: PASSED: 1 new" in page
     assert (suite.path / "out" / "markdown").read_text().endswith(page)
 
 

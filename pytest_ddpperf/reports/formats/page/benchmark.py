@@ -17,8 +17,8 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, time_text
 from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
-from pytest_ddpperf.reports.findings import words_of_note
-from pytest_ddpperf.reports.formats.page.page import Block, PageSection, filled
+from pytest_ddpperf.reports.findings import finding_text
+from pytest_ddpperf.reports.formats.page.page import Block, PageSection, sections_of
 from pytest_ddpperf.reports.phrases import bound_text, change_text, findings, names_by_remark, size_text, values_text
 from pytest_ddpperf.reports.remarks import reasons
 from pytest_ddpperf.reports.table import Quantity, Table, table_of
@@ -29,25 +29,18 @@ _OF_CURVES = ("speedup", "efficiency", "rank_throughput", "throughput", "bucket_
 
 
 def sections_of_benchmark(result: Result, charts: Sequence[Chart], more: Sequence[Block]) -> tuple[PageSection, ...]:
-    """Those that have any content. ``charts``: all on which the benchmark is; ``more``: predictions and advice."""
+    """Its parts. ``charts``: all on which the benchmark is; ``more``: predictions and advice."""
     measured, diagnosis = result.measurement, result.step.diagnosis
     exact = [each for each in result.comparisons if each.series.scale == "exact"]
     others = [each for each in result.comparisons if each.series.scale != "exact"]
     parts: dict[str, Sequence[Block]] = {
         "Verdict": [tuple(reasons(result))],
         "Findings": [() if result.verdict is Verdict.BROKEN else findings(result)],
-        "Change": [
-            _changes([each for each in others if each.gated], "metrics that decide"),
-            _changes([each for each in others if not each.gated], "metrics that decide nothing"),
-        ],
+        "Change": [_changes(others, "metrics, those that decide first")],
         "Distribution over launches": _drawn(charts, ("launches", "steps")),
         "Phases": [_of_one(phase_table([result])), _named_sections(result)],
         "Memory": _drawn(charts, ("memory", "memory_phases")),
-        "Counts": [
-            _changes([each for each in exact if each.gated], "counts that decide"),
-            _changes([each for each in exact if not each.gated], "counts that decide nothing"),
-            _parts(measured.counts),
-        ],
+        "Counts": [_changes(exact, "counts of a step, those that decide first"), _parts(measured.counts)],
         "Curves": _drawn(charts, _OF_CURVES),
         "Communication": [_of_one(communication_table([result])), _of_one(collective_table([result]))],
         "Diagnosis": [] if diagnosis is None else _diagnosis(diagnosis),
@@ -55,8 +48,7 @@ def sections_of_benchmark(result: Result, charts: Sequence[Chart], more: Sequenc
         "Environment": [environment_facts(measured.environment), _health(measured.launches)],
         "Settings": [_settings(result)],
     }
-    told = ((title, tuple(filter(filled, blocks))) for title, blocks in parts.items())
-    return tuple(PageSection(title, blocks) for title, blocks in told if blocks)
+    return sections_of(parts)
 
 
 def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
@@ -64,14 +56,14 @@ def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
 
 
 def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
-    """A row for each metric; columns that none fills are omitted."""
+    """A row for each metric, those that decide first; columns that none fills are omitted."""
     exact = all(each.series.scale == "exact" for each in comparisons)
-    notes = names_by_remark((each.series.metric, words_of_note(each.note)) for each in comparisons if each.note)
+    notes = names_by_remark((each.series.metric, finding_text(each.note)) for each in comparisons if each.note)
     return table_of(
-        comparisons,
+        sorted(comparisons, key=lambda each: not each.gated),
         {
             "metric": lambda each: each.series.metric,
-            "verdict": lambda each: each.verdict.value.replace("_", " "),
+            "verdict": lambda each: each.verdict.value.replace("_", " ") + ("" if each.gated else ", decides nothing"),
             "value": values_text,
             "change": lambda each: "" if exact else change_text(each),
             "at most": bound_text,

@@ -41,9 +41,10 @@
 
   function keyOf(row, column) {
     const cell = row.querySelectorAll("th, td:not(.drawn)")[column];
-    const key = cell.dataset.key;
-    if (key === undefined) return cell.textContent.trim();
-    return key === "" ? null : Number(key);
+    if (cell.dataset.key !== undefined) return Number(cell.dataset.key);
+    if (!cell.classList.contains("number")) return cell.textContent.trim();
+    const value = parseFloat(cell.textContent.trim().replace(/^>|,/g, "")); // the number that a cell begins with
+    return Number.isNaN(value) ? null : value;
   }
   function compare(a, b) {
     if (typeof a === "number") return a - b;
@@ -70,15 +71,12 @@
     const words = byId("find").value.toLowerCase().split(/\s+/).filter(Boolean);
     const boxes = [...form.querySelectorAll("input[type=checkbox]")];
     const verdicts = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
-    const visible = new Set();
-    let shown = 0;
-    for (const row of rows) {
+    rows.forEach((row, i) => {
       const text = `${names(row)} ${row.dataset.search}`.toLowerCase();
-      row.hidden = !words.every((word) => text.includes(word)) || (row.dataset.verdict !== "" && !verdicts.has(row.dataset.verdict));
-      if (!row.hidden) { shown += 1; visible.add(row.dataset.entry); }
-    }
-    entries.forEach((entry, i) => { entry.hidden = !visible.has(String(i)); });
-    byId("shown").textContent = `${shown} of ${rows.length} shown`;
+      row.hidden = !words.every((word) => text.includes(word)) || !verdicts.has(row.dataset.verdict);
+      entries[i].hidden = row.hidden;
+    });
+    byId("shown").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
   }
   if (form) {
     form.hidden = false;
@@ -95,7 +93,7 @@
       found.caption ? el("caption", {}, found.caption) : null,
       el("thead", {}, el("tr", {}, ...found.headers.map((text, i) => el("th", { scope: "col", class: kind(i) }, text)))),
       fill(document.createElement("tbody"), {}, found.rows.map((row) => el("tr", {},
-        ...row.map((text, i) => (i ? el("td", { class: kind(i) }, text) : el("th", { scope: "row", class: "words" }, text)))))));
+        ...row.map((text, i) => (i < Math.min(1, found.left) ? el("th", { scope: "row", class: "words" }, text) : el("td", { class: kind(i) }, text)))))));
     return wide(made, found.caption || found.headers[0]);
   }
   const LONG = 16; // rows of a table that is open from the start
@@ -112,6 +110,7 @@
   }
   function addBlocks(parent, numbers) {
     let charts = null;
+    const before = drawn.length;
     for (const block of numbers.map((number) => data().blocks[number])) {
       if (block.chart === undefined) charts = null;
       else if (!charts) parent.append((charts = el("div", { class: "charts" })));
@@ -119,10 +118,18 @@
         if (charts) addChart(charts, data().charts[block.chart]);
         else addBlock(parent, block);
       } catch (error) { // those that follow are shown all the same
-        (charts ?? parent).append(el("p", {}, `This part cannot be shown: ${error.message}`));
+        (charts ?? parent).append(failed(error));
+      }
+    }
+    for (const [figure, render] of drawn.slice(before)) { // once all are there, which decides how wide each is
+      try {
+        render();
+      } catch (error) {
+        figure.replaceWith(failed(error));
       }
     }
   }
+  const failed = (error) => el("p", {}, `This part cannot be shown: ${error.message}`);
   function addBlock(parent, block) {
     const made = el("div", { class: "block" });
     if (block.table) {
@@ -216,7 +223,6 @@
       const sideways = chart.x.labels && !chart.x.name;
       (sideways ? drawSideways : drawUpright)(holder, chart, width, many, id);
     };
-    render();
     drawn.push([figure, render]);
   }
   const drawn = [];

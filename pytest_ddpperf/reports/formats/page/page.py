@@ -6,101 +6,75 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median_low
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartSeries, in_units, remark_of, thinned, view_of
-from pytest_ddpperf.reports.lines import JOINED, printable
-from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.reports.lines import printable
+from pytest_ddpperf.reports.table import Table
 
 Block: TypeAlias = "Chart | Table | Mapping[str, str] | tuple[str, ...]"
 """A chart, a table, facts by their names, or sentences."""
 
 _HERE = Path(__file__).parent
-_NUMBER = re.compile(r"[-+>]*\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 _PIECES = re.compile(r"[^_\-:\[/.]*[_\-:\[/.]*")  # of a name
+_MOST_FAILED = 20  # benchmarks with the reasons of their failures at the head of the page
 _POINTS = 400_000  # of all charts together: a page of 10 MB
 _FEWEST = 10  # points of a line, however many lines there are
 _OF_CHART = 40_000  # points of one chart: what a browser draws without a pause
 
-_LEVEL = re.compile(r"[\d.]+ % CI")  # in which no line is broken
 _WHOLE = 12  # digits of a place: all that it has but for what a division leaves
 
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A part with a title; blocks without content are left out."""
+    """A part with a title."""
 
     title: str
     blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PageEntry:
-    """What can be opened: a benchmark with all that is known of it."""
-
-    title: str
-    verdict: str = ""
-    sections: tuple[PageSection, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PageRow:
-    """A row of the overview."""
+    """A benchmark: its row of the overview, and all that is known of it, which can be opened."""
 
+    title: str  # of what can be opened, and what it is found by
     cells: tuple[str, ...]
-    verdict: str = ""  # what the row can be filtered by
-    verdict_text: str = ""  # the same with what is said beside it; empty for the verdict alone
+    verdict: str  # what it can be filtered by
+    verdict_text: str = ""  # the verdict with what is said of it; empty for the verdict alone
     severity: int = 0  # of the verdict, for sorting
-    entry: int | None = None  # the place of what it leads to
+    reasons: tuple[str, ...] = ()  # why it failed, a sentence each: at the head of the page
     change: tuple[float, float, float] | None = None  # the change that is drawn: value, low and high, as fractions
-    tolerance: float | None = None  # drawn beside it
-    search: str = ""  # what else it is found by
-    numbers: Mapping[int, float] = field(default_factory=dict)  # what cells with units of their own are sorted by
+    tolerance: float | None = None  # of the drawn change
+    sections: tuple[PageSection, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """What a page shows.
-
-    Attributes:
-        title: its heading.
-        facts: below the title: code, day, machine.
-        lines: what all came to, a sentence each.
-        noun: what a row is: ``benchmark``.
-        headers: of the overview; a unit stands on a second line.
-        left: how many of its first columns are words.
-        rows: of the overview.
-        notes: below it.
-        entries: what its rows lead to.
-        sections: what concerns several rows.
-    """
+    """The content of a page."""
 
     title: str
-    facts: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
-    noun: str
-    headers: tuple[str, ...]
-    left: int = 1
+    facts: tuple[str, ...] = ()  # code, day, machine
+    lines: tuple[str, ...] = ()  # what holds for all benchmarks, a sentence each
+    headers: tuple[str, ...]  # of the overview; a unit stands on a second line
+    left: int = 1  # how many of its first columns are words
     rows: tuple[PageRow, ...] = ()
-    notes: tuple[str, ...] = ()
-    entries: tuple[PageEntry, ...] = ()
-    sections: tuple[PageSection, ...] = ()
+    notes: tuple[str, ...] = ()  # below the overview
+    sections: tuple[PageSection, ...] = ()  # what concerns several rows
 
 
 @dataclass(slots=True)
 class _Blocks:
     """The charts and the blocks of a page, each once: what shows them has their numbers."""
 
-    most: int  # points of a series
     numbers: dict[Chart, int] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)  # number of each block, by its data
 
     def section(self, section: PageSection) -> dict[str, Any]:
-        made = [_json(self._block(block)) for block in section.blocks if filled(block)]
+        made = [_json(self._block(block)) for block in section.blocks]
         return {
             "title": printable(section.title),
             "blocks": [self.made.setdefault(block, len(self.made)) for block in made],
@@ -117,19 +91,25 @@ class _Blocks:
 
     @property
     def data(self) -> list[dict[str, Any]]:
-        most = {chart: max(_FEWEST, min(self.most, _OF_CHART // len(chart.series))) for chart in self.numbers}
-        return [chart_data(thinned(chart, points)) for chart, points in most.items()]
+        lines = sum(len(chart.series) for chart in self.numbers if chart.style == "lines")
+        most = _POINTS // max(lines, 1)  # of a series
+        return [
+            chart_data(thinned(chart, max(_FEWEST, min(most, _OF_CHART // len(chart.series)))))
+            for chart in self.numbers
+        ]
 
 
 def _json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def filled(block: Block) -> bool:
-    """Returns whether a block has any content."""
-    if isinstance(block, Chart):
-        return bool(block.series)
-    return bool(block.rows) if isinstance(block, Table) else bool(block)
+def sections_of(parts: Mapping[str, Iterable[Block]]) -> tuple[PageSection, ...]:
+    """The parts by their titles, without what has no content."""
+    told = (
+        (title, tuple(block for block in blocks if (block.rows if isinstance(block, Table) else block)))
+        for title, blocks in parts.items()
+    )
+    return tuple(PageSection(title, blocks) for title, blocks in told if blocks)
 
 
 def _table_data(table: Table) -> dict[str, Any]:
@@ -144,24 +124,13 @@ def _table_data(table: Table) -> dict[str, Any]:
     }
 
 
-def _longest(page: Page) -> int:
-    """Returns how many points a line may have, so that all charts together have not too many."""
-    series = sum(
-        len(block.series)
-        for section in (*page.sections, *(section for entry in page.entries for section in entry.sections))
-        for block in section.blocks
-        if isinstance(block, Chart) and block.style == "lines"
-    )
-    return max(_FEWEST, _POINTS // max(series, 1))
-
-
 def html_of(page: Page) -> str:
     """The page as HTML: style, script and data are in it, so that it needs no network and nothing beside it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    blocks = _Blocks(_longest(page))
-    entries = [[blocks.section(section) for section in entry.sections] for entry in page.entries]
+    blocks = _Blocks()
+    entries = [[blocks.section(section) for section in row.sections] for row in page.rows]
     sections = [blocks.section(section) for section in page.sections]
     data = _json({"entries": entries, "sections": sections, "charts": blocks.data})
     text = f'{{"blocks":[{",".join(blocks.made)}],{data[1:]}'
@@ -175,8 +144,9 @@ def html_of(page: Page) -> str:
     )
     return environment.get_template("page.html").render(
         page=page,
-        verdicts=Counter(row.verdict for row in sorted(page.rows, key=lambda row: -row.severity) if row.verdict),
-        cells=_cells,
+        verdicts=Counter(row.verdict for row in sorted(page.rows, key=lambda row: -row.severity)),
+        failed=[(number, row) for number, row in enumerate(page.rows) if row.reasons],
+        most=_MOST_FAILED,
         bar=_bar(page.rows),
         drawn_after=_drawn_after(page),
         printable=printable,
@@ -186,22 +156,6 @@ def html_of(page: Page) -> str:
         script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),  # noqa: S704
         data=Markup(text.replace("<", "\\u003c")),  # noqa: S704
     )
-
-
-def _cells(row: PageRow, page: Page) -> list[tuple[str, str | None]]:
-    """Each cell of a row: its text and what it is sorted by, which for words is None."""
-    return [
-        (printable(cell), None if i < page.left else repr(row.numbers[i]) if i in row.numbers else sort_key(cell))
-        for i, cell in enumerate(row.cells)
-    ]
-
-
-def sort_key(cell: str) -> str:
-    """The number that a cell begins with, as a number is written in JSON; empty if there is none."""
-    number = _NUMBER.match(cell)
-    if cell == NOTHING or number is None:
-        return ""
-    return repr(float(number[0].replace(",", "").lstrip(">")))
 
 
 def _broken(name: str) -> Any:
@@ -265,12 +219,10 @@ def chart_data(chart: Chart) -> dict[str, Any]:
         "series": [_series(series) for series in chart.series],
         "references": references,
     }
-    view = view_of(chart)
-    found["shown"] = [view.low, view.high]
-    if view.cut:
+    *found["shown"], cut = view_of(chart)
+    if cut:
         found["cut"] = CUT
-    remark = _LEVEL.sub(lambda level: level[0].replace(" ", JOINED), remark_of(chart))
-    return {**found, "note": remark} if remark else found
+    return {**found, "note": remark} if (remark := remark_of(chart)) else found
 
 
 def _axis(axis: Axis) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.baselines.history.trend import Point, Trend
+from pytest_ddpperf.baselines.history.trend import Trend
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartSeries, point
-from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
-from pytest_ddpperf.reports.phrases import SHORT_COMMIT
-from pytest_ddpperf.reports.trend import change_texts, too_short, trend_table
-from pytest_ddpperf.units import format_count, format_number, format_value
+from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.table import Column, Quantity, table_of
+from pytest_ddpperf.reports.trend import change_texts, place_of, too_short, trend_table, trend_title
+from pytest_ddpperf.units import format_count, format_number
 
 _DIRECTIONS = ("too few commits", "no change", "better", "worse")
 
@@ -19,53 +19,54 @@ def trends_page(trends: Sequence[Trend], metric: str) -> str:
     """All trends, the worst first, each with its chart, its changes and its commits."""
     ordered = sorted(trends, key=lambda trend: -trend.worst)
     changed = sum(bool(trend.changes) for trend in ordered)
-    entries = []
-    for trend in ordered:
-        table = trend_table(trend)
-        commits = replace(  # the chart shows what the last column plots in letters
-            table,
-            title="commits, the oldest first",
-            headers=table.headers[:-1],
-            rows=tuple(row[:-1] for row in table.rows),
-            notes=table.notes[len(change_texts(trend)) :],
-            right=0,
-        )
-        entries.append(
-            PageEntry(
-                title=table.title.partition("\n")[0],
-                verdict=_direction(trend),
-                sections=(
-                    PageSection("Changes", (change_texts(trend),)),
-                    PageSection("Trend", (trend_chart(trend),)),
-                    PageSection("Commits", (commits,)),
-                ),
-            )
-        )
+    overview = table_of(
+        ordered,
+        {
+            "benchmark": trend_title,
+            "environment": lambda trend: trend.benchmark.environment_key,
+            "commits": lambda trend: str(len(trend.points)),
+            "first": _value(ordered, 0),
+            "newest": _value(ordered, -1),
+        },
+    )
     return html_of(
         Page(
             title=f"ddpperf: {metric} changed in {changed} of {format_count(len(ordered), 'benchmark')}",
-            noun="benchmark",
-            headers=("benchmark", "environment", "commits", "first", "newest"),
+            headers=overview.headers,
             left=2,
-            rows=tuple(
-                _row(trend, entry.title, place)
-                for place, (trend, entry) in enumerate(zip(ordered, entries, strict=True))
-            ),
-            entries=tuple(entries),
+            rows=tuple(map(_row, ordered, overview.rows)),
         )
     )
 
 
-def _row(trend: Trend, name: str, place: int) -> PageRow:
-    values = [trend.points[i].value for i in (0, -1)]
-    exact = trend.benchmark.scale == "exact"
-    texts = (format_number(value) if exact else format_value(value, trend.benchmark.unit) for value in values)
+def _value(trends: Sequence[Trend], place: int) -> Column[Trend]:
+    """The column of the values of a place; counts keep all digits."""
+    if any(trend.benchmark.scale == "exact" for trend in trends):
+        return lambda trend: format_number(trend.points[place].value)
+    unit = next((trend.benchmark.unit for trend in trends), "1")
+    return Quantity(value=lambda trend: trend.points[place].value, unit=unit)
+
+
+def _row(trend: Trend, cells: tuple[str, ...]) -> PageRow:
+    table, changes = trend_table(trend), change_texts(trend)
+    commits = replace(  # the chart shows what the last column plots in letters
+        table,
+        title="commits, the oldest first",
+        headers=table.headers[:-1],
+        rows=tuple(row[:-1] for row in table.rows),
+        notes=table.notes[len(changes) :],
+        right=0,
+    )
     return PageRow(
-        cells=(name, trend.benchmark.environment_key, str(len(trend.points)), *texts),
+        title=cells[0],
+        cells=cells,
         verdict=_direction(trend),
         severity=_DIRECTIONS.index(_direction(trend)),
-        entry=place,
-        numbers=dict(enumerate(values, start=3)),
+        sections=(
+            PageSection("Changes", (changes,)),
+            PageSection("Trend", (trend_chart(trend),)),
+            PageSection("Commits", (commits,)),
+        ),
     )
 
 
@@ -82,21 +83,13 @@ def trend_chart(trend: Trend) -> Chart:
     values = [point(i, each.value, each.interval) for i, each in enumerate(trend.points)]
     outlying = ChartSeries("out of line with its neighbours", tuple(values[i] for i in trend.outliers))
     others = ChartSeries(metric, tuple(one for i, one in enumerate(values) if i not in trend.outliers))
-    confidences = [each.interval.confidence for each in trend.points if each.interval is not None]
     return Chart(
         kind="trend",
         title=f"{metric} by commit",
         style="points",
-        x=Axis(name="commit", labels=tuple(map(_label, trend.points))),
+        x=Axis(name="commit", labels=tuple(place_of(each.run) for each in trend.points)),
         y=Axis(name=metric, unit=trend.benchmark.unit),
         series=tuple(each for each in (others, outlying) if each.points),
         references=(ChartSeries("level", tuple(point(i, each.level) for i, each in enumerate(trend.points))),),
-        confidence=confidences[0] if confidences else None,
         note=f"in {trend.benchmark.environment_key}, of {format_count(len(trend.points), 'commit')}",
     )
-
-
-def _label(one: Point) -> str:
-    """The commit with a plus sign for a changed work tree, and its day."""
-    commit = "no commit" if one.run.commit is None else one.run.commit[:SHORT_COMMIT] + "+" * one.run.dirty
-    return f"{commit} {(one.run.commit_date or one.run.date)[:10]}"

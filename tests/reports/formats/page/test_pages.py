@@ -9,10 +9,11 @@ from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.trend import change_texts
 from pytest_ddpperf.reports.two_runs import two_runs
+from tests.factories import judged_anew
 from tests.reports.formats.samples import HOSTILE, MakeDocument
 from tests.reports.formats.test_html import data_of, section
 from tests.reports.golden_runs import metric, result, strategy
-from tests.reports.test_trend import BENCHMARK, STEP, trend
+from tests.reports.test_trend import BENCHMARK, COUNTED, STEP, trend
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -33,8 +34,9 @@ def measured(step: float, calls: float, *samples: float) -> Result:
 def test_two_runs_are_beside_each_other(make_document: MakeDocument) -> None:
     before = make_document(measured(0.1, 2.0, 0.099, 0.1, 0.101))
     after = make_document(measured(0.2, 4.0, 0.198, 0.2, 0.202), result("t.py::test_b", Verdict.NEW, 0.1))
-    text = two_runs_page(before, after)
-    table = two_runs(before, after)
+    both = judged_anew(before, after)
+    table = two_runs(before, after, both)
+    text = two_runs_page(after, both, table)
     ((name, verdict, change, *_),) = rows_of(text)
     assert (name, verdict, change.partition(" ")[0]) == ("test_a ddp", "inconclusive", "+100.0")
     assert ("test_a ddp", "collective_calls", "2", "4", "+100.0 % [counted]") in table.rows
@@ -51,7 +53,8 @@ def test_two_runs_are_beside_each_other(make_document: MakeDocument) -> None:
 
 
 def test_two_runs_without_a_common_benchmark_say_so(make_document: MakeDocument) -> None:
-    text = two_runs_page(make_document(), make_document(result("t.py::test_b", Verdict.NEW, 0.1)))
+    before, after = make_document(), make_document(result("t.py::test_b", Verdict.NEW, 0.1))
+    text = two_runs_page(after, [], two_runs(before, after, []))
     assert "no benchmark is in both runs" in text
     assert "There is nothing to show." in text
 
@@ -62,9 +65,9 @@ def test_trends_are_shown_the_worst_first() -> None:
     text = trends_page([calm, better, STEP], "step_time")
     assert "<h1>ddpperf: step_time changed in 2 of 3 benchmarks</h1>" in text
     assert rows_of(text) == [
-        ["t.py::test_a: ddp", "worse", "cpu-a-2c", "8", "40.0 ms", "50.0 ms"],
-        ["t.py::test_a: better (ddp)", "better", "cpu-a-2c", "8", "50.0 ms", "40.0 ms"],
-        ["t.py::test_a: calm (ddp)", "no change", "cpu-a-2c", "8", "40.0 ms", "40.0 ms"],
+        ["t.py::test_a: ddp", "worse", "cpu-a-2c", "8", "40.0", "50.0"],
+        ["t.py::test_a: better (ddp)", "better", "cpu-a-2c", "8", "50.0", "40.0"],
+        ["t.py::test_a: calm (ddp)", "no change", "cpu-a-2c", "8", "40.0", "40.0"],
     ]
     data = data_of(text)
     changes, chart, commits = data["entries"][0]
@@ -74,14 +77,14 @@ def test_trends_are_shown_the_worst_first() -> None:
     assert commits["blocks"][0]["table"]["headers"][-1] == "change %"
 
 
-def keys_of(text: str) -> list[str]:
-    return re.findall(r'class="number" data-key="([^"]*)"', text)
-
-
-def test_values_of_trends_are_sorted_by_size_whatever_their_units() -> None:
+def test_values_of_trends_have_one_unit_by_which_they_are_sorted() -> None:
     short = trend([0.00095] * 8, replace(BENCHMARK, name="short"))
     long = trend([1.2] * 8, replace(BENCHMARK, name="long"))
-    assert keys_of(trends_page([short, long], "step_time")) == ["8.0", "0.00095", "0.00095", "8.0", "1.2", "1.2"]
+    text = trends_page([short, long], "step_time")
+    assert "first <small>ms</small>" in text
+    assert [row[-1] for row in rows_of(text)] == ["0.950", "1200"]
+    counted = trends_page([trend([123456.0] * 8, COUNTED)], "collective_calls")
+    assert [row[-1] for row in rows_of(counted)] == ["123,456"]
 
 
 def test_a_short_trend_is_not_called_without_change() -> None:

@@ -1,0 +1,64 @@
+"""Results of a run, judged as if an earlier run had stored its own as baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, kernel_differences
+from pytest_ddpperf.judge.benchmark import compare, unfit
+from pytest_ddpperf.judge.decision import TOLERANCE, DecisionContext
+from pytest_ddpperf.judge.sequential import alpha_of_benchmark
+from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
+from pytest_ddpperf.records.verdict import Verdict
+
+
+def key_of(result: Result) -> tuple[str, str, int]:
+    """Returns what a benchmark has in common with the same one of another run."""
+    return result.test, *result.measurement.key
+
+
+def judged_by(earlier: Sequence[Result], provenance: Provenance, results: Sequence[Result]) -> list[Result]:
+    """Returns those results that the earlier run has too, judged anew; ``provenance`` is that of the earlier run."""
+    old, new = ({key_of(result): result for result in each} for each in (earlier, results))
+    alpha = alpha_of_benchmark(len(new))
+    return [
+        replace(
+            _judged(result, _reference(old[key], result, provenance), alpha),
+            **{name: getattr(result, name) for name in ("step", "seconds", "spent")},
+        )
+        for key, result in new.items()
+        if key in old
+    ]
+
+
+def _judged(result: Result, reference: StoredBaseline, alpha: float) -> Result:
+    measured = result.measurement
+    if result.verdict is Verdict.BROKEN:
+        return result
+    if result.verdict is Verdict.DOES_NOT_FIT:
+        return unfit(result.test, measured, "as the second run says", reference, measured.counts)
+    if result.verdict is Verdict.INCONCLUSIVE and all(series.scale == "exact" for series in measured.series):
+        measured = replace(measured, findings=(*measured.findings, Finding("no_time_to_measure")))
+    tolerances = (each.tolerance for each in result.comparisons if each.series.metric == STEP_TIME)
+    accepted = max(TOLERANCE, next(tolerances, 0.0))  # the test's own, if it is wider than that of stored times
+    return compare(result.test, measured, reference, DecisionContext(alpha=alpha, tolerance=accepted))
+
+
+def _reference(old: Result, new: Result, provenance: Provenance) -> StoredBaseline:
+    """The first run's benchmark as a stored baseline."""
+    was, now = old.measurement, new.measurement
+    record, environments = record_of(was, provenance), (was.environment, now.environment)
+    same = was.training == now.training and was.recipe == now.recipe
+    trained = () if same else (f"trained as {was.training} -> {now.training}",)
+    turns = () if was.turns == now.turns else ("steps of one run were timed in turns with those of other launches",)
+    return StoredBaseline(
+        record=record,
+        origin="the first run",
+        differs=(*differences(*environments), *trained, *turns),
+        counted=None if record.counts is None else record,
+        counted_differs=(*counted_differences(*environments), *trained),
+        kernels_differ=kernel_differences(*environments),
+    )

@@ -1,0 +1,168 @@
+"""Scripts that were written for GPUs, on ranks that compute on the CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_ddpperf import Script
+from pytest_ddpperf.errors import RankFailed
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.reports.findings import finding_text
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob
+
+HERE = str(__file__).rpartition("/")[0]
+
+
+def counted(launcher: Launcher, train: Callable[[], object]) -> tuple[Counts, list[str]]:
+    """What rank 0 of two counts of a script that loops for ever, and what is said of that."""
+    training = LaunchJob(Script(train), None, Settings(counts="only"), Plan(warmup=2, steps=3), roots=(HERE,))
+    group: Any = {"backend": "gloo", "device": "cpu", "own_group": True}
+    job = PrepareJob(training, counted=True)
+    found = launcher.run(PREPARE_LAUNCH, job, world_size=2, timeout=60, **group).values[0]
+    assert found.counts is not None
+    return found.counts, list(map(finding_text, found.remarks))
+
+
+def for_gpus() -> None:
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    dist.barrier(device_ids=[rank])
+    model = nn.Linear(8, 8).cuda()
+    model = DistributedDataParallel(model, device_ids=[rank])
+    criterion = nn.MSELoss().to(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        inputs = torch.randn(4, 8).pin_memory().to("cuda", non_blocking=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = criterion(model(inputs), torch.zeros(4, 8, device=f"cuda:{torch.cuda.current_device()}"))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+
+
+NAMED = (  # of each call the lines behind the first one of the script
+    ("set_device", 2),
+    ("device_count", 2),
+    ("init_process_group(nccl)", 3),
+    ("barrier(device_ids)", 4),
+    ("cuda", 5),
+    ("DistributedDataParallel(device_ids)", 6),
+    ("pin_memory", 10),
+    ("to(cuda)", 10),
+    ("autocast(cuda)", 11),
+    ("current_device", 12),
+    ("synchronize", 16),
+)
+
+
+def for_any() -> None:
+    dist.init_process_group()
+    model = DistributedDataParallel(nn.Linear(8, 8).to("cpu"))
+    criterion = nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        inputs = torch.randn(4, 8).to("cpu")
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not torch.cuda.is_available()):
+            loss = criterion(model(inputs), torch.zeros(4, 8))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_script_for_gpus_does_the_same_work_on_the_cpu_and_its_calls_are_named(launcher: Launcher) -> None:
+    (counts, said), (same, nothing) = counted(launcher, for_gpus), counted(launcher, for_any)
+    assert same.totals["allocator_calls"] == same.totals["full_precision_flops"] == 0.0
+    assert counts.totals == {**same.totals, "allocator_calls": 1.0}  # a wait for the GPU counts as on one
+    assert nothing == []
+    (remark,) = said
+    first = for_gpus.__code__.co_firstlineno
+    for call, line in NAMED:
+        assert f" {call} at test_without_gpu.py:{first + line}" in remark
+
+
+def sharded() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    module = torch.get_device_module("cuda")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    module.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    mesh = init_device_mesh("cuda", (2,))
+    with torch.device("meta"):
+        model = nn.Linear(8, 8)
+    fully_shard(model, mesh=mesh)
+    model.to_empty(device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    module.reset_peak_memory_stats()
+    with torch.device("cuda"):
+        inputs = torch.ones(4, 8)
+    stream = module.Stream()
+    while True:
+        with module.stream(stream):
+            loss = model(inputs).sum() * module.max_memory_allocated()
+        module.current_stream().wait_stream(stream)
+        loss.backward()
+        optimizer.step()
+
+
+def accelerated() -> None:
+    torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+    accelerator = torch.accelerator.current_accelerator()
+    dist.init_process_group(dist.get_default_backend_for_device(accelerator))
+    device = torch.device(f"{accelerator}:{dist.get_rank() % torch.accelerator.device_count()}")
+    model = DistributedDataParallel(nn.Linear(8, 8).to(device), device_ids=[device.index])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        model(torch.ones(4, 8, device=device)).sum().backward()
+        optimizer.step()
+        torch.accelerator.synchronize()
+
+
+@pytest.mark.parametrize("script", [sharded, accelerated])
+def test_other_ways_to_a_gpu_lead_to_the_cpu_too(launcher: Launcher, script: Callable[[], object]) -> None:
+    counts, said = counted(launcher, script)
+    assert counts.totals["collective_calls"] > 0
+    assert len(said) == 1
+
+
+def test_torch_is_as_it_was_for_scripts_that_call_no_gpu(launcher: Launcher) -> None:
+    zeros = torch.zeros
+
+    def train() -> None:
+        assert torch.zeros is zeros
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""  # a GPU that is there is hidden
+        for_any()
+
+    counted(launcher, train)
+
+
+def properties() -> None:
+    torch.cuda.get_device_properties(0)
+
+
+def elapsed() -> None:
+    torch.cuda.Event(enable_timing=True).elapsed_time(torch.cuda.Event(enable_timing=True))
+
+
+@pytest.mark.parametrize("script", [properties, elapsed])
+def test_a_call_without_a_meaning_on_the_cpu_fails_with_its_line_and_the_cure(
+    launcher: Launcher, script: Callable[[], object]
+) -> None:
+    with pytest.raises(RankFailed, match=r"^rank \d of 2 raised .*; this rank computes on the CPU: ") as failed:
+        counted(launcher, script)
+    line = script.__code__.co_firstlineno + 1
+    assert failed.value.where.endswith(f"test_without_gpu.py:{line} in {script.__name__}")
