@@ -79,7 +79,7 @@ class GpuFacts:
 
 def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapping[str, str]) -> GpuFacts:
     """The facts of GPUs, by their PCI ids, with the ``software`` and the variables that change what GPUs do."""
-    nvml, _ = library() if devices else (None, "")
+    nvml: Any = library()[0] if devices else None
     handles = [] if nvml is None else [*opened(nvml, devices)[0].values()]
     known = {**software, **{name: value for name, value in sorted(environ.items()) if VARIABLES.fullmatch(name)}}
     if nvml is None or not handles:
