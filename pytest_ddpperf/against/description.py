@@ -13,7 +13,7 @@ from typing import Any
 
 
 def described(wanted: list[str]) -> dict[str, Any]:
-    """The facts; the folder of this file is not on the search path."""
+    """Returns the facts; the folder of this file is not on the search path."""
     path = [entry for entry in sys.path[1:] if entry]
     facts: dict[str, Any] = {
         "tag": getattr(sys.implementation, "cache_tag", None),

@@ -73,19 +73,19 @@ def git(
 
 
 def top_folder(folder: Path) -> Path:
-    """The top folder of the work tree that holds ``folder``; GitError if there is no work tree."""
+    """Returns the top folder of the work tree that holds ``folder``; GitError if there is no work tree."""
     return Path(git(folder, "rev-parse", "--show-toplevel"))
 
 
 def commit_of(root: Path, name: str) -> str | None:
-    """The full hash of the commit that a branch, tag or hash names; None for an unknown name."""
+    """Returns the full hash of the commit that a branch, tag or hash names; None for an unknown name."""
     with contextlib.suppress(GitError):
         return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}") or None
     return None
 
 
 def untracked(top: Path) -> tuple[str, ...]:
-    """The paths in a work tree of what git does not track, ignored or not, and of folders with nothing else."""
+    """Returns the paths in a work tree of what git does not track, ignored or not, and of folders with nothing else."""
     with contextlib.suppress(GitError):
         listed = git(top, "ls-files", "-z", "--others", "--directory", seconds=_STATUS_SECONDS)
         return tuple(name.rstrip("/") for name in listed.split("\0") if name)
@@ -93,7 +93,7 @@ def untracked(top: Path) -> tuple[str, ...]:
 
 
 def code_of(root: Path, commit: str | None = None) -> str:
-    """A digest of the files of code and configuration of a commit, or of the work tree; GitError as of ``git``.
+    """Returns a digest of the files of code and configuration of a commit, or of the work tree; GitError as of ``git``.
 
     The work tree counts with its untracked files, but for ignored ones: they may be committed with the baseline.
     JSON is configuration if git tracks it and it is no baseline.
@@ -151,7 +151,7 @@ def missing(root: Path, commit: str, came_with: str | None) -> str:
 
 
 def introduced(text: str, name: str, folder: Path) -> str | None:
-    """The commit that a text in files of a name first came with; None if it is not committed.
+    """Returns the commit that a text in files of a name first came with; None if it is not committed.
 
     In a shallow clone that may be the oldest commit, which stands for all before it. GitError, whose message has the
     cure, if git does not tell.
@@ -174,7 +174,7 @@ def has_file(folder: Path, commit: str, path: str) -> bool:
 
 
 def fetching(root: Path) -> str:
-    """The advice for a commit that is missing here."""
+    """Returns the advice for a commit that is missing here."""
     with contextlib.suppress(GitError):
         if is_shallow(root):
             return "this is a shallow clone: fetch the rest with git fetch --unshallow (in CI: fetch-depth: 0)"
@@ -182,7 +182,7 @@ def fetching(root: Path) -> str:
 
 
 def unknown(root: Path, name: str) -> str:
-    """The advice for the name of a branch, tag or commit that is not here."""
+    """Returns the advice for the name of a branch, tag or commit that is not here."""
     names: list[str] = []
     with contextlib.suppress(GitError):
         kinds = ("refs/heads", "refs/remotes", "refs/tags")
@@ -224,7 +224,7 @@ _REFUSALS = (  # patterns of git's messages, what they mean for a folder, and th
 
 
 def no_repository(folder: Path, error: GitError) -> str:
-    """The reason why git knows no repository that holds ``folder``."""
+    """Returns the reason why git knows no repository that holds ``folder``."""
     if isinstance(error, GitMissingError):
         return str(error)
     refused = _refusal(folder, error)
@@ -234,7 +234,7 @@ def no_repository(folder: Path, error: GitError) -> str:
 
 
 def no_commit(folder: Path, error: GitError) -> str:
-    """The reason why git does not tell the commit of the baselines in ``folder``, and the cure."""
+    """Returns the reason why git does not tell the commit of the baselines in ``folder``, and the cure."""
     if isinstance(error, GitMissingError):
         return f"{error}: install it"
     refused = _refusal(folder, error)

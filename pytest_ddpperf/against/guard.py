@@ -27,7 +27,7 @@ _CONFUSING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_C
 
 
 def git_environ() -> dict[str, str]:
-    """The environment in which git finds the repository by the current folder."""
+    """Returns the environment in which git finds the repository by the current folder."""
     return {name: value for name, value in os.environ.items() if name not in _CONFUSING}
 
 

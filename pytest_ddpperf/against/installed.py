@@ -19,7 +19,7 @@ LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 
 
 def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
-    """The files and folders in site-packages that would be imported in place of a checkout's.
+    """Returns the files and folders in site-packages that would be imported in place of a checkout's.
 
     They were installed from the checkout, or they look like its packages: a wheel of another job, or from an index.
     ``path`` is the search path of an interpreter, by default this one's.
@@ -29,7 +29,7 @@ def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
 
 
 def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:
-    """The copies that an install from ``root`` has made; editable installs make none.
+    """Returns the copies that an install from ``root`` has made; editable installs make none.
 
     An archive in the checkout may be of any project: only packages that the checkout has as well count. A submodule
     does not count, because no other checkout of the project contains it.
@@ -44,7 +44,7 @@ def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:
 
 
 def namesakes(root: str, path: Iterable[str]) -> set[str]:
-    """The packages in site-packages that share the name and most modules with a package of ``root``.
+    """Returns the packages in site-packages that share the name and most modules with a package of ``root``.
 
     Namespace packages do not count: they may have parts of other projects.
     """

@@ -39,7 +39,7 @@ class Interpreter:
     lacking: tuple[str, ...] = ()  # modules that were asked for and cannot be imported there
 
     def folders(self, root: str) -> tuple[str, ...]:
-        """The folders inside ``root`` that belong to it, such as a virtual environment."""
+        """Returns the folders inside ``root`` that belong to it, such as a virtual environment."""
         candidates = {*self.prefixes, *(entry for entry in self.path if Path(entry).name in PACKAGES)}
         return tuple(sorted(folder for folder in candidates if folder != root and within(folder, root)))
 
@@ -101,7 +101,7 @@ def _torch_of_both(own: Interpreter) -> str | None:
 
 @cache
 def own_interpreter() -> Interpreter:
-    """This interpreter, as it would be started anew."""
+    """Returns this interpreter, as it would be started anew."""
     return _asked(sys.executable, sys.executable, ())
 
 
@@ -133,7 +133,7 @@ def _asked(given: str, python: str, wanted: tuple[str, ...]) -> Interpreter:
 
 
 def foreign_entries(root: str) -> tuple[str, ...]:
-    """The entries of ``sys.path`` that belong to this environment and not to the project at ``root``."""
+    """Returns the entries of ``sys.path`` that belong to this environment and not to the project at ``root``."""
     kept = interpreter_folders(root)
     return tuple(
         entry
@@ -143,7 +143,7 @@ def foreign_entries(root: str) -> tuple[str, ...]:
 
 
 def differing(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """The packages that differ between two environments: versions there and here, None for not installed.
+    """Returns the packages that differ between two environments: versions there and here, None for not installed.
 
     Those that both have come first. The plugin is this environment's on both sides.
     """

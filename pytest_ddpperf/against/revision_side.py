@@ -202,7 +202,7 @@ def alike(here: str, there: str) -> bool:
 
 
 def modules_of_tests(redirection: Redirection) -> dict[str, str]:
-    """The project's modules that travel by value, such as test modules and conftests, with their files."""
+    """Returns the project's modules that travel by value, such as test modules and conftests, with their files."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -215,7 +215,7 @@ def modules_of_tests(redirection: Redirection) -> dict[str, str]:
 
 
 def other_tests(test: str, redirection: Redirection) -> tuple[str, ...]:
-    """The files of a test and its conftests that are others in the other checkout."""
+    """Returns the files of a test and its conftests that are others in the other checkout."""
     path = test.partition("::")[0]
     files = [file for file in modules_of_tests(redirection).values() if file.endswith((f"/{path}", "/conftest.py"))]
     there = {file: redirection.path(file) for file in files}

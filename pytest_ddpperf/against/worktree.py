@@ -63,7 +63,7 @@ class Revision:
 
 
 def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
-    """The reference that settings ask for: another revision, this checkout in another environment, or both."""
+    """Returns the reference that settings ask for: another revision, this checkout in another environment, or both."""
     given = settings.against_python
     if given is None:
         return resolve(str(settings.against), start, invoked)
@@ -81,7 +81,7 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
 
 
 def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
-    """This checkout, in another environment if one is given; without git the folder ``start``."""
+    """Returns this checkout, in another environment if one is given; without git the folder ``start``."""
     root = start
     with contextlib.suppress(GitError):
         root = top_folder(start)
@@ -111,7 +111,7 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
 
 
 def baseline_revision(commit: str, start: Path) -> Revision:
-    """The commit of a baseline in the repository that holds ``start``; LaunchError if it is not there."""
+    """Returns the commit of a baseline in the repository that holds ``start``; LaunchError if it is not there."""
     try:
         root = top_folder(start)
     except GitError as error:

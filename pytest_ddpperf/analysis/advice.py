@@ -41,7 +41,7 @@ _OVERLAPPED = 0.8  # of backward, which can hide communication: the last bucket 
 
 
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
-    """The changes that may pay, the largest gain first; those that make room come last.
+    """Returns the changes that may pay, the largest gain first; those that make room come last.
 
     A gain is an upper bound, where it is no estimate: a cause goes away, and everything else stays as it is. A larger
     batch and more micro-batches gain for each sample.

@@ -62,7 +62,7 @@ def analysis_of(measurement: Measurement) -> StepAnalysis:
 
 
 def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
-    """The diagnosis that evidence makes, without advice."""
+    """Returns the diagnosis that evidence makes, without advice."""
     step, slow = evidence.step, evidence.slow
     facts: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent}
     waits = [_cause("data", evidence.data, step), _cause("communication", evidence.communication, step, **facts)]

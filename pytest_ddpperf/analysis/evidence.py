@@ -54,7 +54,7 @@ class StepEvidence:
 
 
 def evidence_of(measurement: Measurement) -> StepEvidence | None:
-    """The figures of a measurement; None if nothing was timed, or no step was taken apart."""
+    """Returns the figures of a measurement; None if nothing was timed, or no step was taken apart."""
     launches = [launch for launch in measurement.every if phases_of(launch) is not None]
     if not measurement.launches or not launches:
         return None
@@ -125,7 +125,7 @@ def _communication(
 
 
 def longest_data_wait(measurement: Measurement) -> float:
-    """The share of its steps in which the rank that waits longest for data does so; 0 if nobody knows."""
+    """Returns the share of its steps in which the rank that waits longest for data does so; 0 if nobody knows."""
     shares = _shares(measurement, [launch for launch in measurement.every if phases_of(launch) is not None])
     return fmean(max(rank[DATA_WAIT] for rank in ranks) for ranks in shares) if shares else 0.0
 
@@ -137,7 +137,7 @@ def sends_after_backward(measurement: Measurement) -> bool:
 
 
 def strategy_name(measurement: Measurement) -> str:
-    """The strategy's name without its options."""
+    """Returns the strategy's name without its options."""
     return measurement.strategy.partition("[")[0]
 
 
@@ -200,7 +200,7 @@ def _rates(launches: Sequence[Launch]) -> MachineRates | None:
 
 
 def memory_limit(measurement: Measurement) -> float | None:
-    """Bytes that a rank may use: the limit that a test sets, else all of the GPU; None if no limit is known."""
+    """Returns bytes that a rank may use: the limit that a test sets, else all of the GPU; None if no limit is known."""
     limit = measurement.recipe.get("memory_limit")
     totals = [
         rank.device_memory.total for launch in measurement.launches for rank in launch.ranks if rank.device_memory

@@ -44,7 +44,7 @@ class ScalingLoss:
 
 
 def scaling_loss(base: Diagnosis, point: Diagnosis, efficiency: float) -> ScalingLoss:
-    """The loss of a point of a curve, from the causes of its step and of the base's.
+    """Returns the loss of a point of a curve, from the causes of its step and of the base's.
 
     Ideally each cause takes a share of what it takes at the base: with strong scaling and twice the ranks a half, with
     weak scaling all of it. That share follows from the efficiency, which is the ideal step over the measured one.

@@ -48,7 +48,7 @@ class LawFit:
     ranks: tuple[float, ...]
 
     def speedup(self, ranks: float) -> float:
-        """The speedup of so many times the ranks of the base that the law expects."""
+        """Returns the speedup of so many times the ranks of the base that the law expects."""
         return LAW[self.law](max(0.0, self.serial), ranks)
 
 
@@ -63,12 +63,12 @@ def serial_fraction(speedup: float, ranks: float) -> float:
 
 
 def amdahl(serial: float, ranks: float) -> float:
-    """The speedup of a fixed problem: 1 / (s + (1 - s) / n) (Amdahl 1967)."""
+    """Returns the speedup of a fixed problem: 1 / (s + (1 - s) / n) (Amdahl 1967)."""
     return 1 / (serial + (1 - serial) / ranks)
 
 
 def gustafson(serial: float, ranks: float) -> float:
-    """The scaled speedup of a problem that grows with the ranks: n - s (n - 1) (Gustafson 1988)."""
+    """Returns the scaled speedup of a problem that grows with the ranks: n - s (n - 1) (Gustafson 1988)."""
     return ranks - serial * (ranks - 1)
 
 
@@ -76,7 +76,7 @@ LAW = {"amdahl": amdahl, "gustafson": gustafson}
 
 
 def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
-    """The law with the serial fraction that fits best, by least squares; oversubscribed points are left out.
+    """Returns the law with the serial fraction that fits best, by least squares; oversubscribed points are left out.
 
     Both laws are lines through the origin: 1/S - 1/n = s (1 - 1/n) of Amdahl's, 1 - S/n = s (1 - 1/n) of Gustafson's.
     Every sample counts alike.

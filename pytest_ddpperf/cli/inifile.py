@@ -31,7 +31,7 @@ def ini_value(name: str, folder: Path) -> tuple[str, Path] | None:
 
 
 def project_root(folder: Path) -> Path:
-    """The root of the project that holds a folder, as a run of pytest in it would find it."""
+    """Returns the root of the project that holds a folder, as a run of pytest in it would find it."""
     return _project(folder)[0]
 
 

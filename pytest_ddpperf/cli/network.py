@@ -157,7 +157,7 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
 
 
 def check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> Iterator[str]:
-    """A sentence for each thing that holds a network up; ``check``: the link that it has, or auto."""
+    """Yields a sentence for each thing that holds a network up; ``check``: the link that it has, or auto."""
     here = measured.environment
     backend = backend_line(here, len(gpus))
     yield from [backend] if backend else []

@@ -111,7 +111,7 @@ def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
 
 
 def tests_named(test: str, file: Path) -> list[str]:
-    """The test of that node id, else all tests whose node id contains the text."""
+    """Returns the test of that node id, else all tests whose node id contains the text."""
     known = recorded(file, "test")
     chosen = [test] if test in known else [node_id for node_id in known if test in node_id]
     if not chosen:
@@ -120,7 +120,7 @@ def tests_named(test: str, file: Path) -> list[str]:
 
 
 def stale(test: str, record: BaselineRecord, save: str | None) -> str:
-    """A line if the last run in the project's history improved on a baseline; empty without one."""
+    """Returns a line if the last run in the project's history improved on a baseline; empty without one."""
     if ini_value(_HISTORY.ini, Path.cwd()) is None or not (file := history_file(None)).is_file():
         return ""
     verdict, date = last_verdict(file, test, record)
@@ -134,7 +134,7 @@ def stale(test: str, record: BaselineRecord, save: str | None) -> str:
 
 
 def history_file(named: Path | None) -> Path:
-    """The file of ``--history``, else the file that the ini file of the current folder names."""
+    """Returns the file of ``--history``, else the file that the ini file of the current folder names."""
     if named is not None:
         return named
     configured = ini_value(_HISTORY.ini, Path.cwd())

@@ -31,7 +31,7 @@ class Clock:
 
 
 def clock_for(device: torch.device, marks: int) -> Clock:
-    """The clock of a device; on CUDA each mark beyond the number ``marks`` costs the creation of an event.
+    """Returns the clock of a device; on CUDA each mark beyond the number ``marks`` costs the creation of an event.
 
     On CUDA it is the clock of the stream that is current now, also for marks made while another stream is current.
     """
@@ -78,7 +78,7 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Within, there is no garbage collection; garbage is collected before.
+    """In this context, there is no garbage collection; garbage is collected before.
 
     Objects that ranks inherit from the zygote stay frozen, because a collection of them would copy its whole memory.
     """

@@ -44,7 +44,7 @@ class MachineFacts:
 
 
 def machine_facts(root: Path = _ROOT) -> MachineFacts:
-    """The facts of this machine; ``root`` is the folder that holds ``proc`` and ``sys``, here and below."""
+    """Returns the facts of this machine; ``root`` is the folder that holds ``proc`` and ``sys``, here and below."""
     return MachineFacts(
         cpu_model=cpu_model(root),
         cores=usable_cores(root),
@@ -71,7 +71,7 @@ def clock_limits(root: Path = _ROOT) -> str:
 
 
 def cpu_model(root: Path = _ROOT) -> str:
-    """The processor's name without the vendor's marks, e.g. ``AMD EPYC 7B13``.
+    """Returns the processor's name without the vendor's marks, e.g. ``AMD EPYC 7B13``.
 
     ARM kernels report numbers instead of a name, e.g. ``aarch64 0x41 0xd40``; the last resort is the architecture.
     """
@@ -142,7 +142,7 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 
 
 def available_memory(root: Path = _ROOT) -> int | None:
-    """Bytes that this process can take without swapping; None if the system does not report them.
+    """Returns bytes that this process can take without swapping; None if the system does not report them.
 
     The lower of what the machine has left (MemAvailable in proc(5)) and what its control groups leave.
     """
@@ -162,7 +162,7 @@ def shared_memory(root: Path = _ROOT) -> int | None:
 
 
 def free_memory() -> int | None:
-    """Bytes that benchmarks may take on this machine; None if the system does not report them."""
+    """Returns bytes that benchmarks may take on this machine; None if the system does not report them."""
     available = available_memory()
     return None if available is None else int((1 - _SPARED) * available)
 
@@ -191,7 +191,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def kernel_table(text: str) -> dict[str, int]:
-    """The number that follows the name in each line of a kernel file."""
+    """Returns the number that follows the name in each line of a kernel file."""
     rows = (line.split() for line in text.splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
 
@@ -206,13 +206,13 @@ def nodes_of_cores(cores: Iterable[int], root: Path = _ROOT) -> dict[int, set[in
 
 
 def kernel_numbers(text: str) -> set[int]:
-    """The numbers of a list of the kernel's, such as ``0-3,8``."""
+    """Returns the numbers of a list of the kernel's, such as ``0-3,8``."""
     spans = [tuple(map(int, part.split("-"))) for part in text.split(",") if part.strip()]
     return {number for span in spans for number in range(span[0], span[-1] + 1)}
 
 
 def core_list(numbers: Iterable[int]) -> str:
-    """Numbers as the kernel lists them: ``0-3,8``."""
+    """Returns numbers as the kernel lists them: ``0-3,8``."""
     spans: list[list[int]] = []
     for number in sorted(numbers):
         if spans and spans[-1][-1] == number - 1:
@@ -223,7 +223,7 @@ def core_list(numbers: Iterable[int]) -> str:
 
 
 def kernel_text(file: Path) -> str:
-    """The text of a kernel file; empty if the system has none."""
+    """Returns the text of a kernel file; empty if the system has none."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -231,13 +231,13 @@ def kernel_text(file: Path) -> str:
 
 
 def kernel_number(file: Path) -> int | None:
-    """The number in a kernel file; None if the system has none."""
+    """Returns the number in a kernel file; None if the system has none."""
     text = kernel_text(file).strip()
     return int(text) if text.isdecimal() else None
 
 
 def from_here(file: str) -> str:
-    """A path from the current folder on; one that is not in it, or where it was removed, as it is."""
+    """Returns a path from the current folder on; one that is not in it, or where it was removed, as it is."""
     try:
         relative = os.path.relpath(file)
     except OSError:
@@ -269,7 +269,7 @@ def abandoned(prefix: str) -> Iterator[Path]:
 
 
 def private_folder() -> Path:
-    """The folder, made if need be, in which processes of this user share what no other user may touch.
+    """Returns the folder, made if need be, in which processes of this user share what no other user may touch.
 
     Another user may have taken its place among the temporary files: then it is that of the user's session.
 

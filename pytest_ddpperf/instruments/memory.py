@@ -125,7 +125,7 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
 
 
 def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") -> dict[str, float]:
-    """The figures of ``LABELS`` that are among torch.cuda's ``memory_stats``, and that the allocator knows."""
+    """Returns the figures of ``LABELS`` that are among torch.cuda's ``memory_stats``, and that the allocator knows."""
     return {
         kind: float(statistics[name])
         for kind, name in _STATISTICS.items()
@@ -134,7 +134,7 @@ def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") ->
 
 
 def most_taken(proc: Path = _PROC) -> int | None:
-    """The most bytes that this process has taken from the machine; None if the system does not report them.
+    """Returns the most bytes that this process has taken from the machine; None if the system does not report them.
 
     It is what the process shares with no other now (Private_Clean and Private_Dirty, proc(5)), plus what it has
     returned since its peak. Memory inherited at the fork and the code of libraries are not its own.
@@ -231,7 +231,7 @@ BLOCK_BYTES = 64
 
 
 def held_after_steps(run: Callable[[], object], steps: int, device: torch.device) -> tuple[int, ...]:
-    """The bytes that this process holds before the first of ``steps`` calls of ``run``, and after each of them.
+    """Returns the bytes that this process holds before the first of ``steps`` calls of ``run``, and after each of them.
 
     On CUDA these are the live tensors in the caching allocator's blocks; on CPU everything that malloc has given out,
     and Python's small objects. Garbage is collected before each reading, because garbage is no leak. Where the system

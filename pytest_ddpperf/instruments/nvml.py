@@ -34,7 +34,7 @@ def library() -> tuple[Any, str]:
 
 
 def ask(nvml: Any, name: str, *arguments: Any) -> Any:
-    """The answer of a function of the library; None where library, driver or GPU do not have it."""
+    """Returns the answer of a function of the library; None where library, driver or GPU do not have it."""
     function = getattr(nvml, name, None)
     try:
         return None if function is None else function(*arguments)
@@ -43,7 +43,7 @@ def ask(nvml: Any, name: str, *arguments: Any) -> Any:
 
 
 def opened(nvml: Any, devices: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The handles of GPUs by their PCI ids, and in words which of them this process may not open, and why."""
+    """Returns the handles of GPUs by their PCI ids, and in words which of them this process may not open, and why."""
     handles: dict[str, Any] = {}
     refused: list[str] = []
     for device in dict.fromkeys(devices):
@@ -55,7 +55,7 @@ def opened(nvml: Any, devices: Iterable[str]) -> tuple[dict[str, Any], tuple[str
 
 
 def uuids() -> tuple[str, ...]:
-    """The UUIDs of the GPUs that the driver lets this process open; none where NVML is not there."""
+    """Returns the UUIDs of the GPUs that the driver lets this process open; none where NVML is not there."""
     nvml, _ = library()
     number = 0 if nvml is None else ask(nvml, "nvmlDeviceGetCount") or 0
     handles = (ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(number))
@@ -78,7 +78,7 @@ class GpuFacts:
 
 
 def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapping[str, str]) -> GpuFacts:
-    """The facts of GPUs, by their PCI ids, with the ``software`` and the variables that change what GPUs do."""
+    """Returns the facts of GPUs, by their PCI ids, with the ``software`` and the variables that change what GPUs do."""
     nvml: Any = library()[0] if devices else None
     handles = [] if nvml is None else [*opened(nvml, devices)[0].values()]
     known = {**software, **{name: value for name, value in sorted(environ.items()) if VARIABLES.fullmatch(name)}}

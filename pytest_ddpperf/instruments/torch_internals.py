@@ -33,7 +33,7 @@ def activity_of(event: Any) -> str:
 
 
 def pci_id(properties: Any) -> str | None:
-    """The PCI id of one of NVIDIA's GPUs, as its tools write it; None if torch's properties do not tell."""
+    """Returns the PCI id of one of NVIDIA's GPUs, as its tools write it; None if torch's properties do not tell."""
     import torch
 
     if torch.version.hip is not None or not hasattr(properties, "pci_bus_id"):
@@ -85,12 +85,12 @@ T = TypeVar("T")
 
 
 def compiled_graphs() -> int:
-    """The number of graphs that torch.compile has captured in this process so far."""
+    """Returns the number of graphs that torch.compile has captured in this process so far."""
     return _counted("stats", "unique_graphs")
 
 
 def compile_seconds() -> float | None:
-    """The seconds in which torch.compile has compiled in this process so far; None if it has not."""
+    """Returns the seconds in which torch.compile has compiled in this process so far; None if it has not."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return None if dynamo is None else float(dynamo.calculate_time_spent()["total_wall_time"]) or None
 
@@ -255,7 +255,7 @@ def forget_received() -> None:
 
 
 def process_groups() -> list[Any]:
-    """All groups of processes that there are, the default one among them."""
+    """Returns all groups of processes that there are, the default one among them."""
     from torch.distributed import distributed_c10d
 
     return [*distributed_c10d._world.pg_map]  # noqa: SLF001 - torch lists them nowhere else
@@ -273,14 +273,14 @@ def collectives_called(groups: Sequence[Any] = ()) -> int:
 
 
 def backward_under_way() -> int:
-    """The number of the backward that this thread is in; -1 outside of any."""
+    """Returns the number of the backward that this thread is in; -1 outside of any."""
     import torch
 
     return int(torch._C._current_graph_task_id())  # noqa: SLF001 - there is no public number
 
 
 def subclasses(kind: type[T]) -> Iterator[type[T]]:
-    """The classes below a class."""
+    """Yields the classes below a class."""
     for below in kind.__subclasses__():
         yield below
         yield from subclasses(below)

@@ -103,7 +103,7 @@ class Placement:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """The versions of those packages that are installed, by name; none is imported."""
+    """Returns the versions of those packages that are installed, by name; none is imported."""
     from importlib.metadata import distributions
 
     found = ((name, next(iter(distributions(name=name)), None)) for name in packages)

@@ -92,7 +92,7 @@ def settled_memory(
 
 
 def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> set[int]:
-    """The cores near the GPU of a rank, of those that it may use; empty if it is better left alone.
+    """Returns the cores near the GPU of a rank, of those that it may use; empty if it is better left alone.
 
     ``addresses`` are those of all ranks' GPUs. Left alone are machines of one NUMA node, ranks that somebody has bound,
     and ranks that would have fewer than two cores each, or fewer than threads.

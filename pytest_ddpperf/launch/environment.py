@@ -24,7 +24,7 @@ Variables: TypeAlias = "tuple[tuple[str, str], ...]"
 def group_variables(
     rank: int, world_size: int, port: int, *, local: tuple[int, int] | None = None, node: int = 0, nodes: int = 1
 ) -> dict[str, str]:
-    """The variables that torchrun would have set on this rank; ``local``: its number among those of its node.
+    """Returns the variables that torchrun would have set on this rank; ``local``: its number among those of its node.
 
     The store is always at this node: what connects there is led to rank 0.
     """
@@ -62,7 +62,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
-    """The variables that must be set before torch is imported, with their values.
+    """Returns the variables that must be set before torch is imported, with their values.
 
     A rank has one thread unless the user sets another number, as under torchrun: ranks that take every core slow each
     other. Strings have the same hashes in all ranks unless the user sets another seed, so that no side of a comparison
@@ -124,12 +124,12 @@ def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: s
 
 
 def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of the variables that say how many threads a rank has."""
+    """Returns those of the variables that say how many threads a rank has."""
     return {name: environ[name] for name in THREADS if name in environ}
 
 
 def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
-    """A remark where ``thread_variables`` are other ones than ``threads``, which ranks have; else nothing."""
+    """Returns a remark where ``thread_variables`` are other ones than ``threads``, which ranks have; else nothing."""
     late = [name for name in THREADS if environ.get(name) != threads.get(name)]
     if not late:
         return ""
@@ -146,13 +146,13 @@ def thread_count(environ: Mapping[str, str]) -> int:
 
 
 def search_path() -> tuple[str, ...]:
-    """This process's ``sys.path`` without entries that are no strings, which Python ignores."""
+    """Returns this process's ``sys.path`` without entries that are no strings, which Python ignores."""
     return tuple(entry for entry in sys.path if isinstance(entry, str))
 
 
 @contextlib.contextmanager
 def real_clocks() -> Iterator[None]:
-    """Within, this process reads real clocks, which a test may have frozen: no deadline would ever come."""
+    """In this context, this process reads real clocks, which a test may have frozen: no deadline would ever come."""
     spec = importlib.util.find_spec("time")
     assert spec is not None  # noqa: S101  it is built in
     fresh = importlib.util.module_from_spec(spec)
@@ -165,7 +165,7 @@ def real_clocks() -> Iterator[None]:
 
 
 def current_folder() -> str:
-    """The folder in which ranks start."""
+    """Returns the folder in which ranks start."""
     try:
         return str(Path.cwd())
     except FileNotFoundError:

@@ -51,7 +51,7 @@ uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.n
 
 
 def end_seconds(job: Job) -> float:
-    """The seconds that the ranks of a job may take to end; one that looks for GPUs has started their driver."""
+    """Returns the seconds that the ranks of a job may take to end; one that looks for GPUs has started their driver."""
     return _CUDA_END_SECONDS if job.probes or job.device != "cpu" else _END_SECONDS
 
 
@@ -163,7 +163,7 @@ class LaunchResult(Generic[T]):
     imports: tuple[SeenImport, ...] = ()  # of rank 0, that no zygote had made before
 
     def rank(self, rank: int) -> T:
-        """The value that the function returned on ``rank``."""
+        """Returns the value that the function returned on ``rank``."""
         return self.values[rank]
 
     @property

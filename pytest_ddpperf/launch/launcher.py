@@ -78,7 +78,7 @@ class Launcher:
         self.close()
 
     def having(self, variables: Variables) -> Self:
-        """The same launcher, whose later ranks have these variables besides those of the environment."""
+        """Returns the same launcher, whose later ranks have these variables besides those of the environment."""
         self._added = dict(variables)
         return self
 

@@ -47,7 +47,7 @@ class Launchers:
             return self._made[number]
 
     def with_variables(self, variables: Variables) -> Launchers:
-        """The launchers whose ranks have these variables besides; they end when these ones do."""
+        """Returns the launchers whose ranks have these variables besides; they end when these ones do."""
         if not variables:
             return self
         if variables not in self._others:
@@ -117,7 +117,7 @@ class Launchers:
             others.keep(number)
 
     def missing_bytes(self, number: int, scope: str = "", ranks: int = 0) -> int:
-        """An upper bound for the memory of those of the first ``number`` zygotes that do not run yet.
+        """Returns an upper bound for the memory of those of the first ``number`` zygotes that do not run yet.
 
         Copies of them that import for ``ranks`` ranks of ``scope`` are included, as far as is known what they import.
         """

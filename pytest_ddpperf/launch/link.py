@@ -188,7 +188,7 @@ class Question(Generic[T]):
 
 
 def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -> Link:
-    """A link to who listens at this address, and takes what ``hello`` says this end is.
+    """Returns a link to who listens at this address, and takes what ``hello`` says this end is.
 
     Raises:
         ForeignPeer: who answers does not know the key, or does not take it.
@@ -204,7 +204,7 @@ def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -
 
 
 def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
-    """A link to who has connected, and its hello; ForeignPeer if it does not prove in time to know the key.
+    """Returns a link to who has connected, and its hello; ForeignPeer if it does not prove in time to know the key.
 
     ``welcome`` follows if it is taken, else its end.
     """
@@ -215,7 +215,7 @@ def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
 
 @contextlib.contextmanager
 def _proving(connected: socket.socket) -> Iterator[float]:
-    """Within, until the deadline that it gives, both ends prove to know the key; else the connection ends."""
+    """In this context, until the deadline that it gives, both ends prove to know the key; else the connection ends."""
     try:
         yield time.monotonic() + _HANDSHAKE_SECONDS
     except BaseException as error:

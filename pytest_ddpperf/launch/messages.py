@@ -85,12 +85,12 @@ class StackPosition:
         return f"in {self.call}" if self.call else f"at {self.line}"
 
     def numbered(self, collective: str, number: int) -> StackPosition:
-        """The same position, whose text has the number of the collective that the rank waits in."""
+        """Returns the same position, whose text has the number of the collective that the rank waits in."""
         named = self.call if self.call == collective else f"{self.call}, {collective}"
         return replace(self, call=f"{named} #{number}") if self.call and self.waits else self
 
     def with_tensors(self, tensors: str) -> StackPosition:
-        """The same position, whose text names what the collective was given."""
+        """Returns the same position, whose text names what the collective was given."""
         return replace(self, call=f"{self.call} of {tensors}") if tensors and self.call else self
 
 

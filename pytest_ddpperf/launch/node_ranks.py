@@ -139,10 +139,10 @@ class OtherNodes(Protocol):
         """The network interface of this node by which ranks of several nodes talk."""
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """How many of so many ranks each node has; ``gpus``: those of this node, 0 if ranks are on the CPU."""
+        """Returns how many of so many ranks each node has; ``gpus``: those of this node, 0 if ranks are on the CPU."""
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> Sequence[NodeRanks]:
-        """The ranks of the other nodes in a launch, which have these variables."""
+        """Returns the ranks of the other nodes in a launch, which have these variables."""
 
     def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
         """Begin to import modules where ranks were started before; the result waits until that is done."""

@@ -39,7 +39,7 @@ _BY_ITSELF = (".git", ".pytest_cache")  # what changes without a script
 
 @contextlib.contextmanager
 def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str, str]) -> Iterator[Job]:
-    """Within, gives the job whose ranks find the files of its projects in a folder of their own.
+    """In this context, gives the job whose ranks find the files of its projects in a folder of their own.
 
     Of an ``other`` checkout they find the files in place of this one's, beside what git does not track here. ``mark``
     names the folder. The processes that ranks are forked from remove it when they end, or else their controller does;

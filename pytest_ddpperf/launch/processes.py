@@ -172,13 +172,13 @@ def adopt_orphans() -> None:
 
 
 def children() -> set[int]:
-    """The pids of this process's children, zombies included."""
+    """Returns the pids of this process's children, zombies included."""
     me = str(os.getpid())
     return {pid for pid in _pids() if _stat(pid)[1:2] == [me]}
 
 
 def marked(name: str, value: str) -> Iterator[int]:
-    """The pids of other processes that were started with the environment variable ``name`` = ``value``."""
+    """Yields the pids of other processes that were started with the environment variable ``name`` = ``value``."""
     for pid in _pids():
         with contextlib.suppress(OSError):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -253,7 +253,7 @@ def touches_gpu(root: Path = _ROOT) -> bool:
 
 
 def out_of_memory_kills(root: Path = _ROOT) -> int:
-    """The number of processes that the kernel has killed for want of memory; 0 if it is unknown.
+    """Returns the number of processes that the kernel has killed for want of memory; 0 if it is unknown.
 
     Those of this process's control group where the kernel counts them, else of the whole machine.
     """

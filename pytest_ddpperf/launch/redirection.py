@@ -89,7 +89,7 @@ def within(path: str, folder: str) -> bool:
 
 @functools.cache
 def installed_folders() -> tuple[str, ...]:
-    """The folders of Python's own modules and of installed packages, and those that links to them lead to.
+    """Returns the folders of Python's own modules and of installed packages, and those that links to them lead to.
 
     Each ends in a slash.
     """
@@ -99,7 +99,7 @@ def installed_folders() -> tuple[str, ...]:
 
 
 def interpreter_folders(root: str) -> tuple[str, ...]:
-    """The folders inside ``root`` that belong to this interpreter, such as a virtual environment."""
+    """Returns the folders inside ``root`` that belong to this interpreter, such as a virtual environment."""
     candidates = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
     candidates |= {entry for entry in sys.path if Path(entry).name in PACKAGES}
     inside = (os.path.normpath(folder) for folder in candidates)
@@ -230,7 +230,7 @@ def own(path: str, *, code: bool = False) -> str:
 
 
 def told(text: str) -> str:
-    """A path or a message with the project's paths in place of those of the launch's own files."""
+    """Returns a path or a message with the project's paths in place of those of the launch's own files."""
     for each in _own:
         text = text.replace(each.target, each.root)
     return text
@@ -248,7 +248,7 @@ def _code_of_project(loader: SourceFileLoader, module: str) -> Any:
 
 
 def editable_folders(root: str) -> tuple[str, ...]:
-    """The folders in ``root`` from which import hooks of editable installs import packages of that name."""
+    """Returns the folders in ``root`` from which import hooks of editable installs import packages of that name."""
     found: dict[str, None] = {}
     for name, paths in [item for table in _editable_installs() for item in table.items()]:
         for given in [paths] if isinstance(paths, str) else paths:
@@ -271,7 +271,7 @@ def _editable_installs() -> Iterator[dict[str, Any]]:
 
 
 def project_files(redirection: Redirection) -> dict[str, str]:
-    """The imported modules of both checkouts and of the target's environment, with their files."""
+    """Returns the imported modules of both checkouts and of the target's environment, with their files."""
     folders: dict[str, str] = {}
     found = {}
     for name, module in list(sys.modules.items()):

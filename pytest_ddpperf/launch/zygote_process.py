@@ -138,7 +138,7 @@ class ZygoteProcess:
         return [self._python, *flags, "-c", _BOOTSTRAP, json.dumps((path, str(_PACKAGE), options))]
 
     def duplicate(self) -> ZygoteProcess:
-        """A zygote that has imported the same; where no copy can be made, it is not ready yet."""
+        """Returns a zygote that has imported the same; where no copy can be made, it is not ready yet."""
         return ZygoteProcess({**self._environ, **self.pinned}, self._preload, self._redirection, self)
 
     @property

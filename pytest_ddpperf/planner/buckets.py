@@ -28,7 +28,7 @@ def bucket_layout(
     ready_order: Sequence[int] | None = None,
     kinds: Sequence[Hashable] | None = None,
 ) -> tuple[GradientBucket, ...]:
-    """The buckets of torch's DDP after it has rebuilt them, in the order in which they are sent.
+    """Returns the buckets of torch's DDP after it has rebuilt them, in the order in which they are sent.
 
     A bucket is full once it holds its cap, so it may hold more. Without a cap of the user's it is 25 MiB, and 1 MiB for
     the first bucket.

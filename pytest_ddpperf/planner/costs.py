@@ -97,7 +97,7 @@ _IN_LEVELS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
 def communication_complexity_analysis() -> tuple[Complexity, ...]:
-    """The costs of all collectives and algorithms, a row each, for a single level of links.
+    """Returns the costs of all collectives and algorithms, a row each, for a single level of links.
 
     ``ring`` is a scatter and an all-gather for a broadcast, and the exchange in pairs for an all-to-all.
     ``halving_doubling`` of a broadcast is a scatter by a tree, and an all-gather by recursive doubling.
@@ -114,7 +114,7 @@ def collective_time(
     *,
     reduction: float = 0.0,
 ) -> float:
-    """Seconds of a collective: messages x latency + bytes sent / bandwidth + bytes added up x ``reduction``.
+    """Returns seconds of a collective: messages x latency + bytes sent / bandwidth + bytes added up x ``reduction``.
 
     Args:
         collective: one of ``COLLECTIVES``.
@@ -156,7 +156,7 @@ def _no_algorithm(collective: str, algorithm: str) -> SettingError:
 def hierarchical_time(
     collective: str, size_bytes: float, nodes: int, ranks_per_node: int, *, local: Network, between: Network
 ) -> float:
-    """Seconds of a collective in two levels: inside each node, and between ranks of one number on all nodes.
+    """Returns seconds of a collective in two levels: inside each node, and between ranks of one number on all nodes.
 
     An all-reduce is a reduce-scatter inside the nodes, an all-reduce of the parts between them, and an all-gather
     inside; a reduce-scatter and an all-gather have their halves of that. A broadcast is a tree between the nodes and
@@ -194,7 +194,7 @@ def estimate_communication_time(
     local_bandwidth_gbps: float | None = None,
     local_latency_ms: float = 0.0,
 ) -> float:
-    """Seconds of a collective: 100 MiB over 4 ranks with 10 Gbit/s and 0.1 ms are 0.12642912 s.
+    """Returns seconds of a collective: 100 MiB over 4 ranks with 10 Gbit/s and 0.1 ms are 0.12642912 s.
 
     Args:
         tensor_size_bytes: the whole buffer, as of ``collective_time``.
@@ -237,7 +237,7 @@ def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
 
 
 def bus_bandwidth(collective: str, size_bytes: float, world_size: int, seconds: float) -> float:
-    """Bytes per second as nccl-tests' busbw has it: comparable with the links, whatever the number of ranks.
+    """Returns bytes per second as nccl-tests' busbw has it: comparable with the links, whatever the number of ranks.
 
     It is algbw times 2(n-1)/n for an all-reduce, (n-1)/n for an all-gather, a reduce-scatter and an all-to-all, and 1
     for a broadcast (nccl-tests, doc/PERFORMANCE.md).

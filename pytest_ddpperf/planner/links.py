@@ -171,7 +171,7 @@ _LINKS = (
 
 
 def link_of(device: str, names: Sequence[str]) -> str | None:
-    """The link between GPUs of one machine, by their names; None if that is not known."""
+    """Returns the link between GPUs of one machine, by their names; None if that is not known."""
     if device != "cuda" or not names:
         return None
     name = names[0].upper()

@@ -42,7 +42,7 @@ def model_state_bytes(
     unsharded_gradients: bool = False,
     ranks_per_node: int | None = None,
 ) -> float:
-    """Bytes of parameters, gradients and optimizer states on a rank (Rajbhandari et al. 2020, section 5).
+    """Returns bytes of parameters, gradients and optimizer states on a rank (Rajbhandari et al. 2020, section 5).
 
     7.5e9 parameters with Adam in mixed precision over 64 ranks are 120 GB, 31.4 GB (zero1), 16.6 GB (zero2) and 1.9 GB
     (zero3). Activations, temporary buffers and units that FSDP has gathered come on top.

@@ -25,7 +25,7 @@ def largest_bandwidths(fit: CollectiveFit) -> tuple[float, float]:
 
 
 def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:
-    """Each collective and size of a sweep: the fastest of its calls, each as long as on the slowest rank.
+    """Returns each collective and size of a sweep: the fastest of its calls, each as long as on the slowest rank.
 
     What makes other calls slower is mostly not the network's, and differs from size to size.
     """
@@ -67,13 +67,13 @@ def taken_share(ranks: Sequence[RankSweep]) -> float:
 
 
 def fit_collectives(measured: Sequence[Timing], world_size: int) -> tuple[CollectiveFit, ...]:
-    """A fit for each collective, as of ``fit_sizes``."""
+    """Returns a fit for each collective, as of ``fit_sizes``."""
     names = dict.fromkeys(timing.collective for timing in measured)
     return tuple(fit_sizes([one for one in measured if one.collective == name], world_size) for name in names)
 
 
 def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
-    """The fit of one collective: one or two lines, whichever tells sizes better that it has not seen.
+    """Returns the fit of one collective: one or two lines, whichever tells sizes better that it has not seen.
 
     Each size between the smallest and the largest is left out in turn. Errors count relative to the time, so that small
     messages weigh as much as large ones. SettingError if there are fewer than four sizes.

@@ -68,7 +68,7 @@ class Predictor:
     def what_if(
         self, call: VerbCall, subject: Subject | Mapping[str, Subject], ways: GivenWays, strategy: GivenStrategy
     ) -> WhatIf:
-        """The steps of several ways to train, or of several subjects, which the session lists."""
+        """Returns the steps of several ways to train, or of several subjects, which the session lists."""
         __tracebackhide__ = True
         if ways is None and not isinstance(subject, Mapping):
             raise SettingError(
@@ -108,7 +108,7 @@ class Predictor:
     def predictions(
         self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
     ) -> list[Prediction]:
-        """The predictions of several ways."""
+        """Returns the predictions of several ways."""
         __tracebackhide__ = True
         found = self.outcomes(asked, ranks)
         for failure in found:
@@ -119,7 +119,7 @@ class Predictor:
     def outcomes(
         self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
     ) -> list[Prediction | RankFailed]:
-        """The predictions of several ways: their computing is timed in turns, that of equal trainings once.
+        """Returns the predictions of several ways: their computing is timed in turns, that of equal trainings once.
 
         In the place of a prediction stands the failure of what ran out of memory here.
         """

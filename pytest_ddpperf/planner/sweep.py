@@ -62,7 +62,7 @@ def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
 
 
 def network_environment(launcher: Launcher, world_size: int, device: str, backend: str) -> Environment:
-    """The facts that the network of so many ranks on this machine depends on."""
+    """Returns the facts that the network of so many ranks on this machine depends on."""
     machine = launcher.machine()
     placement = place(device, backend, world_size, machine)
     gpus = None

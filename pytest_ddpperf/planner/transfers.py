@@ -76,7 +76,7 @@ def _seconds(transfer: Transfer, network: Network) -> float:
 
 
 def like(transfer: Transfer) -> str:
-    """The name of the measured collective that a transfer takes as long as."""
+    """Returns the name of the measured collective that a transfer takes as long as."""
     return "all_reduce" if transfer.name == "barrier" else _LIKE.get(transfer.name, transfer.name)
 
 

@@ -73,7 +73,7 @@ def estimate_ddp_comm_cost(
     gradient_element_bytes: int | None = None,
     network: Network | None = None,
 ) -> CommunicationCost:
-    """The communication of one step of torch's DDP: an all-reduce of each bucket, and broadcasts of buffers.
+    """Returns the communication of one step of torch's DDP: an all-reduce of each bucket, and broadcasts of buffers.
 
     Args:
         model: what DDP would wrap; only its parameters and buffers are looked at.

@@ -74,7 +74,7 @@ COUNTS: Mapping[str, CountRow] = {
 
 
 def count_row(metric: str) -> CountRow:
-    """The row of a count; a plain one for a count of another version."""
+    """Returns the row of a count; a plain one for a count of another version."""
     return COUNTS.get(metric, CountRow())
 
 
@@ -174,7 +174,7 @@ class Counts:
 
 
 def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """A metric's totals then and now, by rank; empty if all ranks do the same, now and then."""
+    """Returns a metric's totals then and now, by rank; empty if all ranks do the same, now and then."""
     return _by_rank(*((counts.by_rank.get(metric, ()), counts.totals[metric]) for counts in (then, now)))
 
 

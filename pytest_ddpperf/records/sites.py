@@ -126,7 +126,7 @@ def _rank(change: SiteChange, lost: Collection[tuple[str, bool, float]]) -> tupl
 
 
 def part_of(kind: str, name: str, value: object) -> str:
-    """The name of a setting of a kind: ``DistributedDataParallel: static_graph=True``."""
+    """Returns the name of a setting of a kind: ``DistributedDataParallel: static_graph=True``."""
     return f"{kind}: {name}={value}"
 
 

@@ -39,7 +39,7 @@ _MEANINGS = {
 
 
 def phase_table(results: Sequence[Result]) -> Table:
-    """One row for each benchmark whose steps were taken apart."""
+    """Returns one row for each benchmark whose steps were taken apart."""
     taken_apart: list[tuple[str, Mapping[str, float]]] = []
     for name, result in with_names(results):
         seconds = {
@@ -60,7 +60,7 @@ def _part(part: str, row: tuple[str, Mapping[str, float]]) -> float | None:
 
 
 def section_table(results: Sequence[Result]) -> Table:
-    """One row for each section that users marked in their steps."""
+    """Returns one row for each section that users marked in their steps."""
     named = [(name, section) for name, result in with_names(results) for section in result.step.sections]
     kinds = dict.fromkeys(_MEMORY[section.memory.kind] for _, section in named if section.memory is not None)
     columns: dict[str, Column[tuple[str, SectionSummary]]] = {
@@ -84,7 +84,7 @@ def _growth(section: SectionSummary) -> str:
 
 
 def communication_table(results: Sequence[Result]) -> Table:
-    """One row for each benchmark whose communication was measured."""
+    """Returns one row for each benchmark whose communication was measured."""
     named = [(name, one) for name, one in with_names(results) if find(one, EXPOSED) or one.measurement.profile]
     sizes = {_parameters(result) for _, result in named} - {None}
 
@@ -133,7 +133,7 @@ def _parameters(result: Result) -> float | None:
 
 
 def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
-    """What models of each size send, where there are models of several: the median share of their steps."""
+    """Yields what models of each size send, where there are models of several: the median share of their steps."""
     classes: dict[str, list[tuple[str, float]]] = {}
     for name, result in named:
         size, step, exposed = _parameters(result), result.step.synchronised_step, find(result, EXPOSED)
@@ -149,7 +149,7 @@ def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
 
 
 def collective_table(results: Sequence[Result]) -> Table:
-    """One row for each benchmark whose collectives were profiled on all ranks."""
+    """Returns one row for each benchmark whose collectives were profiled on all ranks."""
     named = [
         (name, profile)
         for name, result in with_names(results)
@@ -202,7 +202,7 @@ def _left_out(result: Result) -> list[str]:
 
 
 def time_text(spent: TimeSpent) -> str:
-    """All of it and its parts: ``58 s: starting 12, verifying 5, counting 4, measuring 31, diagnosing 6``."""
+    """Returns all of it and its parts: ``58 s: starting 12, verifying 5, counting 4, measuring 31, diagnosing 6``."""
     decimals = int(spent.total < _SHORT)
     parts = _rounded(spent, decimals)
     told = ", ".join(f"{name} {seconds:.{decimals}f}" for name, seconds in parts.items() if seconds)
@@ -210,7 +210,7 @@ def time_text(spent: TimeSpent) -> str:
 
 
 def time_table(results: Sequence[Result]) -> Table:
-    """One row for each call that measured benchmarks, the slowest first.
+    """Returns one row for each call that measured benchmarks, the slowest first.
 
     A call has the name of its benchmark, or of its test if it measured several.
     """

@@ -63,7 +63,7 @@ def call_tables(
     advice: Sequence[StrategyAdvice | StrategyAdviceEntry],
     calibrated: Sequence[Calibrated] = (),
 ) -> dict[str, list[Table]]:
-    """The tables of what these calls made, by what a part of a report with them is called."""
+    """Returns the tables of what these calls made, by what a part of a report with them is called."""
     advised = [(one.test.partition("::")[2], advice_table(one)) for one in advice]
     return {
         "batch sizes": [batch_size_table(searches)] if searches else [],
@@ -75,7 +75,7 @@ def call_tables(
 
 
 def batch_size_table(searches: Sequence[Search]) -> Table:
-    """One row for each search: what fits, what does not, what it takes and what was tried."""
+    """Returns one row for each search: what fits, what does not, what it takes and what was tried."""
     return table_of(
         searches,
         {
@@ -133,7 +133,7 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
 
 
 def _standings(found: Convergence, one: Trainings) -> dict[str, Standing]:
-    """How the end of the trainings stands to that of the first strategy, by quantity."""
+    """Returns how the end of the trainings stands to that of the first strategy, by quantity."""
     return {row.quantity: row for row in found.kept if row.name == one.name}
 
 
@@ -171,7 +171,7 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
 
 
 def predictions_table(predictions: Sequence[Predicted | PredictionEntry]) -> Table:
-    """One row for each prediction, in the order made."""
+    """Returns one row for each prediction, in the order made."""
     found: list[tuple[Any, Any]] = [(one, getattr(one, "prediction", one)) for one in predictions]  # or of a file
     steps = [step for _, step in found]
     networks = dict.fromkeys(step.network for step in steps)
@@ -204,7 +204,7 @@ def _explained(table: Table, steps: Iterable[Any]) -> Table:
 
 
 def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
-    """One row for each candidate, the best one first; what has no prediction comes last, with the reason."""
+    """Returns one row for each candidate, the best one first; what has no prediction comes last, with the reason."""
     candidates: Sequence[Any] = advice.candidates
     predictions = [each.prediction for each in candidates if each.prediction is not None]
     alike = len({each.batch_size for each in candidates}) == 1  # then the step tells as much as a sample
@@ -231,7 +231,7 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
 
 
 def best_line(advice: StrategyAdvice) -> str:
-    """The sentence on what to train with; empty if nothing has a prediction."""
+    """Returns the sentence on what to train with; empty if nothing has a prediction."""
     best = advice.best
     if best is None:
         return ""

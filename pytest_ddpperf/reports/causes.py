@@ -23,7 +23,7 @@ EXPLAINING = frozenset({"not_the_code", "rare_long_steps"})  # notes on a change
 
 
 def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """The metrics that fail the test, the worst first; none if the benchmark as a whole does."""
+    """Returns the metrics that fail the test, the worst first; none if the benchmark as a whole does."""
     if general_cause(result, verdict):
         return phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
     return tuple(sorted(phrases.decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
@@ -82,7 +82,7 @@ def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) 
 
 
 def parts_text(result: Result) -> str:
-    """The parts of a step that changed as it did: for certain, and by more than its tolerance in seconds."""
+    """Returns the parts of a step that changed as it did: for certain, and by more than its tolerance in seconds."""
     step = phrases.find(result, "step_time")
     if step is None or step.baseline is None or step.change is None:
         return ""

@@ -26,7 +26,7 @@ LOST_TO = {**CAUSES, "computing": "slower computing", "cores": "shared cores", "
 
 
 def what_pays(results: Sequence[Result]) -> list[str]:
-    """A line for each comparison of a run."""
+    """Returns a line for each comparison of a run."""
     lines = [_line(test, compared) for test, compared in _comparisons(results)]
     return first_of(list(filter(None, lines)), _MOST)
 

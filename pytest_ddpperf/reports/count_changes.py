@@ -30,7 +30,7 @@ def unsure_counts(steps: Mapping[str, int], then: Counts, now: Counts) -> str:
 
 
 def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str:  # noqa: FBT001 - a fact
-    """A count that fell, in all or in what it is made of."""
+    """Returns a count that fell, in all or in what it is made of."""
     made = "; ".join(difference_text(metric, then, now))
     if now.totals[metric] == then.totals[metric]:
         return f"{metric}: {made}"
@@ -39,7 +39,7 @@ def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str: 
 
 
 def other_work(metric: str, before: float, now: float, paired: bool) -> str:  # noqa: FBT001 - a fact
-    """A step that does another amount of work than the reference's."""
+    """Returns a step that does another amount of work than the reference's."""
     passes, rows = format_count(round(now), "backward pass"), format_count(round(now), "row")
     there = f"a step has batches of {rows}" if metric == "batch_rows" else f"a step has {passes}"
     return f"{there}, {before:g} in {reference_text(paired)}: it trains other batches, so nothing else is compared"

@@ -99,7 +99,7 @@ def place_text(site: CallSite) -> str:
 
 
 def made_at(metric: str, then: Counts, now: Counts) -> list[str]:
-    """The lines of code that make buckets, or Python objects that stay, new ones and those with more first."""
+    """Returns the lines of code that make buckets, or Python objects that stay, new ones and those with more first."""
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
     return [f"made at {words_of(list(map(place_text, sites)))}"] if sites and metric in _MADE else []

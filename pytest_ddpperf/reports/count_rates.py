@@ -75,7 +75,7 @@ def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
 
 
 def _rates(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> tuple[Levels, Levels] | None:
-    """What most steps have of a part, and what some have, then and now; None if all have one, or more than two.
+    """Returns what most steps have of a part, and what some have, then and now; None if all have one, or more than two.
 
     What is not counted by its parts has a rhythm as a whole: that is the part's if no step does more but some do.
     """
@@ -111,7 +111,7 @@ def _by(metric: str, before: float, after: float) -> str:
 
 
 def difference_of(unit: str, difference: float) -> str:
-    """A difference with its sign: ``+4``, ``-2.00 MiB``."""
+    """Returns a difference with its sign: ``+4``, ``-2.00 MiB``."""
     if unit == "B" and abs(difference) >= 1024:  # noqa: PLR2004 - below, bytes are told to the last digit
         return format_difference(difference, unit)
     size = exact_texts(unit, [abs(difference)])[0] if unit == "FLOP" else f"{format_number(abs(difference))} {unit}"
@@ -119,5 +119,5 @@ def difference_of(unit: str, difference: float) -> str:
 
 
 def value_of(metric: str, part: str, counts: Counts) -> float:
-    """The value of a part of a count; the whole is the part ''."""
+    """Returns the value of a part of a count; the whole is the part ''."""
     return counts.details.get(metric, {}).get(part, 0.0) if part else counts.totals[metric]

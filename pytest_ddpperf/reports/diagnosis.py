@@ -17,13 +17,13 @@ _SHOWN = 2  # causes that one line names where none has the say
 
 
 def diagnosis_lines(results: Sequence[Result]) -> list[str]:
-    """One line for each benchmark that has a diagnosis."""
+    """Returns one line for each benchmark that has a diagnosis."""
     named = [(name, one.step.diagnosis) for name, one in with_names(results)]
     return [f"{name}: {diagnosis_text(diagnosis)}" for name, diagnosis in named if diagnosis is not None]
 
 
 def in_words(diagnosis: Diagnosis) -> Diagnosis:
-    """The diagnosis with the words of all its parts."""
+    """Returns the diagnosis with the words of all its parts."""
     return replace(
         diagnosis,
         text=diagnosis_text(diagnosis),
@@ -51,14 +51,14 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
 
 
 def cause_text(cause: Cause) -> str:
-    """The share of one cause, and the figures that it rests on."""
+    """Returns the share of one cause, and the figures that it rests on."""
     share = f"{format_percent(cause.share)} of the step ({format_value(cause.seconds, 's')})"
     figures = _FIGURES.get(cause.bottleneck)
     return f"{share}{f', {sentence(figures, cause.facts)}' if figures and cause.facts else ''}"
 
 
 def advice_text(advice: Advice) -> str:
-    """One change, and what it saves."""
+    """Returns one change, and what it saves."""
     words = sentence(ADVICE[advice.code], advice.facts)
     if advice.gain is None:
         return words

@@ -189,7 +189,7 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
 
 
 def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], width: int) -> list[str]:
-    """A line for each metric, in as many columns as there is room for."""
+    """Returns a line for each metric, in as many columns as there is room for."""
     marked = [row for row in rows if _apart(row)]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
     values = [("", *phrases.value_texts(row))[-2:] for row in rows]

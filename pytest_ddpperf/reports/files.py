@@ -21,7 +21,7 @@ _HEAD = 1024  # bytes of a file that tell whether it is JSON
 
 @contextmanager
 def _writing(path: Path, option: str) -> Iterator[None]:
-    """Within, a failure to write a file is a SettingError, which names its option."""
+    """In this context, a failure to write a file is a SettingError, which names its option."""
     try:
         yield
     except OSError as error:
@@ -31,7 +31,7 @@ def _writing(path: Path, option: str) -> Iterator[None]:
 
 @contextmanager
 def writing_into(folder: Path, option: str, what: str) -> Iterator[None]:
-    """Within, a failure to write into a folder is a SettingError, which says what was to be written there."""
+    """In this context, a failure to write into a folder is a SettingError, which says what was to be written there."""
     try:
         yield
     except OSError as error:

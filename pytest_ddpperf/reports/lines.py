@@ -29,14 +29,14 @@ _NAMED = 3  # benchmarks or metrics with the same remark
 
 
 def printable(text: str) -> str:
-    r"""The text with an escape for each control character: a terminal's ESC is ``\x1b``."""
+    r"""Returns the text with an escape for each control character: a terminal's ESC is ``\x1b``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
-    """The lines, broken where they are longer than ``width``; what follows is indented. None: as they are."""
+    """Returns the lines, broken where they are longer than ``width``; what follows is indented. None: as they are."""
     lines = [printable(line) for line in lines]
     if width is None:
         return lines
@@ -45,7 +45,7 @@ def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
 
 
 def clipped(line: str, width: int | None) -> list[str]:
-    """A remark, broken where it is longer than ``width``, without what is beyond ``_LONGEST`` characters."""
+    """Returns a remark, broken where it is longer than ``width``, without what is beyond ``_LONGEST`` characters."""
     line = printable(line)
     return wrapped([line if width is None or len(line) <= _LONGEST else line[: _LONGEST - len(CUT)] + CUT], width)
 
@@ -75,12 +75,12 @@ def folded(line: str, width: int, indent: str = "") -> list[str]:
 
 
 def labelled(label: str, text: str, width: int) -> list[str]:
-    """A paragraph behind its label, below which its other lines leave room."""
+    """Returns a paragraph behind its label, below which its other lines leave room."""
     return folded(f"{label:<{LABEL}}{printable(text)}", width, " " * LABEL)
 
 
 def command(label: str, text: str, width: int) -> list[str]:
-    """A command behind its label, in lines that a shell takes as one."""
+    """Returns a command behind its label, in lines that a shell takes as one."""
     first, *options = printable(text).split(" --")
     lines = [f"{label:<{LABEL}}{first}"]
     for option in options:
@@ -90,14 +90,14 @@ def command(label: str, text: str, width: int) -> list[str]:
 
 
 def cut_after(most: int | None, lines: Sequence[str], width: int) -> list[str]:
-    """The first lines of a paragraph, with dots where more follow; None: all."""
+    """Returns the first lines of a paragraph, with dots where more follow; None: all."""
     if most is None or len(lines) <= most:
         return list(lines)
     return [*lines[: most - 1], f"{folded(lines[most - 1], width - len(CUT) - 1)[0]} {CUT}"]
 
 
 def words_of(names: Sequence[str]) -> str:
-    """Names in a row: ``forward, backward and optimizer``."""
+    """Returns names in a row: ``forward, backward and optimizer``."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -112,13 +112,13 @@ def whom(names: Sequence[str], of: int) -> str:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The names in a row, of many the first ones: ``flops, operators, buffers and 2 more``."""
+    """Returns the names in a row, of many the first ones: ``flops, operators, buffers and 2 more``."""
     more = len(names) - _NAMED
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
 
 
 def curve_of(name: str) -> str:
-    """The name of a scaling curve, by that of one of its points: without the number of ranks."""
+    """Returns the name of a scaling curve, by that of one of its points: without the number of ranks."""
     return _RANKS.sub("", name)
 
 
@@ -140,12 +140,12 @@ def full_name(result: Result) -> str:
 
 
 def with_names(results: Sequence[Listed]) -> list[tuple[str, Listed]]:
-    """The benchmarks, each behind its short name."""
+    """Returns the benchmarks, each behind its short name."""
     return list(zip(names_of(results), results, strict=True))
 
 
 def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
-    """A short name for each benchmark: its test without the module, unless that is needed to tell tests apart.
+    """Returns a short name for each benchmark: its test without the module, unless that is needed to tell tests apart.
 
     Its variant follows, unless the test's parameters have it, and the ranks where nothing else tells two apart.
     """

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def find(result: Result, metric: str) -> Comparison | None:
-    """The comparison of a metric; None if the benchmark has no such metric."""
+    """Returns the comparison of a metric; None if the benchmark has no such metric."""
     return next((c for c in result.comparisons if c.series.metric == metric), None)
 
 
@@ -47,7 +47,7 @@ def by_stored_times(result: Result) -> bool:
 
 
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
-    """The comparisons without those that follow from a step time among them with the same verdict."""
+    """Returns the comparisons without those that follow from a step time among them with the same verdict."""
     steps = {c.verdict: c for c in comparisons if c.series.metric == "step_time"}
     repeated = [c for c in comparisons if c.series.rules.repeats_step_time and _follows(c, steps.get(c.verdict))]
     return tuple(c for c in comparisons if c not in repeated)
@@ -62,7 +62,7 @@ def _follows(rate: Comparison, step: Comparison | None) -> bool:
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """The gated comparisons with one of these verdicts, each fact once, what names a cause first.
+    """Returns the gated comparisons with one of these verdicts, each fact once, what names a cause first.
 
     Counts come first, then growth of memory, then times and other memory, then losses. Counts that only follow from
     others are the last of the counts.
@@ -78,7 +78,7 @@ def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison,
 
 
 def every_finding(result: Result, *, without: Collection[str] = ()) -> tuple[Finding, ...]:
-    """All findings on a result, each once, in order; without those of some codes."""
+    """Returns all findings on a result, each once, in order; without those of some codes."""
     every: list[Finding] = []
     for finding in (*result.findings, *result.measurement.findings):
         if finding.code not in without and finding not in every:
@@ -92,17 +92,17 @@ def findings(result: Result) -> tuple[str, ...]:
 
 
 def first_of(lines: Sequence[str], most: int = _LISTED) -> list[str]:
-    """The first lines, and how many there are besides."""
+    """Returns the first lines, and how many there are besides."""
     return [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
 
 
 def confidence_text(confidence: float) -> str:
-    """A confidence level: 0.95 is ``95 % CI``."""
+    """Returns a confidence level: 0.95 is ``95 % CI``."""
     return f"{format_percent(confidence)} CI"
 
 
 def value_texts(comparison: Comparison) -> tuple[str, ...]:
-    """The value of the reference, if it has one, and the value now, in one unit."""
+    """Returns the value of the reference, if it has one, and the value now, in one unit."""
     series = comparison.series
     known = [value for value in (comparison.baseline, series.value) if value is not None]
     return quantity_texts(series.metric, known) if series.scale == "exact" else format_values(known, series.unit)
@@ -114,7 +114,7 @@ def values_text(comparison: Comparison) -> str:
 
 
 def change_text(comparison: Comparison) -> str:
-    """The change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty if it says nothing."""
+    """Returns the change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty if it says nothing."""
     text, interval, ends = _change(comparison), comparison.change_interval, interval_text(comparison)
     if not text or interval is None:
         return text
@@ -145,7 +145,7 @@ def judges(comparison: Comparison) -> bool:
 
 
 def signed(change: float, comparison: Comparison) -> str:
-    """The change of a metric with its sign and its unit."""
+    """Returns the change of a metric with its sign and its unit."""
     series = comparison.series
     if series.scale == "ratio":
         return format_change(change)
@@ -162,14 +162,14 @@ def short_text(comparison: Comparison) -> str:
 
 
 def size_text(size: float, comparison: Comparison) -> str:
-    """A tolerance or a detectable effect in the terms of its metric: ``3 %``, or ``0.030`` for differences."""
+    """Returns a tolerance or a detectable effect in the terms of its metric: ``3 %``, or ``0.030`` for differences."""
     if comparison.series.scale == "ratio":
         return format_percent(size)
     return format_value(size, comparison.series.unit)
 
 
 def bound_text(comparison: Comparison) -> str:
-    """The worsening that is ruled out: ``+4.9 %``; empty if no scatter is known."""
+    """Returns the worsening that is ruled out: ``+4.9 %``; empty if no scatter is known."""
     return "" if comparison.bound is None else _bound(comparison, comparison.bound)
 
 
@@ -185,7 +185,7 @@ def _worst(comparison: Comparison) -> float:
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """What may hide in a metric of benchmarks: ``could be +35.2 % slower``; its verdict without a bound."""
+    """Returns what may hide in a metric of benchmarks: ``could be +35.2 % slower``; its verdict without a bound."""
     first, ends = undecided[0], [_worst(c) for c in undecided if c.bound is not None]
     if len(ends) < len(undecided):
         return first.verdict.value
@@ -241,7 +241,7 @@ def count_text(comparison: Comparison) -> str:
 
 
 def incomparable_changes(result: Result) -> tuple[str, ...]:
-    """The counts that differ from those of a baseline that cannot judge them, and in what."""
+    """Returns the counts that differ from those of a baseline that cannot judge them, and in what."""
     return tuple(
         f"{comparison.series.metric}: {finding_text(comparison.difference)}"
         for comparison in decisive(result, {Verdict.INCOMPATIBLE})
@@ -264,7 +264,7 @@ def compared_counts(result: Result) -> tuple[int, int]:
 
 
 def commit_text(commit: str, *, dirty: bool) -> str:
-    """A commit as it is shown: ``3f2a1c0``; ``3f2a1c0+changes`` where tracked files differed from it."""
+    """Returns a commit as it is shown: ``3f2a1c0``; ``3f2a1c0+changes`` where tracked files differed from it."""
     return commit[:SHORT_COMMIT] + "+changes" * dirty
 
 
@@ -278,7 +278,7 @@ def counts_origin(record: BaselineRecord) -> str:
 
 
 def environment_text(environment: Environment) -> str:
-    """The machine and the software in a line, without the number of ranks."""
+    """Returns the machine and the software in a line, without the number of ranks."""
     if environment.simulated:
         return f"simulated, torch {environment.torch}"
     device = environment.cpu_model
@@ -300,7 +300,7 @@ def environment_text(environment: Environment) -> str:
 
 
 def machines_text(results: Sequence[Result]) -> str:
-    """The machines, the software and the ranks of all benchmarks in a line, and whether pairs were measured."""
+    """Returns the machines, the software and the ranks of all benchmarks in a line, and whether pairs were measured."""
     machines = dict.fromkeys(environment_text(one.measurement.environment) for one in results)
     ranks = span(str, (one.measurement.world_size for one in results))
     beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
@@ -308,7 +308,7 @@ def machines_text(results: Sequence[Result]) -> str:
 
 
 def names_by_remark(remarks: Iterable[tuple[str, T]]) -> dict[T, list[str]]:
-    """Each remark once, with the names of those that it concerns, from pairs of name and remark."""
+    """Returns each remark once, with the names of those that it concerns, from pairs of name and remark."""
     names: dict[T, list[str]] = {}
     for name, remark in remarks:
         names.setdefault(remark, []).append(name)

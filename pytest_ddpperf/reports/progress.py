@@ -120,5 +120,5 @@ class LiveLine:
 
 
 def command_line() -> LiveLine:
-    """The live line of a command that pytest does not run; silent if its output is no terminal."""
+    """Returns the live line of a command that pytest does not run; silent if its output is no terminal."""
     return LiveLine(None, None, watched=sys.stdout.isatty())

@@ -35,7 +35,7 @@ _PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
 
 
 def headline(results: Sequence[Result], accepted: Collection[str] = (), unmeasured: int = 0) -> str:
-    """The verdict on the whole: ``FAILED: 1 regressed, 24 passed | against 3f2a1c0 (main)``.
+    """Returns the verdict on the whole: ``FAILED: 1 regressed, 24 passed | against 3f2a1c0 (main)``.
 
     What neither got worse nor passed is named by its verdict. ``accepted`` are the tests whose results became the
     baseline, ``unmeasured`` is the number of tests that failed because they could not be measured.
@@ -110,7 +110,7 @@ def ruled_out(results: Iterable[Result]) -> str:
 
 
 def green_meanings(results: Sequence[Result]) -> dict[str, str]:
-    """The meaning of each verdict of those that passed, as far as their step times have it."""
+    """Returns the meaning of each verdict of those that passed, as far as their step times have it."""
     steps = [phrases.find(one, "step_time") for one in results if one.verdict is Verdict.UNCHANGED]
     margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
     stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}
@@ -124,7 +124,7 @@ def green_meanings(results: Sequence[Result]) -> dict[str, str]:
 
 
 def facts_line(run: Run) -> str:
-    """The code, the day, the machines and what benchmarks are compared with, in one line."""
+    """Returns the code, the day, the machines and what benchmarks are compared with, in one line."""
     branch = f" of {run.branch}" if run.branch else ""
     commit = f"commit {phrases.commit_text(run.commit, dirty=run.dirty)}{branch}" if run.commit else ""
     machines = dict.fromkeys(phrases.environment_text(result.measurement.environment) for result in run.results)
@@ -133,7 +133,7 @@ def facts_line(run: Run) -> str:
 
 
 def common_text(common: CommonChange | None) -> list[str]:
-    """The change that all tests have in common, if it is a slowdown or known well enough."""
+    """Returns the change that all tests have in common, if it is a slowdown or known well enough."""
     if common is None or not (common.slower or common.interval.high - common.interval.low <= _TELLING):
         return []
     ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
@@ -152,7 +152,7 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
 
 
 def cause_in_words(result: Result, *, below: bool = False) -> str:
-    """The cause of a failure in a few words: ``all_reduce 2 -> 8 calls (train.py:16), step time +53.1 %``.
+    """Returns the cause of a failure in a few words: ``all_reduce 2 -> 8 calls (train.py:16), step time +53.1 %``.
 
     ``below`` the row of a benchmark, which has the change of its step time, the number of other causes follows.
     """
@@ -203,13 +203,13 @@ def red_lines(result: Result) -> list[str]:
 
 
 def all_findings(results: Sequence[Result]) -> list[str]:
-    """All findings on benchmarks, each once, behind the names of those that it concerns."""
+    """Returns all findings on benchmarks, each once, behind the names of those that it concerns."""
     remarks = ((name, each) for name, one in with_names(results) for each in phrases.every_finding(one))
     return told_once(remarks, len(results))
 
 
 def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str]:
-    """Each remark once, behind those of so many benchmarks that it concerns, from pairs of name and remark.
+    """Returns each remark once, behind those of so many benchmarks that it concerns, from pairs of name and remark.
 
     Of many with one code, which differ in figures alone, only the first one is told.
     """
@@ -231,7 +231,7 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
 
 
 def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
-    """All remarks on a benchmark, those on its verdict first, which ``accepting`` leaves out."""
+    """Returns all remarks on a benchmark, those on its verdict first, which ``accepting`` leaves out."""
     parts = () if accepting else (_grounds, _gains, _without_reference)
     texts = [text for part in parts for text in part(result)]
     return [*texts, *phrases.every_finding(result, without=_UNSAID)]
@@ -250,7 +250,7 @@ def _grounds(result: Result) -> list[str]:
 
 
 def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False) -> list[str]:
-    """The metrics of benchmarks that are not red that could not be decided, what could be worse by most first.
+    """Returns the metrics of benchmarks that are not red that could not be decided, what could be worse by most first.
 
     Those that lack the same have one line, unless ``every`` benchmark is to have its own.
     """

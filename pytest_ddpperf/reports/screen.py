@@ -148,7 +148,7 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
 
 
 def _notes(made: Outputs, *, every: bool) -> list[str]:
-    """What is undecided, and with ``every`` all remarks on benchmarks."""
+    """Returns what is undecided, and with ``every`` all remarks on benchmarks."""
     named = with_names(made.results)
     notes = [] if made.accepting else undecided_lines(named, every=every)
     if not every:
@@ -159,7 +159,7 @@ def _notes(made: Outputs, *, every: bool) -> list[str]:
 
 
 def _warnings(made: Outputs) -> list[str]:
-    """What puts the results into question, each once: on their reference, on the machine, on training.
+    """Returns what puts the results into question, each once: on their reference, on the machine, on training.
 
     The failure of a red benchmark has what is to be said of that one.
     """

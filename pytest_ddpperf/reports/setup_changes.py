@@ -123,7 +123,7 @@ def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Chan
 
 
 def _more_of(one: _Side, other: _Side) -> dict[str, float]:
-    """How many more of each kind one side has."""
+    """Returns how many more of each kind one side has."""
     kinds = [part for part in one.numbers if not setting_of(part)[1] and part not in {CHECKPOINT, BACKWARD}]
     return {kind: more for kind in kinds if (more := one.numbers[kind] - other.numbers.get(kind, 0.0)) > 0}
 

@@ -44,7 +44,7 @@ def _list_table(key: str, records: Sequence[tuple[str, BaselineRecord]]) -> Tabl
 
 
 def record_table(test: str, record: BaselineRecord) -> Table:
-    """All metrics of one record, gated ones first; its title tells what was measured where and when.
+    """Returns all metrics of one record, gated ones first; its title tells what was measured where and when.
 
     Columns that no metric fills are omitted.
     """

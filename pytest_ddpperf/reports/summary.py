@@ -41,7 +41,7 @@ def summary_table(results: Sequence[Result], accepted: Collection[str] = ()) -> 
 
 
 def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *, brief: bool = False) -> Table:
-    """One row for each benchmark: its measured figures, its change, the verdict.
+    """Returns one row for each benchmark: its measured figures, its change, the verdict.
 
     In brief the step time before and now, its change, how it scales, whether counts changed, and the verdict. Columns
     that no benchmark fills (throughput without a number of samples, scaling efficiency) are omitted.
@@ -89,7 +89,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
 
 
 def worst_first(results: Sequence[Result]) -> list[Result]:
-    """The benchmarks of tests that failed, then by the worst verdict of their tests, else in their order."""
+    """Returns the benchmarks of tests that failed, then by the worst verdict of their tests, else in their order."""
     worst: dict[str, int] = {}
     for result in results:
         worst[result.test] = max(result.severity, worst.get(result.test, 0))
@@ -149,7 +149,7 @@ def counts_text(result: Result) -> str:
 
 
 def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """The table in brief, each benchmark below its test if that has several, and the cause below each red one.
+    """Returns the table in brief, each benchmark below its test if that has several, and the cause below each red one.
 
     Tests with red benchmarks come first. Beyond ``_MOST``, benchmarks that are not red are summed up by test.
     """

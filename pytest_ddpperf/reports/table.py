@@ -74,7 +74,7 @@ Column: TypeAlias = "Callable[[T], str] | Quantity[T]"
 
 
 def table_of(items: Iterable[T], columns: Mapping[str, Column[T]], *, every: bool = True, **more: Any) -> Table:
-    """A row for each item, and a column for each header.
+    """Returns a row for each item, and a column for each header.
 
     Unless ``every`` column is to be there, those that no item fills are omitted. ``more``: fields of the table.
     """
@@ -85,7 +85,7 @@ def table_of(items: Iterable[T], columns: Mapping[str, Column[T]], *, every: boo
 
 
 def with_meanings(table: Table, meanings: Mapping[str, str]) -> Table:
-    """The table with the meanings of those words that are headers, cells or in brackets behind a cell."""
+    """Returns the table with the meanings of those words that are headers, cells or in brackets behind a cell."""
     words = {header.partition("\n")[0] for header in table.headers}
     words |= {word for row in table.rows for cell in row[1:] for word in re.split(r" \(|\)$", cell)}
     return replace(table, legend={word: meaning for word, meaning in meanings.items() if meaning and word in words})
@@ -106,7 +106,7 @@ def _column(header: str, column: Column[T], items: Sequence[T], columns: Sequenc
 
 
 def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:
-    """A column's header with what stands in brackets behind its values, if anything does: ``ms [95 % CI]``."""
+    """Returns a column's header with what stands in brackets behind its values, if anything does: ``ms [95 % CI]``."""
     levels = {interval.confidence for interval in intervals if interval is not None}
     return f"{header} [{', '.join(map(confidence_text, sorted(levels)))}]" if levels else header
 
@@ -126,12 +126,12 @@ def _percent(share: float) -> str:
 
 
 def uncoloured(text: str, _colour: str) -> str:
-    """The text as it is."""
+    """Returns the text as it is."""
     return text
 
 
 def render(table: Table, width: int | None = None, paint: Paint = uncoloured) -> str:
-    """The table as plain text: its title, the rows, the notes, a line each, then the meaning of its words."""
+    """Returns the table as plain text: its title, the rows, the notes, a line each, then the meaning of its words."""
     if width is not None:
         width = max(width, _NARROWEST)
     blocks = [
@@ -143,7 +143,7 @@ def render(table: Table, width: int | None = None, paint: Paint = uncoloured) ->
 
 
 def terminal_width() -> int | None:
-    """The columns of standard output; None if it is no terminal and the environment names no ``COLUMNS``."""
+    """Returns the columns of standard output; None if it is no terminal and the environment names no ``COLUMNS``."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None

@@ -24,11 +24,11 @@ _DIFFERENCE = {
 
 
 def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
-    """One row for each rank: what its step was spent on."""
+    """Returns one row for each rank: what its step was spent on."""
     times = sorted(map(times_of, traces), key=lambda each: each.rank)
 
     def share(part: str) -> Quantity[RankTimes]:
-        """A part of the step, with its share."""
+        """Returns a part of the step, with its share."""
         seconds = attrgetter(part)
         return Quantity(
             value=seconds,
@@ -97,7 +97,7 @@ def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> st
 
 
 def difference_table(found: TraceDifference, most: int) -> Table:
-    """The totals, then the largest changes, at most so many."""
+    """Returns the totals, then the largest changes, at most so many."""
     changes = [*found.totals, *found.changes[:most]]
 
     def calls(use: TraceUse | None) -> str:

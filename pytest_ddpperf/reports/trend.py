@@ -32,7 +32,7 @@ class TrendsFile(JsonEntry, frozen=True):
 
 
 def trends_text(trends: Sequence[Trend], metric: str) -> str:
-    """The trends as a document."""
+    """Returns the trends as a document."""
     return document_text({"schema": "pytest-ddpperf/trend/2", "metric": metric, "trends": [*trends]})
 
 
@@ -60,7 +60,7 @@ def trend_table(trend: Trend) -> Table:
 
 
 def changes_text(trends: Sequence[Trend], metric: str) -> str:
-    """All trends with a change, the worst first, and their number among all."""
+    """Returns all trends with a change, the worst first, and their number among all."""
     changed = sorted((trend for trend in trends if trend.changes), key=lambda trend: -trend.worst)
     parts = ["\n".join((_heading(trend), *(f"  {text}" for text in change_texts(trend)))) for trend in changed]
     # A count has no noise: two points are enough.
@@ -79,7 +79,7 @@ def too_short(trend: Trend) -> bool:
 
 
 def change_texts(trend: Trend) -> tuple[str, ...]:
-    """A sentence for each change, or one that says why there is none."""
+    """Returns a sentence for each change, or one that says why there is none."""
     if too_short(trend):
         return (f"fewer than {MIN_POINTS} commits: no change can be told from noise",)
     if trend.changes or trend.benchmark.scale == "exact":
@@ -92,7 +92,7 @@ def _heading(trend: Trend) -> str:
 
 
 def trend_title(trend: Trend) -> str:
-    """The benchmark of a trend."""
+    """Returns the benchmark of a trend."""
     benchmark = trend.benchmark
     training = training_text(benchmark.strategy, json.loads(benchmark.recipe))
     mode = "" if benchmark.mode is None else f", {benchmark.mode} scaling"
@@ -172,7 +172,7 @@ def _day(run: HistoryRun) -> str:
 
 
 def place_of(run: HistoryRun) -> str:
-    """The commit, with a plus sign for a changed work tree, and its day; else the minute of the run."""
+    """Returns the commit, with a plus sign for a changed work tree, and its day; else the minute of the run."""
     return f"{_commit(run)} ({_day(run)})" if run.commit is not None else run.date[:16].replace("T", " ")
 
 

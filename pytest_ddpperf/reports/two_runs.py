@@ -20,7 +20,7 @@ _MEANING = "runs of different minutes: of times only a gross slowdown is regress
 
 
 def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
-    """A row for each gated metric that both runs have; of counts those that differ, and these benchmarks first.
+    """Returns a row for each gated metric that both runs have; of counts those that differ, and these benchmarks first.
 
     The step time comes first. ``both``: the benchmarks that both have, judged by the first run.
     """

@@ -48,7 +48,7 @@ def _require_writable_buffers(module: nn.Module) -> None:
 
 
 def parallel_of(wrapped: DistributedDataParallel, **fields: Any) -> Parallel:
-    """The ``Parallel`` of a wrapped module, with these fields besides."""
+    """Returns the ``Parallel`` of a wrapped module, with these fields besides."""
     module: nn.Module = wrapped.module
     return Parallel(
         wrapped,

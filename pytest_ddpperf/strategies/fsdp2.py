@@ -41,7 +41,7 @@ def fsdp2(
     reduce_dtype: str | None = None,
     replicas: int | None = None,
 ) -> Parallel:
-    """The module, sharded in place: each block is a unit, and the rest of the model another one.
+    """Returns the module, sharded in place: each block is a unit, and the rest of the model another one.
 
     Parameters become DTensors under their old names. A tied weight inside a unit stays tied; a frozen parameter is
     sharded and keeps no gradient. All ranks have to use the same parameters in a step.

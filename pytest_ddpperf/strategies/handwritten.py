@@ -169,7 +169,7 @@ class Reducer:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within, backward accumulates gradients locally; the next backward outside sends the sums."""
+        """In this context, backward accumulates gradients locally; the next backward outside sends the sums."""
         before, self._sending = self._sending, False
         try:
             yield

@@ -105,7 +105,7 @@ class Parallel:
 
 
 def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
-    """The mesh of all ranks; None for a twin that is alone. A collective."""
+    """Returns the mesh of all ranks; None for a twin that is alone. A collective."""
     if ctx.world_size != math.prod(sizes.values()):
         return None
     from torch.distributed.device_mesh import init_device_mesh
@@ -119,6 +119,6 @@ def shares_data(sizes: Mapping[str, int]) -> bool:
 
 
 def share_of_samples(sizes: Mapping[str, int]) -> float:
-    """The part of its samples that a rank counts, so that ranks which work on the same ones count them once."""
+    """Returns the part of its samples that a rank counts, so that ranks which work on the same ones count them once."""
     own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
     return own / math.prod(sizes.values())

@@ -128,7 +128,7 @@ def is_expanded(tensor: Tensor) -> bool:
 
 
 def in_memory_order(gradient: Tensor) -> Tensor:
-    """The same memory as a vector, which every backend takes, of a tensor whose strides leave no gaps."""
+    """Returns the same memory as a vector, which every backend takes, of a tensor whose strides leave no gaps."""
     return gradient if gradient.is_contiguous() else gradient.as_strided((gradient.numel(),), (1,))
 
 
@@ -144,7 +144,7 @@ def parameters_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A copy of all of a tensor, dense and on the CPU; a collective if it is sharded."""
+    """Returns a copy of all of a tensor, dense and on the CPU; a collective if it is sharded."""
     found: Any = tensor.detach()
     if hasattr(found, "full_tensor"):  # a DTensor, whose import takes most of a second
         groups = found.device_mesh.get_all_groups() if found.is_cuda else ()

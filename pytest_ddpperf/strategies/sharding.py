@@ -28,18 +28,18 @@ def still_sent(*, resharded: bool) -> str:
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:
-    """The type with a name from the table of options; None for none."""
+    """Returns the type with a name from the table of options; None for none."""
     return None if name is None else _DTYPES[name]
 
 
 def narrowest(*names: str | None) -> Precision:
-    """The least precise of these types; fp32 if none is given."""
+    """Returns the least precise of these types; fp32 if none is given."""
     given = [precision for precision in _NARROWING if precision in names]
     return given[-1] if given else "fp32"
 
 
 def mesh_of(ctx: RankView, replicas: int | None) -> DeviceMesh:
-    """The ranks as FSDP shards over them: in one row, or in one row for each copy of the model.
+    """Returns the ranks as FSDP shards over them: in one row, or in one row for each copy of the model.
 
     The device is named, because torch's default is the machine's accelerator even if ranks compute on the CPU.
     """
@@ -109,7 +109,7 @@ def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[s
 
 @contextmanager
 def gradients_kept() -> Iterator[None]:
-    """Within, backward shards gradients without adding up those of other ranks.
+    """In this context, backward shards gradients without adding up those of other ranks.
 
     FSDP's own ``no_sync`` keeps gradients whole, and the optimizer of the shards cannot step with those. Only what
     FSDP's modules send is left out; a model's own collectives go on.

@@ -50,7 +50,7 @@ class Strategy:
 
 
 def parse(text: str) -> Strategy:
-    """The strategy that ``name[option=value,...]`` stands for, with values as written."""
+    """Returns the strategy that ``name[option=value,...]`` stands for, with values as written."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise SettingError(f"strategy {text!r}: expected a name, or a name with options as in ddp[bucket_cap_mb=5]")
@@ -80,7 +80,7 @@ def _called(function: Callable[..., Any]) -> str:
 
 
 def added(name: str, function: Callable[..., Any] | None, options: Mapping[str, Option]) -> Strategy:
-    """A strategy of that name; ``function`` is its own where it is in no table."""
+    """Returns a strategy of that name; ``function`` is its own where it is in no table."""
     strategy = Strategy(name, **options)
     object.__setattr__(strategy, "function", function)
     return strategy

@@ -197,7 +197,7 @@ OPTION_ALIASES: Mapping[tuple[str, str], str] = {("fsdp1", "sharding_strategy"):
 
 
 def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
-    """The table's row of a strategy, or a row for one that brings its own function."""
+    """Returns the table's row of a strategy, or a row for one that brings its own function."""
     if strategy.function is not None:
         return StrategyRow(strategy.name, "a strategy of the user's own")
     row = STRATEGIES.get(ALIASES.get(strategy.name, strategy.name))
@@ -210,7 +210,7 @@ def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
 
 
 def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = _NONE) -> Strategy:
-    """The strategy that a test means, by the table's name, with checked and parsed options."""
+    """Returns the strategy that a test means, by the table's name, with checked and parsed options."""
     if not isinstance(given, (str, Strategy)) and not callable(given):
         raise SettingError(
             f"strategy={given!r}: expected a name such as 'ddp', a Strategy, or a function parallelise(module, ctx)"
@@ -251,7 +251,7 @@ def require_world_size(strategy: Strategy, world_size: int) -> None:
 
 
 def modules_of(strategy: Strategy | None) -> tuple[str, ...]:
-    """The name of the module that ranks import for a strategy; none for a function, or a user's step."""
+    """Returns the name of the module that ranks import for a strategy; none for a function, or a user's step."""
     return () if strategy is None or strategy.function is not None else (row_of(strategy).module,)
 
 

@@ -15,7 +15,7 @@ _OPTIMIZERS = import_distributed_optimizers()
 
 
 def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool = False, **options: Any) -> Parallel:
-    """The module wrapped in DistributedDataParallel, and an optimizer whose state is divided among the ranks.
+    """Returns the module wrapped in DistributedDataParallel, and an optimizer whose state is divided among the ranks.
 
     Gradients are all-reduced as in ``ddp``, with torch's ``options``. In its step each rank updates its own parameters
     (whole ones, dealt out by size) and broadcasts them; with ``parameters_as_bucket_view`` they lie, and are broadcast,
@@ -32,7 +32,7 @@ def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool =
 
 
 def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> torch.optim.Optimizer:
-    """An optimizer over all parameters, fresh from its factory, narrowed to this rank's share of them.
+    """Returns an optimizer over all parameters, fresh from its factory, narrowed to this rank's share of them.
 
     torch builds the local optimizer from a class and its defaults, which does not work for every optimizer (AdamW's
     defaults hold an argument that it does not take). Here the local optimizer is the user's own with its parameter

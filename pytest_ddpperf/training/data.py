@@ -193,7 +193,7 @@ def _shapes(pair: tuple[Any, Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int | None:
-    """The size of a batch whose tensors all begin with one dimension, which is not the number of samples.
+    """Returns the size of a batch whose tensors all begin with one dimension, which is not the number of samples.
 
     None where samples may lie along the second dimension, or be packed into a single row.
     """

@@ -62,7 +62,7 @@ def call(ctx: RankContext, given: GroupCall) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value in which lists of numbers stand for tensors and arrays."""
+    """Returns a value in which lists of numbers stand for tensors and arrays."""
     if hasattr(value, "tolist") and hasattr(value, "dtype"):
         return value.tolist()
     if isinstance(value, Mapping):

@@ -78,7 +78,7 @@ class LaunchJob:
         return 1 + self.plan.warmup + self.plan.steps + after
 
     def of(self, subject: Subject | ScriptRun) -> LaunchJob:
-        """The same job of another subject."""
+        """Returns the same job of another subject."""
         return replace(self, subject=subject)
 
     def taken_apart(self, steps: int = 1) -> int:
@@ -139,7 +139,7 @@ class PrepareJob:
         return 1 + max(MIN_WARMUP, plan.warmup + plan.steps) + COUNTED_STEPS * self.counted
 
     def of(self, subject: Subject | ScriptRun) -> PrepareJob:
-        """The same job of another subject."""
+        """Returns the same job of another subject."""
         return replace(self, training=self.training.of(subject))
 
     @property
@@ -217,7 +217,7 @@ PROFILE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "profile_laun
 
 
 def rank_file(name: str, rank: int) -> str:
-    """The name of the file with a rank's trace."""
+    """Returns the name of the file with a rank's trace."""
     return f"{name}_rank_{rank}_trace.json"
 
 

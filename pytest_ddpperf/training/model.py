@@ -91,7 +91,7 @@ def require_optimizer(optimizer: Any, factory: Callable[..., object], module: nn
 
 
 def untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:
-    """The trainable parameters that an optimizer does not hold: all, if it does not say what it holds."""
+    """Returns the trainable parameters that an optimizer does not hold: all, if it does not say what it holds."""
     groups = getattr(optimizer, "param_groups", ())
     held = {id(parameter) for group in groups for parameter in group["params"]}
     return tuple(found for found in module.parameters() if found.requires_grad and id(found) not in held)
@@ -105,7 +105,7 @@ def describe_value(value: object) -> str:
 
 
 def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Module]] | None) -> tuple[nn.Module, ...]:
-    """The blocks of a model that the workload chose, or those that repeat.
+    """Returns the blocks of a model that the workload chose, or those that repeat.
 
     Sharding and activation checkpointing treat blocks one by one. Raises a WorkloadError if a chosen block is no module
     of the model.
@@ -202,7 +202,7 @@ def snapshot(
 
 
 def snapshot_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """The host memory that the tensors of a snapshot take."""
+    """Returns the host memory that the tensors of a snapshot take."""
     kept = (value for state in _states(optimizer) for value in state.values() if isinstance(value, Tensor))
     return sum(_local(tensor).nbytes for tensor in (*module.parameters(), *module.buffers(), *kept))
 

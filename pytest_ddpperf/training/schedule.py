@@ -36,7 +36,7 @@ def linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], 
 def scheduler_for(
     factory: Callable[[torch.optim.Optimizer], Any], optimizer: torch.optim.Optimizer
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """The scheduler that the workload's factory makes for this optimizer.
+    """Returns the scheduler that the workload's factory makes for this optimizer.
 
     Raises a WorkloadError for what is no scheduler, schedules another optimizer, or needs a metric in each step.
     """

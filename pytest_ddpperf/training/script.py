@@ -64,7 +64,7 @@ class Script:
         return located(self.target) if callable(self.target) else Path(self.target).name
 
     def found_in(self, folders: Iterable[Path]) -> Script:
-        """The script with the path of its file in the first of these folders that has it.
+        """Returns the script with the path of its file in the first of these folders that has it.
 
         Raises a SettingError if none has.
         """

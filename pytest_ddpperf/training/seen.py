@@ -88,7 +88,7 @@ class Seen:
 
 
 def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
-    """A finding where the profiler could not count what the device does."""
+    """Returns a finding where the profiler could not count what the device does."""
     missing = tuple(metric for metric, row in COUNTS.items() if row.profiled and metric not in counts.totals)
     return [Finding("no_device_counts", {"counts": missing})] if missing and device.type == "cuda" else []
 

@@ -38,7 +38,7 @@ class OwnSynchronisation:
         return nothing
 
     def snapshot_bytes(self) -> int:
-        """The memory that this takes."""
+        """Returns the memory that this takes."""
         return 0
 
     def still_sent(self, run: Callable[[], Any]) -> str:

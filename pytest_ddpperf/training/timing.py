@@ -79,7 +79,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
 
 
 def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
-    """A function that runs steps of a warm-up, by default one, and checks the loss of the last."""
+    """Returns a function that runs steps of a warm-up, by default one, and checks the loss of the last."""
     made = itertools.count(1)
 
     def run(steps: int = 1) -> None:
@@ -104,7 +104,7 @@ def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001 
 
 
 def loss_value(loss: Any, when: str) -> float | None:
-    """A step's loss as a finite number, or None for a step without one; raises a WorkloadError for all else."""
+    """Returns a step's loss as a finite number, or None for a step without one; raises a WorkloadError for all else."""
     if loss is None:
         return None
     value = loss.item() if getattr(loss, "numel", lambda: 0)() == 1 else loss
@@ -206,7 +206,7 @@ def timed_blocks(
 
 
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
-    """The number of steps of each block of a launch whose blocks alternate with other work: whole periods.
+    """Returns the number of steps of each block of a launch whose blocks alternate with other work: whole periods.
 
     Long steps make fewer blocks than ``blocks``, down to one, of ``least`` periods or more each. No untimed step
     precedes a block: on every side the first step pays for caches that went cold while its ranks waited, and another
@@ -218,7 +218,7 @@ def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_P
 
 
 def device_sizes(steps: int, period: int) -> tuple[int, ...]:
-    """The number of steps of each block of a launch whose steps are timed on a device, alone or in turns."""
+    """Returns the number of steps of each block of a launch whose steps are timed on a device, alone or in turns."""
     return turn_sizes(steps, period, DEVICE_BLOCKS, least=math.ceil(MIN_DEVICE_STEPS / period))
 
 

@@ -123,7 +123,7 @@ class Trainer:
 
     @contextmanager
     def unsynchronised(self) -> Iterator[None]:
-        """Within, steps average no gradients: each rank updates with its own."""
+        """In this context, steps average no gradients: each rank updates with its own."""
         parallel = self.parallel
         before = self.synchronise, self._sync_context
         self.synchronise, self._sync_context = nothing, parallel.unsynchronised or parallel.no_sync or nullcontext
@@ -147,7 +147,7 @@ class Trainer:
         return self.parallel.still_sent
 
     def snapshot_bytes(self) -> int:
-        """The host memory that a snapshot takes."""
+        """Returns the host memory that a snapshot takes."""
         return snapshot_bytes(self.parallel.module, self.optimizer)
 
     def update(self) -> None:
@@ -296,7 +296,7 @@ def set_tf32(allowed: bool) -> None:  # noqa: FBT001  it is what is set
 
 
 def scaler_for(precision: str, device: torch.device, parallel: Parallel) -> torch.amp.GradScaler | None:
-    """The scaler that keeps small fp16 gradients from vanishing; None for other precisions."""
+    """Returns the scaler that keeps small fp16 gradients from vanishing; None for other precisions."""
     if precision != "fp16":
         return None
     return torch.amp.GradScaler(device.type) if parallel.make_scaler is None else parallel.make_scaler()

@@ -112,7 +112,7 @@ class StepsTrace:
 
 
 def discrepancy_text(found: Discrepancy) -> str:
-    """A discrepancy in one line: what differs, where, by how much, why, and how much differs."""
+    """Returns a discrepancy in one line: what differs, where, by how much, why, and how much differs."""
     place = found.name
     if found.rank is not None:
         place += f" on rank {found.rank}"

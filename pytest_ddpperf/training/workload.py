@@ -172,7 +172,7 @@ def require_same_names(workload: Workload, names: Iterable[str], others: Iterabl
 
 
 def located(function: Callable[..., object]) -> str:
-    """A function's name and place for messages: ``build (perf_tests/test_x.py:12)``."""
+    """Returns a function's name and place for messages: ``build (perf_tests/test_x.py:12)``."""
     name = _name(function)
     code = getattr(inspect.unwrap(_without_partial(function)), "__code__", None)
     if code is None:

@@ -86,7 +86,7 @@ class RankTimes:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank in the name of a file of ours; None in another one."""
+    """Returns the rank in the name of a file of ours; None in another one."""
     found = _RANK_OF_FILE.search(name)
     return None if found is None else int(found[1])
 
@@ -153,7 +153,7 @@ def _is_shape(value: object) -> bool:
 
 
 def times_of(trace: RankTrace) -> RankTimes:
-    """The mean step of a rank by what it was spent on."""
+    """Returns the mean step of a rank by what it was spent on."""
     steps = trace.steps
     return RankTimes(
         rank=trace.rank,
@@ -166,7 +166,7 @@ def times_of(trace: RankTrace) -> RankTimes:
 
 
 def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
-    """The profile of a group from the traces of all its ranks, as ``--ddpperf-profile`` has it.
+    """Returns the profile of a group from the traces of all its ranks, as ``--ddpperf-profile`` has it.
 
     None if a rank is missing, or ranks differ in their number of steps.
     """
@@ -182,5 +182,5 @@ def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
 
 
 def in_steps(trace: RankTrace, event: ProfilerEvent) -> int | None:
-    """The number of the step in which an event begins; None if it is in none."""
+    """Returns the number of the step in which an event begins; None if it is in none."""
     return next((i for i, (start, end) in enumerate(trace.marks) if start <= event.start < end), None)

@@ -62,7 +62,7 @@ class Classification:
 
 
 def shift_of(comparison: Comparison) -> ShiftEstimate | None:
-    """The shift in a comparison with the good end; None if it tells no shift, or nothing of its error."""
+    """Returns the shift in a comparison with the good end; None if it tells no shift, or nothing of its error."""
     change, standard_error = comparison.change, comparison.standard_error
     sign = 1.0 if comparison.series.better == "lower" else -1.0
     if change is None:
@@ -78,7 +78,7 @@ def shift_of(comparison: Comparison) -> ShiftEstimate | None:
 
 
 def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
-    """The end that a commit is like, where the bad end has a shift above 0."""
+    """Returns the end that a commit is like, where the bad end has a shift above 0."""
     if 2 * commit.worsening >= bad.worsening:
         return Classification("bad", commit.error)
     standard_error = math.hypot(commit.standard_error, bad.standard_error)
@@ -140,7 +140,7 @@ def error_share(left: float, commits: Searched) -> float:
 
 
 def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoints | None:
-    """The ends as an outcome shows them; None if it does not show how much they differ."""
+    """Returns the ends as an outcome shows them; None if it does not show how much they differ."""
     comparison = target.comparison(outcome)
     if isinstance(comparison, str) or (shift := shift_of(comparison)) is None:
         return None
@@ -173,7 +173,7 @@ def measured_ends(
 
 
 def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) -> Iterator[Outcome]:
-    """The outcomes of a probe, and of the same probe with ever more launches, up to one that timed nothing."""
+    """Yields the outcomes of a probe, and of the same probe with ever more launches, up to one that timed nothing."""
     for _ in range(number):
         outcome = run(probe, against)
         yield outcome
@@ -184,7 +184,7 @@ def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) 
 
 
 def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
-    """The settings for so many times the launches of an outcome; none where nothing was timed.
+    """Returns the settings for so many times the launches of an outcome; none where nothing was timed.
 
     A first look may take half of ``max_time``, so ``MORE_TIME`` has room for twice the seconds that were spent.
     """
@@ -222,7 +222,7 @@ class Bisector:
         return found
 
     def confirm(self, commit: str) -> tuple[str, Comparison | str]:
-        """The parent of a commit and the comparison of both, or in a line why there is none."""
+        """Returns the parent of a commit and the comparison of both, or in a line why there is none."""
         parent = self.commits.parents[commit]
         comparison: Comparison | str = ""
         for outcome in self._attempts(commit, parent, COUNTED if self.endpoints.target.counted else {}):

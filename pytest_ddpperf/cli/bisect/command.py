@@ -195,7 +195,7 @@ def _duration_lines(endpoints: Endpoints) -> list[str]:
 
 
 def span(seconds: float) -> str:
-    """A time for people to wait, in two digits: ``40 s``, ``2.7 min``, ``1.5 h``."""
+    """Returns a time for people to wait, in two digits: ``40 s``, ``2.7 min``, ``1.5 h``."""
     size, unit = next(((size, unit) for size, unit in _SPANS if seconds >= size), (1.0, "s"))
     return f"{format_number(float(f'{seconds / size:.2g}'))} {unit}"
 

@@ -57,15 +57,15 @@ class CommitRange:
         return max(candidates, key=self._distances.__getitem__, default=None)
 
     def answered(self, commit: str, answer: Answer) -> CommitRange:
-        """The range after a probe of a commit."""
+        """Returns the range after a probe of a commit."""
         return replace(self, answers={**self.answers, commit: answer})
 
     def short(self, commit: str) -> str:
-        """The short hash and the subject of a commit: ``3f2a1c0 Average gradients in one call``."""
+        """Returns the short hash and the subject of a commit: ``3f2a1c0 Average gradients in one call``."""
         return f"{commit[:SHORT]} {self._show(commit, '%s')}".rstrip()
 
     def details(self, commit: str) -> list[str]:
-        """The subject of a commit, and its author and day; no lines where git cannot tell them."""
+        """Returns the subject of a commit, and its author and day; no lines where git cannot tell them."""
         return self._show(commit, "%s%n%an, %as").splitlines()
 
     def _show(self, commit: str, form: str) -> str:

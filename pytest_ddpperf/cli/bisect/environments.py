@@ -106,6 +106,6 @@ def _run(command: Sequence[str]) -> None:
 
 
 def cache_folder() -> Path:
-    """The folder of the environments of this user."""
+    """Returns the folder of the environments of this user."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return Path(given if Path(given).is_absolute() else Path.home() / ".cache", "pytest-ddpperf", "environments")

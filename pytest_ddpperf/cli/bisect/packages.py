@@ -98,11 +98,11 @@ class PackageRange:
         return suspects[min(left, key=lambda i: (abs(i - middle), i))] if left else None
 
     def answered(self, state: str, answer: Answer) -> PackageRange:
-        """The range after a probe of a state."""
+        """Returns the range after a probe of a state."""
         return replace(self, answers={**self.answers, state: answer})
 
     def pins(self, state: str) -> Pins:
-        """The packages of a state."""
+        """Returns the packages of a state."""
         number = int(state.removeprefix(ALONE))
         steps = self.steps[number - 1 : number] if state.startswith(ALONE) else self.steps[:number]
         changed = {name for step in steps for name in step}
@@ -117,7 +117,7 @@ class PackageRange:
         )
 
     def short(self, state: str) -> str:
-        """A state in a line."""
+        """Returns a state in a line."""
         if state in {self.good, self.bad}:
             return self.names[state == self.bad]
         return f"{state} of {len(self.steps)} changes, up to {self.changes(state)}"
@@ -129,7 +129,7 @@ def _version(line: str | None) -> str:
 
 
 def packages_between(old: Pins, new: Pins, names: tuple[str, str], paths: Sequence[Sequence[str]]) -> PackageRange:
-    """The changes between two lists; the search paths of the environments of both tell what goes together."""
+    """Returns the changes between two lists; the search paths of the environments of both tell what goes together."""
     changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     return PackageRange(old, new, together(changed, *map(_installed, paths)), names)
 
@@ -147,7 +147,7 @@ def _installed(path: Iterable[str]) -> Installed:
 
 
 def together(changed: Sequence[str], old: Installed, new: Installed) -> tuple[tuple[str, ...], ...]:
-    """The changed packages in groups: pip refuses to change one alone that needs another one's version."""
+    """Returns the changed packages in groups: pip refuses to change one alone that needs another one's version."""
     groups = [{name} for name in changed]
     for mine, others in ((new, old), (old, new)):
         for name in changed:

@@ -31,7 +31,7 @@ class Target:
 
     @classmethod
     def of(cls, result: Result, metric: str) -> Target:
-        """The target that is a metric of a benchmark."""
+        """Returns the target that is a metric of a benchmark."""
         return cls(result.test, (result.name, result.measurement.world_size), metric)
 
     @property
@@ -40,7 +40,7 @@ class Target:
         return self.metric in COUNTS
 
     def probe(self, commit: str, settings: Mapping[str, object]) -> Probe:
-        """The probe that measures a commit for this target."""
+        """Returns the probe that measures a commit for this target."""
         return Probe(commit, {**FORCED, **settings}, self.metric, self.benchmark, self.test)
 
     def comparison(self, outcome: Outcome) -> Comparison | str:
@@ -59,7 +59,7 @@ def require_known(metric: str, added: Iterable[str]) -> None:
 
 
 def targets(outcome: Outcome, metric: str | None) -> list[Target]:
-    """The regressed metrics of the bad end, the best to follow first: counts, and then larger changes.
+    """Returns the regressed metrics of the bad end, the best to follow first: counts, and then larger changes.
 
     A count needs no repetition, and a larger change is easier to follow. ``metric`` is the only one to look at; None
     looks at all that count for the verdict.

@@ -160,7 +160,7 @@ class Program:
         self._places: dict[tuple[str, Path, str], tuple[Path, str] | None] = {}
 
     def reached(self, file: Path) -> Code:
-        """All code that a script gets to: its own, and what it uses of other modules.
+        """Returns all code that a script gets to: its own, and what it uses of other modules.
 
         A method of a class that it uses is reached if something calls a method of that name.
         """

@@ -78,7 +78,7 @@ class Project:
 
 
 def look_at(folder: Path, chosen: Path | None = None) -> Project:
-    """The project that holds a folder; files that are no Python are left out. ``chosen``: its only script."""
+    """Returns the project that holds a folder; files that are no Python are left out. ``chosen``: its only script."""
     root = project_root(folder)
     here = Path(os.path.relpath(folder, root))
     named: defaultdict[Path, int] = defaultdict(lambda: FAR)

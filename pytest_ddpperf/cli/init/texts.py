@@ -56,7 +56,7 @@ def test_training(ddpperf):
 
 
 def from_here(file: Path) -> str:
-    """A path of the project as the current folder names it."""
+    """Returns a path of the project as the current folder names it."""
     return Path(os.path.relpath(file)).as_posix()
 
 
@@ -79,7 +79,7 @@ def found_lines(project: Project) -> list[str]:
 
 
 def test_text(project: Project, folder: Path) -> str:
-    """The test file of a project, in a folder from its root."""
+    """Returns the test file of a project, in a folder from its root."""
     if not project.scripts:
         return _HEAD + _WORKLOAD
     script = project.scripts[0]

@@ -111,7 +111,7 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def completion_of(out: Any) -> Callable[[], bool]:
-    """The function that tells whether a c10d operator has ended, from its result.
+    """Returns the function that tells whether a c10d operator has ended, from its result.
 
     Some of gloo's (reduce-scatter) end in ``wait()`` only: they have no future, and count as ended.
     """
@@ -131,7 +131,7 @@ def _nbytes(value: Any) -> int:
 
 
 def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dist.ProcessGroup | None:
-    """The process group that an operator is called for; None without one."""
+    """Returns the process group that an operator is called for; None without one."""
     group = _given(func, _GROUP, args, kwargs)
     if group is None:
         return None
@@ -142,7 +142,7 @@ def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def _given(func: OpOverload, names: frozenset[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator is given as an argument of one of these names; None if it has none or gets none."""
+    """Returns what an operator is given as an argument of one of these names; None if it has none or gets none."""
     place, name = _argument(func, names)
     return args[place] if place < len(args) else kwargs.get(name)
 

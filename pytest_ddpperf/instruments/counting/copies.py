@@ -46,7 +46,7 @@ class CopyWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within, calls of modules are noted."""
+        """In this context, calls of modules are noted."""
         called, compiler = nn.Module.__call__, sys.modules.get("torch._dynamo")
         note: Any = self._note if compiler is None else compiler.disable(self._note)
 

@@ -144,7 +144,7 @@ class _Pass:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Within, modules, optimizers, batches and costly functions are seen, and loading is left out."""
+        """In this context, modules, optimizers, batches and costly functions are seen, and loading is left out."""
         left_out = loading_left_out(self._operators.paused, self._batches.loaded)
         calls = calls_counted(self._called, self._device, self._operators.waited)
         with self.used.watching(), left_out, calls, checkpoints_seen(self._called), self._operators.questions_named():
@@ -152,7 +152,7 @@ class _Pass:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Within, operators are counted, too."""
+        """In this context, operators are counted, too."""
         with self._tracker.resizes_seen(), self._operators:
             yield
 

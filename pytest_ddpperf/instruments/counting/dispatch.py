@@ -118,7 +118,7 @@ class OperatorCounter(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within, nothing is counted: code that looks at tensors is no part of the step."""
+        """In this context, nothing is counted: code that looks at tensors is no part of the step."""
         before, self.is_paused = self.is_paused, True
         try:
             yield
@@ -262,7 +262,7 @@ class OperatorCounter(TorchDispatchMode):
 
     @contextmanager
     def questions_named(self) -> Iterator[None]:
-        """Within, a wait for a number is called by what asks for it in Python."""
+        """In this context, a wait for a number is called by what asks for it in Python."""
 
         def named(method: Callable[..., Any], label: str) -> Callable[..., Any]:
             @functools.wraps(method)

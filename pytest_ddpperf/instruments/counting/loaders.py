@@ -50,7 +50,7 @@ class Loaders:
 
     @contextmanager
     def followed(self) -> Iterator[Loaders]:
-        """Within, what DataLoaders give is counted, and the lines that make them and others are noted."""
+        """In this context, what DataLoaders give is counted, and the lines that make them and others are noted."""
         kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  all loaders' iterators are of it
         begun, following, drawing = kind.__init__, kind.__next__, kind._next_index  # noqa: SLF001
         lines = Stack()

@@ -156,7 +156,7 @@ class ModuleTracker:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within, what runs and steps is noted."""
+        """In this context, what runs and steps is noted."""
         self._running.clear()
         self._stepping = 0
         with ExitStack() as hooks:
@@ -197,12 +197,12 @@ class ModuleTracker:
 
 
 def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The gradients that exist now."""
+    """Returns the gradients that exist now."""
     return [parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None]
 
 
 def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:
-    """The bytes of each DistributedDataParallel bucket, in the order in which they are sent; empty without any.
+    """Returns the bytes of each DistributedDataParallel bucket, in the order in which they are sent; empty without any.
 
     The buckets are those that torch rebuilt after the first steps. torch reports them in the data for its own logs.
     """

@@ -180,7 +180,7 @@ def is_plain(func: Any) -> bool:
 
 @cache
 def operator_name(func: Any) -> str | None:
-    """The name that an operator counts under, ``aten.mm`` for any overload; None for one that does no work.
+    """Returns the name that an operator counts under, ``aten.mm`` for any overload; None for one that does no work.
 
     Views and other operators that compute nothing, marks for the profiler, and communication are left out.
     """
@@ -193,7 +193,7 @@ def operator_name(func: Any) -> str | None:
 
 
 def moved_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes that a call reads and writes: those of the tensors that it is given and makes, each once.
+    """Returns bytes that a call reads and writes: those of the tensors that it is given and makes, each once.
 
     A tensor that is expanded has the bytes that it is expanded from. What stays in caches counts as well.
     """
@@ -226,7 +226,7 @@ def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def host_to_device_bytes(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> int:
-    """Bytes that a call copies from the host's memory to the device's."""
+    """Returns bytes that a call copies from the host's memory to the device's."""
     packet = func._overloadpacket  # noqa: SLF001  as above
     if device == "cpu" or packet not in _COPIES:
         return 0

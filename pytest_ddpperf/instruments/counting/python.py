@@ -173,7 +173,7 @@ def _kind(each: object) -> str:
 
 
 def _waiting(objects: Iterable[object]) -> Iterator[object]:
-    """What workers have sent to the DataLoaders among these objects, and no step has taken."""
+    """Yields what workers have sent to the DataLoaders among these objects, and no step has taken."""
     kind: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001  torch has no other name for it
     left = [vars(each).get("_task_info") for each in objects if issubclass(type(each), kind)]
     known = set(map(id, left))

@@ -90,7 +90,7 @@ def _parts(owner: object, kind: str, settings: Mapping[str, object]) -> list[tup
 
 
 def _of_module(module: nn.Module) -> tuple[object, str, Mapping[str, object]]:
-    """What wraps a module, the name of its kind, and its settings; a name is empty if nothing does."""
+    """Returns what wraps a module, the name of its kind, and its settings; a name is empty if nothing does."""
     if isinstance(module, DistributedDataParallel):
         return module, "DistributedDataParallel", _of_ddp(module)
     if type(module).__name__ == "FullyShardedDataParallel":

@@ -116,7 +116,7 @@ def _is_captured(code: CodeType, captured: frozenset[tuple[str, int]]) -> bool:
 
 
 def break_sites() -> dict[tuple[str, Place], float]:
-    """The places of the graph breaks of all steps so far, by the first line of their reason."""
+    """Returns the places of the graph breaks of all steps so far, by the first line of their reason."""
     found: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for reason, stack in graph_breaks():
         place = place_of(reversed(stack), file_of_trace, lambda frame: (frame.lineno or 0, frame.name), backward=False)
@@ -126,7 +126,7 @@ def break_sites() -> dict[tuple[str, Place], float]:
 
 
 def compiled_sites(reasons: Iterable[str]) -> dict[tuple[str, Place], float]:
-    """The functions that torch.compile has compiled for these reasons."""
+    """Returns the functions that torch.compile has compiled for these reasons."""
     found = Counter((said, Place(at.filename, at.lineno or 0, at.name, backward=False)) for said, at in compilations())
     return {key: float(times) for key, times in found.items() if key[0] in reasons}
 
@@ -165,7 +165,7 @@ def made_at(made: object) -> Place | None:
 def call_sites(
     steps: Sequence[SiteCounts], roots: Sequence[str], strategy: str = ""
 ) -> dict[str, tuple[CallSite, ...]]:
-    """The sites of some steps for one step, by metric, of the steps that have it."""
+    """Returns the sites of some steps for one step, by metric, of the steps that have it."""
     metrics = dict.fromkeys(metric for step in steps for metric in step)
     found = {metric: _sites([step[metric] for step in steps if metric in step], roots, strategy) for metric in metrics}
     return {metric: sites for metric, sites in found.items() if sites}

@@ -59,7 +59,7 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Each of the steps counted whole that does what most of those seen do, or what one less does.
+    """Returns each of the steps counted whole that does what most of those seen do, or what one less does.
 
     ``shown``: what the steps counted whole, and those that follow, did.
     """
@@ -166,7 +166,7 @@ class CallWatch(TorchFunctionMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within, calls are added up from zero, those of hooks that backward runs among them."""
+        """In this context, calls are added up from zero, those of hooks that backward runs among them."""
         run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
 
         def with_hooks(*args: Any, **kwargs: Any) -> Any:

@@ -142,7 +142,7 @@ class TensorTracker:
         return other
 
     def peak(self) -> dict[str, int]:
-        """The bytes at the step's peak by category."""
+        """Returns the bytes at the step's peak by category."""
         with self._lock:
             self._note_peak()
             at_peak = dict(self._at_peak)
@@ -163,7 +163,7 @@ class TensorTracker:
             return {key: float(nbytes) for key, nbytes in found.items() if nbytes >= max(1, _GOOD_PART * self._peak)}
 
     def passing(self) -> Counter[tuple[str, Place]]:
-        """The live bytes of tensors that steps have made for themselves, by the places that have made them."""
+        """Returns the live bytes of tensors that steps have made for themselves, by the places that have made them."""
         with self._lock:
             self._bury()
             places: Counter[tuple[str, Place]] = Counter()

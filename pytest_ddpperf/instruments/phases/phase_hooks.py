@@ -70,7 +70,7 @@ _WHERE_LOADED = (
 
 
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
-    """The phase hooks of this torch, in those of its modules that are loaded.
+    """Returns the phase hooks of this torch, in those of its modules that are loaded.
 
     Modules are followed by their ``__call__`` and not by torch's global hooks. Those are much slower in each of a
     model's modules, make torch.compile warn, and are compiled into its graphs.
@@ -111,7 +111,7 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
 
 @contextmanager
 def followed(recorder: Follower, hooks: Sequence[PhaseHook]) -> Iterator[None]:
-    """Within, the phase hooks and the user's sections report to a recorder."""
+    """In this context, the phase hooks and the user's sections report to a recorder."""
     with ExitStack() as stack:
         for hook in hooks:
             within = _within(recorder, hook, getattr(hook.owner, hook.name))
@@ -150,7 +150,7 @@ def _within(recorder: Follower, hook: PhaseHook, function: Callable[..., Any]) -
 
 @contextmanager
 def optimizers_followed(recorder: Follower) -> Iterator[None]:
-    """Within, every optimizer's ``step`` reports to a recorder.
+    """In this context, every optimizer's ``step`` reports to a recorder.
 
     By torch's own hooks, because each class has a ``step`` of its own, and a learning rate scheduler keeps the one that
     it found. A graph into which torch.compile has taken ``step`` is recompiled while there are hooks.

@@ -85,7 +85,7 @@ class Ranges:
 
 @contextmanager
 def named_ranges(run: Callable[[], object], hooks: Sequence[PhaseHook]) -> Iterator[Ranges]:
-    """Within, phases and sections are ranges of the profiler. Calls ``run`` once before.
+    """In this context, phases and sections are ranges of the profiler. Calls ``run`` once before.
 
     Where that compiles, an optimizer's step is part of a compiled graph, and nobody follows optimizers.
     """

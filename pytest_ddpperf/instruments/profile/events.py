@@ -25,7 +25,7 @@ Span = tuple[float, float]  # from, to
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """The time that is in any of the spans, as ordered spans that do not touch; empty ones are dropped."""
+    """Returns the time that is in any of the spans, as ordered spans that do not touch; empty ones are dropped."""
     merged: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if merged and start <= merged[-1][1]:
@@ -36,7 +36,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def intersection(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
-    """The time that is in both unions."""
+    """Returns the time that is in both unions."""
     ours, theirs = union(first), union(second)
     common: list[Span] = []
     i = j = 0
@@ -52,12 +52,12 @@ def intersection(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
 
 
 def length(spans: Sequence[Span]) -> float:
-    """The length of the union of the spans."""
+    """Returns the length of the union of the spans."""
     return sum(end - start for start, end in union(spans))
 
 
 def within(spans: Iterable[Span], window: Span) -> list[Span]:
-    """The parts of the spans that lie in the window."""
+    """Returns the parts of the spans that lie in the window."""
     clipped = ((max(start, window[0]), min(end, window[1])) for start, end in spans)
     return [span for span in clipped if span[0] < span[1]]
 
@@ -190,7 +190,7 @@ class Note:
 
 
 def note_of(fields: Mapping[str, Any]) -> Note | None:
-    """The note with these fields, texts in JSON or values; None if it is of no collective."""
+    """Returns the note with these fields, texts in JSON or values; None if it is of no collective."""
     name = _value(fields, "Collective name")
     if not name or name == "wait":
         return None
@@ -204,13 +204,13 @@ def note_of(fields: Mapping[str, Any]) -> Note | None:
 
 
 def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """The fields of each note in an exported trace, by the number that kernels are linked to."""
+    """Returns the fields of each note in an exported trace, by the number that kernels are linked to."""
     events = (event for event in trace.get("traceEvents", ()) if event.get("name") == EVENT)
     return {event["args"]["External id"]: event["args"] for event in events if "External id" in event.get("args", {})}
 
 
 def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """The notes of those numbers that exactly one kernel of NCCL is linked to.
+    """Returns the notes of those numbers that exactly one kernel of NCCL is linked to.
 
     ``links`` holds the number of each kernel, 0 for none. If collectives are sent as a group, one note stands for
     several kernels, or one kernel for several notes: then nobody knows what a kernel sent. A kernel that stands for
@@ -223,7 +223,7 @@ def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any
 
 
 def notes_of_copies(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """The notes of those numbers that copies alone are linked to: collectives that copy engines send.
+    """Returns the notes of those numbers that copies alone are linked to: collectives that copy engines send.
 
     One has a copy for each peer, so none tells the bytes of the whole.
     """

@@ -28,7 +28,7 @@ def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Seque
 
 
 def completed(document: Mapping[str, Any], rank: int, rates: Sequence[LearningRates]) -> dict[str, Any]:
-    """A trace as torch saves it whose processes are named after the rank, with counters of the learning rates.
+    """Returns a trace as torch saves it whose processes are named after the rank, with counters of the learning rates.
 
     Steps are also there under the names that ``torch.profiler.schedule`` gives them, by which other tools go. Events
     come first: some readers look for nothing behind other keys.

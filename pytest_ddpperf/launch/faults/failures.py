@@ -122,7 +122,7 @@ class RankEnd:
 def failure(
     ends: Sequence[RankEnd], world_size: int, *, stacks: Mapping[int, str] = MappingProxyType({})
 ) -> DdpperfError:
-    """The error for a launch in which a rank failed: the root cause first, then the other ranks.
+    """Returns the error for a launch in which a rank failed: the root cause first, then the other ranks.
 
     The root is the earliest failure that is not a victim's. A skip counts only where no rank failed. ``stacks`` has
     faulthandler's text of ranks that still ran.

@@ -101,7 +101,7 @@ def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
 
 
 def read_dump(dump: Mapping[str, Any]) -> dict[str, GroupCalls]:
-    """The groups of a dump of the flight recorder in JSON, by name."""
+    """Returns the groups of a dump of the flight recorder in JSON, by name."""
     entries: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for entry in dump.get("entries", ()):
         entries[entry["process_group"][0]].append(entry)

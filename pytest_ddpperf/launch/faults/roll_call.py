@@ -48,7 +48,7 @@ def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = F
 
 
 def waiting(stacks: Mapping[int, str]) -> list[int]:
-    """The ranks that wait for others."""
+    """Returns the ranks that wait for others."""
     return [rank for where, ranks in _positions(stacks) if _waits(where) for rank in ranks]
 
 
@@ -69,7 +69,7 @@ def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | No
 
 
 def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mapping[int, int | None]) -> int | None:
-    """The suspect if it keeps all others waiting: they agree on what they have called; else None.
+    """Returns the suspect if it keeps all others waiting: they agree on what they have called; else None.
 
     Some collectives let ranks go on before others come. So a rank may stand in an earlier one than all others and wait
     for one of those, which has left it out. They tell it by ``called``, the numbers of collectives that each has
@@ -122,7 +122,7 @@ def heading(
 
 
 def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: bool = False) -> str:
-    """The likely cause where all ranks wait in one collective; empty if they do not."""
+    """Returns the likely cause where all ranks wait in one collective; empty if they do not."""
     found = [threads(text) for text in stacks.values()]
     places = {position(stack[0], nccl=nccl) if stack else None for stack in found}
     where = next(iter(places), None)

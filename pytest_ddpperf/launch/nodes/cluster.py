@@ -127,12 +127,12 @@ class Cluster:
         return interface_of(self.nodes[0].link.address if self.nodes else self.card.host, os.environ)
 
     def changes(self, environ: Mapping[str, str]) -> dict[str, str | None]:
-        """The variables in which an environment differs from that at the start; None for one that is gone."""
+        """Returns the variables in which an environment differs from that at the start; None for one that is gone."""
         gone: dict[str, str | None] = dict.fromkeys(self._environ.keys() - environ.keys())
         return gone | {name: value for name, value in environ.items() if self._environ.get(name) != value}
 
     def opened(self, node: Node, preload: Sequence[str], redirection: Redirection | None) -> Link:
-        """A link to a new launcher of a node, with the arguments of ``Agent.open``."""
+        """Returns a link to a new launcher of a node, with the arguments of ``Agent.open``."""
         key = node.number, next(self._numbers)
         with self._asking:
             node.link.ask(Agent.open, key[1], preload, redirection).answer(_OPEN_SECONDS)
@@ -258,7 +258,7 @@ def offset(link: Link) -> tuple[int, int]:
 
 
 def require_one_agent(hellos: Sequence[Hello]) -> Hello:
-    """The task of a node that is its agent: the first.
+    """Returns the task of a node that is its agent: the first.
 
     Raises:
         SettingError: the tasks of the node see different GPUs, so none could start ranks on all of them.

@@ -37,7 +37,7 @@ class NodeLaunchers:
         return self.cluster.interface
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """How many of so many ranks each node has; ``gpus``: those of this node, 0 if ranks are on the CPU."""
+        """Returns how many of so many ranks each node has; ``gpus``: those of this node, 0 if ranks are on the CPU."""
         nodes = self.cluster.nodes
         if not gpus:
             return spread(world_size, 1 + len(nodes))
@@ -47,7 +47,7 @@ class NodeLaunchers:
         return spread(world_size, 1 + len(nodes), min(gpus, *others))
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> list[NodeRanks]:
-        """The ranks of the other nodes in a launch, which have these variables."""
+        """Returns the ranks of the other nodes in a launch, which have these variables."""
         taking_part = self.cluster.nodes[: len(counts) - 1]
         links = [self.link(node) for node in taking_part]
         changes = self.cluster.changes(environ)
@@ -83,7 +83,7 @@ class NodeLaunchers:
         self.links.clear()
 
     def link(self, node: Node) -> Link:
-        """The link to this node's launcher."""
+        """Returns the link to this node's launcher."""
         found = self.links.get(node.number)
         if found is not None and found.ended:
             found.close()
@@ -93,7 +93,7 @@ class NodeLaunchers:
 
 
 def gpus_of(link: Link) -> int:
-    """The GPUs that ranks of another node can use; LaunchError if there are none."""
+    """Returns the GPUs that ranks of another node can use; LaunchError if there are none."""
     found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
     if not found:
         raise LaunchError(f"{link.name} has no GPU that torch can use, and the controller has; use device 'cpu'")

@@ -44,12 +44,12 @@ class Hello:
     facts: Mapping[str, str] = field(default_factory=dict)  # facts that are told where they differ
 
     def plain(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """Returns the same for JSON."""
         return {**asdict(self), "cores": sorted(self.cores)}
 
     @classmethod
     def of(cls, plain: Any) -> Hello:
-        """The hello of ``plain``; TypeError or KeyError if it is none."""
+        """Returns the hello of ``plain``; TypeError or KeyError if it is none."""
         fields = {**plain, "rank": int(plain["rank"]), "cores": frozenset(plain["cores"]), "gpus": (*plain["gpus"],)}
         return cls(**fields)
 
@@ -72,12 +72,12 @@ class Card:
     key: bytes
 
     def dumps(self) -> str:
-        """The card as text."""
+        """Returns the card as text."""
         return json.dumps({**asdict(self), "key": self.key.hex()})
 
     @classmethod
     def loads(cls, text: str) -> Card:
-        """The card of ``dumps``; ValueError if the text is none."""
+        """Returns the card of ``dumps``; ValueError if the text is none."""
         try:
             raw = json.loads(text)
             return cls(str(raw["host"]), int(raw["port"]), bytes.fromhex(raw["key"]))
@@ -110,7 +110,7 @@ class FileMeeting:
             ) from None
 
     def find(self) -> Card | None:
-        """The card, if it is there; SettingError if another user could have written it."""
+        """Returns the card, if it is there; SettingError if another user could have written it."""
         try:
             descriptor = open_shared(self._path)
         except FileNotFoundError:
@@ -132,7 +132,7 @@ class FileMeeting:
 
 
 def own_folder() -> Path:
-    """The folder of this user's cards on this machine; SettingError if another user could get at them."""
+    """Returns the folder of this user's cards on this machine; SettingError if another user could get at them."""
     try:
         return private_folder()
     except OSError as error:

@@ -21,7 +21,7 @@ _ANY_PORT = 9  # nothing is sent there: the kernel only looks up the route
 
 
 def interface_of(address: str, environ: Mapping[str, str]) -> str:
-    """The interface by which ranks of several nodes talk: the user's, else the one that has this address."""
+    """Returns the interface by which ranks of several nodes talk: the user's, else the one that has this address."""
     known = addresses()
     for named in filter(None, map(environ.get, INTERFACES)):
         if named in {name for name, _ in known}:  # NCCL's may be a list, or a part of a name
@@ -33,7 +33,7 @@ def interface_of(address: str, environ: Mapping[str, str]) -> str:
 
 
 def addresses() -> list[tuple[str, str]]:
-    """Each interface with an address of its own, IPv4 first."""
+    """Returns each interface with an address of its own, IPv4 first."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():

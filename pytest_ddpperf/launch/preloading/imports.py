@@ -46,7 +46,7 @@ class _Import:
     changed: set[str] = field(default_factory=set)  # those of them that code had changed since the watch began
 
     def flat(self) -> Iterator[_Import]:
-        """This import and all that it led to, in the order of their starts."""
+        """Yields this import and all that it led to, in the order of their starts."""
         yield self
         for inner in self.inner:
             yield from inner.flat()
@@ -111,7 +111,7 @@ class ImportWatch:
                 end()
 
     def seen(self) -> tuple[SeenImport, ...]:
-        """The imports that took their time: of installed modules by others, and of other modules by nobody."""
+        """Returns the imports that took their time: of installed modules by others, and of other modules by nobody."""
         seen = []
         for outermost in self.outer:
             of_installed = [one for one in outermost.flat() if not one.installed_outside and _is_installed(one.module)]

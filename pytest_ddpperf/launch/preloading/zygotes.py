@@ -51,7 +51,7 @@ class Judged:
             self.refused[module] = answer.reason
 
     def late(self, wanted: Wanted) -> list[SeenImport]:
-        """The modules that are imported under the number of each rank."""
+        """Returns the modules that are imported under the number of each rank."""
         return [one for one in wanted.modules if one.module in self.of_rank]
 
     def copies(self, wanted: Wanted) -> int:
@@ -59,7 +59,7 @@ class Judged:
         return bool(wanted.modules) + (wanted.ranks if self.late(wanted) else 0)
 
     def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
-        """The imports that are tried for all ranks alike."""
+        """Returns the imports that are tried for all ranks alike."""
         found: dict[str, SeenImport] = {}
         replaced: set[str] = set()  # packages may import each other
         waiting = list(wanted)
@@ -98,7 +98,7 @@ class PreloadedZygotes:
         return same and all(zygote.usable for zygote in self.all)
 
     def of(self, number: int) -> list[ZygoteProcess]:
-        """The zygotes of so many ranks, from rank 0 on; on other nodes ``of_ranks`` is empty."""
+        """Returns the zygotes of so many ranks, from rank 0 on; on other nodes ``of_ranks`` is empty."""
         return [*self.of_ranks, *[self.base] * number][:number]
 
     def duplicate(self) -> PreloadedZygotes:

@@ -96,7 +96,7 @@ def _answered(
 
 @contextmanager
 def _kernels(devices: tuple[str, ...], recorder: TimelineRecorder | None) -> Iterator[None]:
-    """Within, and for what is compiled within, collectives of tensors on these devices are answered here."""
+    """In this context, and for what is compiled within, collectives of tensors on these devices are answered here."""
     library: Any = torch.library.Library(_BACKENDS, "IMPL")  # type: ignore[no-untyped-call]  # torch's
     try:
         with warnings.catch_warnings():

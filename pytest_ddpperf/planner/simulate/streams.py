@@ -44,7 +44,7 @@ def of_fsdp() -> bool:
 
 
 def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Moment, ...]:
-    """The moments of a step, which waits for each transfer of FSDP at once, as its streams order them.
+    """Returns the moments of a step, which waits for each transfer of FSDP at once, as its streams order them.
 
     Parameters are gathered while the layer before computes: the host has come that far, and backward prefetches. That
     does not reach from one forward into the backward before it, because the optimizer comes between. Gradients are

@@ -61,7 +61,7 @@ class TimelineRecorder:
 
     @contextmanager
     def handing_over(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[list[int]]:
-        """Within, no time passes; gives the numbers of the transfers of a collective operator."""
+        """In this context, no time passes; gives the numbers of the transfers of a collective operator."""
         now, before = self._now, self._clock.mark()
         first = len(now.transfers)
         for call in collectives_of(func, args, kwargs):
@@ -90,7 +90,7 @@ class TimelineRecorder:
 
     @contextmanager
     def watching_waits(self) -> Iterator[None]:
-        """Within, waits for handles and for results of functional collectives are recorded."""
+        """In this context, waits for handles and for results of functional collectives are recorded."""
         import torch.distributed._functional_collectives as functional
 
         wait, wait_tensor = dist.Work.wait, functional.wait_tensor
@@ -203,7 +203,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self._now = 0.0
 
     def recorder(self) -> TimelineRecorder:
-        """A recorder on this clock, which is told of functional collectives."""
+        """Returns a recorder on this clock, which is told of functional collectives."""
         self._recorder = TimelineRecorder(replace(CPU_CLOCK, mark=lambda: self._now), streams=True)
         return self._recorder
 

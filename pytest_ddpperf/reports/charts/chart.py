@@ -88,7 +88,7 @@ def view_of(chart: Chart) -> tuple[float, float, bool]:
 
 
 def in_units(chart: Chart) -> Chart:
-    """The chart with its numbers in the units in which both axes read well."""
+    """Returns the chart with its numbers in the units in which both axes read well."""
     values = [(each.x, each.y) for series in chart.series for each in series.points]
     by_x = scale([x for x, _ in values] if chart.x.unit else [], chart.x.unit or "1")
     by_y = scale([y for _, y in values], chart.y.unit or "1")
@@ -120,14 +120,14 @@ def remark_of(chart: Chart) -> str:
 
 
 def point(x: float, y: float, interval: Interval | None = None) -> ChartPoint:
-    """A point with its interval; an end that is not finite is none."""
+    """Returns a point with its interval; an end that is not finite is none."""
     ends = (None, None) if interval is None else (interval.low, interval.high)
     low, high = (end if end is not None and math.isfinite(end) else None for end in ends)
     return ChartPoint(x, y, low, high)
 
 
 def numbered(name: str, values: Iterable[float | None], first: int = 0) -> ChartSeries:
-    """A series of values at ``first`` and the whole numbers that follow; what is not known is left out."""
+    """Returns a series of values at ``first`` and the whole numbers that follow; what is not known is left out."""
     known = ((x, y) for x, y in enumerate(values, first) if y is not None and math.isfinite(y))
     return ChartSeries(name, tuple(ChartPoint(x, y) for x, y in known))
 

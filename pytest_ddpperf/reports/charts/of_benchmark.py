@@ -26,13 +26,13 @@ def reference_of(result: Result) -> str:
 
 
 def now_of(judged: Comparison, x: float) -> ChartPoint | None:
-    """The value of a metric, at ``x``; None if it is not finite."""
+    """Returns the value of a metric, at ``x``; None if it is not finite."""
     series = judged.series
     return point(x, series.value, series.interval) if math.isfinite(series.value) else None
 
 
 def before_of(judged: Comparison, x: float) -> ChartPoint | None:
-    """The baseline of a metric, at ``x``, with the interval over its launches; None if there is none."""
+    """Returns the baseline of a metric, at ``x``, with the interval over its launches; None if there is none."""
     if judged.baseline is None:
         return None
     samples = list(filter(math.isfinite, judged.base_samples))
@@ -42,7 +42,7 @@ def before_of(judged: Comparison, x: float) -> ChartPoint | None:
 
 
 def steps(result: Result) -> Iterator[Chart]:
-    """The time of each timed step, a line for each launch."""
+    """Yields the time of each timed step, a line for each launch."""
     measured = result.measurement
     yield Chart(
         title="step time by step and launch",
@@ -55,7 +55,7 @@ def steps(result: Result) -> Iterator[Chart]:
 
 
 def launches(result: Result) -> Iterator[Chart]:
-    """The value of each launch beside those of the baseline; for the step time and each other gated metric."""
+    """Yields the value of each launch beside those of the baseline; for the step time and each other gated metric."""
     before, now = reference_of(result), THIS_RUN
     for judged in result.comparisons:
         series = judged.series
@@ -83,7 +83,7 @@ def launches(result: Result) -> Iterator[Chart]:
 
 
 def memory(result: Result) -> Iterator[Chart]:
-    """The memory of each rank, by category."""
+    """Yields the memory of each rank, by category."""
     ranks = range(result.measurement.world_size)
     known = {kind: values for kind, values in result.step.memory_by_rank.items() if kind.startswith(_BYTES)}
     yield Chart(
@@ -96,7 +96,7 @@ def memory(result: Result) -> Iterator[Chart]:
 
 
 def memory_phases(result: Result) -> Iterator[Chart]:
-    """What each phase did to the memory of a rank."""
+    """Yields what each phase did to the memory of a rank."""
     uses = result.step.memory_by_phase
     known = [(phase, uses[phase]) for phase in PHASES if phase in uses]
     kinds = dict.fromkeys(_MEMORY[use.kind] for _, use in known)

@@ -100,7 +100,7 @@ def throughput(run: Run) -> Iterator[Chart]:
 
 
 def epoch_time(run: Run) -> Iterator[Chart]:
-    """The time of an epoch before and now, where loaders have a length."""
+    """Yields the time of an epoch before and now, where loaders have a length."""
     for test, points in _groups(run, lambda one: _function(one) if find(one, "epoch_time") else None).items():
         yield _side_by_side("time of an epoch, before and now", test, points, "epoch_time")
 
@@ -133,7 +133,7 @@ def _before_and_now(metric: str, points: Sequence[tuple[float, int, Result]]) ->
 
 
 def bucket_sizes(run: Run) -> Iterator[Chart]:
-    """The step time over the size of buckets, of benchmarks that differ in nothing else."""
+    """Yields the step time over the size of buckets, of benchmarks that differ in nothing else."""
 
     def key(result: Result) -> tuple[Any, ...] | None:
         swept, measured = _swept(result), result.measurement
@@ -168,7 +168,7 @@ def _swept(result: Result) -> tuple[float, str] | None:
 
 
 def convergence(run: Run) -> Iterator[Chart]:
-    """What trainings by several strategies come to, by optimizer steps: loss, and what is evaluated."""
+    """Yields what trainings by several strategies come to, by optimizer steps: loss, and what is evaluated."""
     for found in run.convergences:
         quantities = dict.fromkeys(name for one in found.strategies for curve in one.curves for name in curve.values)
         yield from (_trained(found, quantity) for quantity in quantities)
@@ -252,7 +252,7 @@ CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
 
 
 def charts_of(run: Run) -> tuple[Chart, ...]:
-    """All charts of a run that have data, in the order of ``CHARTS``; their series have points."""
+    """Returns all charts of a run that have data, in the order of ``CHARTS``; their series have points."""
     return tuple(
         replace(chart, kind=kind, series=series)
         for kind, make in CHARTS.items()

@@ -197,7 +197,7 @@ def read_run(file: Path) -> entries.Run:
 
 @uncollected()
 def run_of(text: str) -> entries.Run:
-    """The run of a document's text, with all that a report on it says, and what a verdict on it needs.
+    """Returns the run of a document's text, with all that a report on it says, and what a verdict on it needs.
 
     What the document does not have stays out: each rank's own figures, and the series of a baseline.
     """
@@ -300,7 +300,7 @@ def _launch(number: int, times: tuple[float, ...], health: Health | None, sample
 
 
 def _record(measured: Measurement, **known: Any) -> BaselineRecord:
-    """What is known of the record that a benchmark is compared with."""
+    """Returns what is known of the record that a benchmark is compared with."""
     return BaselineRecord(**measured.identity_fields | {"plan": measured.plan, "series": ()} | known)
 
 

@@ -27,7 +27,7 @@ def schema_of(document: type[JsonEntry]) -> dict[str, Any]:
 
 
 def kinds_of(hint: Any, known: set[Any]) -> Iterator[Any]:
-    """The kinds of objects in a type."""
+    """Yields the kinds of objects in a type."""
     inner = get_args(hint)
     if (is_dataclass(hint) or isinstance(hint, msgspec.StructMeta)) and hint not in known:
         known.add(hint)

@@ -95,7 +95,7 @@ def _value(result: Result, comparison: Comparison) -> dict[str, Any]:
 
 
 def comma_separated(run: Run) -> str:
-    """A row for each metric of each benchmark, with all digits; one without metrics has a row of its own.
+    """Returns a row for each metric of each benchmark, with all digits; one without metrics has a row of its own.
 
     Benchmarks differ in their metrics, and each metric has ten figures: a row for each keeps the columns the same from
     run to run, whatever was measured. What is not known, or not finite, is empty; no text is a formula.

@@ -99,6 +99,6 @@ def _shared(
 
 
 def two_runs_page(after: Run, both: Sequence[Result], table: Table) -> str:
-    """The page of the second run, its benchmarks judged by the first run, with a table of both."""
+    """Returns the page of the second run, its benchmarks judged by the first run, with a table of both."""
     title = "ddpperf: " + table.title.replace("->", "\u2192")  # an arrow that no line is broken in
     return html(msgspec.structs.replace(after, results=tuple(both), common_change=None), title=title, compared=table)

@@ -32,7 +32,7 @@ _SPECIAL = re.compile("|".join(map(re.escape, _ESCAPES)))
 
 
 def latex(run: Run) -> str:
-    """A ``tabular`` with the rules of booktabs: a row for each benchmark, the worst first."""
+    """Returns a ``tabular`` with the rules of booktabs: a row for each benchmark, the worst first."""
     if not run.results:
         return "% no benchmark was judged\n"
     table = benchmark_table(worst_first(run.results))
@@ -52,7 +52,7 @@ def latex(run: Run) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text as LaTeX prints it."""
+    """Returns the text as LaTeX prints it."""
     return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], printable(text))
 
 

@@ -38,7 +38,7 @@ _DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 
 
 def markdown(run: Run) -> str:
-    """What became worse and why, then the others, folded; names are shown as they are, whatever they hold."""
+    """Returns what became worse and why, then the others, folded; names are shown as they are, whatever they hold."""
     results = worst_first(run.results)
     head = [MARK, f"## ddpperf: {plain(headline(results))}"]
     if run.interrupted:
@@ -89,7 +89,7 @@ def _folded(results: Sequence[Result], most: int, notes: str, red: Sequence[str]
 
 
 def code(text: str) -> str:
-    """The text as it is, in a span of code: nothing in it is markup, a link or a mention."""
+    """Returns the text as it is, in a span of code: nothing in it is markup, a link or a mention."""
     text = printable(text)
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     room = " " if text.startswith(("`", " ")) or text.endswith(("`", " ")) else ""
@@ -97,7 +97,7 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A sentence in which nothing is markup, mathematics, a link, a mention or a folder of a machine."""
+    """Returns a sentence in which nothing is markup, mathematics, a link, a mention or a folder of a machine."""
     text = _FOLDERS.sub(".../", printable(text))
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     text = _NUMBERED.sub(r"\1\\", _MARKUP.sub(r"\\\g<0>", text))
@@ -105,7 +105,7 @@ def plain(text: str) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """A table, its first column as code; of many rows the first ones."""
+    """Returns a table, its first column as code; of many rows the first ones."""
     numbers = len(table.headers) - table.left - table.right
     rules = ["---"] * table.left + ["--:"] * numbers + ["---"] * table.right
     rows = [[code(row[0]).replace("|", r"\|"), *(_cell(cell) for cell in row[1:])] for row in table.rows[:_ROWS]]

@@ -18,7 +18,7 @@ _TUKEY = 1.5  # interquartile ranges beyond the quartiles: what lies further out
 
 
 def pytest_benchmark(run: Run) -> str:
-    """A file as ``--benchmark-json`` writes it, of the benchmarks whose steps were timed."""
+    """Returns a file as ``--benchmark-json`` writes it, of the benchmarks whose steps were timed."""
     environment = run.environment
     recorded = {} if environment is None else environment.recorded
     system, _, release = recorded.get("kernel", "").partition(" ")
@@ -72,7 +72,7 @@ def _entry(result: Result, times: Sequence[float], *, data: bool) -> dict[str, A
 
 
 def stats_of(times: Sequence[float]) -> dict[str, Any]:
-    """The statistics of pytest-benchmark over so many rounds, at least one, in seconds."""
+    """Returns the statistics of pytest-benchmark over so many rounds, at least one, in seconds."""
     ordered = sorted(times)
     mean = statistics.mean(times)
     deviation = statistics.stdev(times) if len(times) > 1 else 0.0
@@ -103,7 +103,7 @@ def stats_of(times: Sequence[float]) -> dict[str, Any]:
 
 
 def quartiles(ordered: Sequence[float]) -> tuple[float, float]:
-    """The lower and the upper quartile of sorted numbers, by Hazen's rule, as pytest-benchmark has them."""
+    """Returns the lower and the upper quartile of sorted numbers, by Hazen's rule, as pytest-benchmark has them."""
     return _at(ordered, (len(ordered) - 2) / 4), _at(ordered, (3 * len(ordered) - 2) / 4)
 
 

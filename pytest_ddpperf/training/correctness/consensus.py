@@ -37,7 +37,7 @@ class RankConsensus:
         self.agreements: dict[Quantity, Agreement] = {}  # the largest error of each so far
 
     def gathered(self, value: T) -> list[T]:
-        """The values of all ranks, in their order."""
+        """Returns the values of all ranks, in their order."""
         if self._ctx.world_size == 1:
             return [value]
         values: list[Any] = [None] * self._ctx.world_size
@@ -131,7 +131,7 @@ class RankConsensus:
         self.judge_losses(step, error, tolerance, fault)
 
     def mean_loss(self, step: int, losses: Sequence[float], tolerance: float) -> float:
-        """The mean of all ranks' losses in a step; raises DiffersError if one is not finite."""
+        """Returns the mean of all ranks' losses in a step; raises DiffersError if one is not finite."""
         for rank, loss in enumerate(losses):
             if not math.isfinite(loss):
                 fault = f"is {loss}, where a single process has a finite one"

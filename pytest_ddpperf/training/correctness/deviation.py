@@ -81,12 +81,12 @@ def apart_from_rounding(
 
 
 def norm(tensor: Tensor) -> float:
-    """The Euclidean norm of all elements."""
+    """Returns the Euclidean norm of all elements."""
     return float(torch.linalg.vector_norm(_wide(tensor)))
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """The norm of the difference; equal infinities, and NaN on both sides, do not differ."""
+    """Returns the norm of the difference; equal infinities, and NaN on both sides, do not differ."""
     first, second = _wide(found), _wide(expected)
     same = (first == second) | (first.isnan() & second.isnan())
     return float(torch.linalg.vector_norm((first - second).masked_fill(same, 0)))
@@ -121,7 +121,7 @@ def _deviation(name: str, found: Mapping[str, Tensor | None], target: Tensor | N
 
 
 def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: int, tolerance: float) -> str:
-    """Names the mistake that explains a parameter's gradient on a rank; empty if none does.
+    """Returns names the mistake that explains a parameter's gradient on a rank; empty if none does.
 
     ``parts`` holds for each rank the gradients of its micro-batches' losses, whose mean over all is the reference.
     ``tolerance`` is how near an explanation must come, relative to what it expects.

@@ -212,7 +212,7 @@ class SingleProcess:
 
 
 def computing_in(module: nn.Module, _ctx: RankView, *, dtype: str) -> Parallel:
-    """A strategy for one process: parameters and inputs are cast for the forward pass, as FSDP's are."""
+    """Returns a strategy for one process: parameters and inputs are cast for the forward pass, as FSDP's are."""
     return Parallel(_CastModule(module, _NARROW[dtype]))
 
 

@@ -38,12 +38,12 @@ _NOTICEABLE = 0.01  # share of the first loss: a smaller fall shows no training
 
 
 def tolerance(*precisions: str) -> float:
-    """The relative error that gradients and losses may have, by the precisions that they went through."""
+    """Returns the relative error that gradients and losses may have, by the precisions that they went through."""
     return max(_RELATIVE[precision] for precision in precisions)
 
 
 def unit(*precisions: str) -> float:
-    """A unit in the last place of 1, of the least precise of these precisions."""
+    """Returns a unit in the last place of 1, of the least precise of these precisions."""
     return max(_UNIT[precision] for precision in precisions)
 
 
@@ -81,5 +81,5 @@ def falls(losses: Sequence[float]) -> bool:
 
 
 def missed(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """The share of a single process's fall of the loss that losses missed; 0 if they fell at least as far."""
+    """Returns the share of a single process's fall of the loss that losses missed; 0 if they fell at least as far."""
     return max(0.0, 1 - fall(losses) / fall(reference))

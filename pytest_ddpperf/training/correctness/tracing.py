@@ -60,7 +60,7 @@ class _Tracer:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within, modules and optimizers are followed."""
+        """In this context, modules and optimizers are followed."""
         with ExitStack() as stack:
             stack.callback(register_module_forward_pre_hook(self._called).remove)
             stack.callback(register_optimizer_step_pre_hook(self._begun).remove)

@@ -43,7 +43,7 @@ class MicroBatches:
     in_step: int  # the number of micro-batches that a rank has in a step
 
     def places(self, rank: int) -> list[MicroBatchIndex]:
-        """The micro-batches of a rank in a step."""
+        """Returns the micro-batches of a rank in a step."""
         return [(rank, number) for number in range(self.in_step)]
 
     def copies(self, places: Sequence[MicroBatchIndex], step: int, device: torch.device) -> list[Pair]:
@@ -53,7 +53,7 @@ class MicroBatches:
     def feed(
         self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, given: Sequence[Pair] | None = None
     ) -> NextBatch:
-        """The function that returns these micro-batches of a step one by one, each with its weight.
+        """Returns the function that returns these micro-batches of a step one by one, each with its weight.
 
         ``given`` are the micro-batches, where they were copied before.
 
@@ -71,7 +71,7 @@ class MicroBatches:
         return next_batch
 
     def weight(self, place: MicroBatchIndex) -> float:
-        """The factor of a micro-batch's loss: 0.5 for the first to 1.5 for the last, 1 on average.
+        """Returns the factor of a micro-batch's loss: 0.5 for the first to 1.5 for the last, 1 on average.
 
         Every micro-batch so has a gradient of its own, even if all data are alike. Otherwise a rank that kept its own
         gradient would have the right one.
@@ -131,7 +131,7 @@ class TrainingRun:
                 self.trainer.update()
 
     def copies(self, step: int) -> list[Pair]:
-        """The micro-batches of a step, copied."""
+        """Returns the micro-batches of a step, copied."""
         return self._data.copies(self._places, step, self._ctx.device)
 
     def update(self, step: int) -> None:
@@ -145,7 +145,7 @@ class TrainingRun:
         self.trainer.update()
 
     def gradients(self) -> Gradients:
-        """The whole gradients of what is trained, on the CPU, by the model's own names.
+        """Returns the whole gradients of what is trained, on the CPU, by the model's own names.
 
         A collective if they are sharded.
         """
@@ -154,7 +154,7 @@ class TrainingRun:
         return {name: gradient for name, gradient in self._named(found).items() if name not in self._frozen}
 
     def parameters(self) -> dict[str, Tensor]:
-        """The whole parameters, on the CPU, by the model's own names; a collective if they are sharded."""
+        """Returns the whole parameters, on the CPU, by the model's own names; a collective if they are sharded."""
         parallel = self.trainer.parallel
         return self._named(parameters_of(parallel.module) if parallel.parameters is None else parallel.parameters())
 
@@ -177,14 +177,14 @@ def unwrapped(found: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
 
 
 def first_names(module: nn.Module) -> dict[str, str]:
-    """The first name of the parameter that each name stands for; a tied weight has several."""
+    """Returns the first name of the parameter that each name stands for; a tied weight has several."""
     first: dict[nn.Parameter, str] = {}
     named = module.named_parameters(remove_duplicate=False)
     return {name: first.setdefault(parameter, name) for name, parameter in named}
 
 
 def state(module: nn.Module) -> Iterable[Tensor]:
-    """All parameters, then all buffers."""
+    """Returns all parameters, then all buffers."""
     return itertools.chain(module.parameters(), module.buffers())
 
 
@@ -214,7 +214,7 @@ def _other(tensor: Tensor, rank: int) -> Tensor:
 
 
 def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
-    """This rank's first batches of the timed steps, cut down to a few samples.
+    """Returns this rank's first batches of the timed steps, cut down to a few samples.
 
     Of the loader's settings only the sampler is kept, because it decides which samples a batch holds; with ``auto``
     none is.
@@ -240,7 +240,7 @@ def cut_down(pair: Pair) -> Pair:
 
 
 def copied(pair: Pair, device: torch.device | None = None) -> Pair:
-    """A batch with containers and tensors of its own."""
+    """Returns a batch with containers and tensors of its own."""
 
     def copy(leaf: Any) -> Any:
         return leaf.detach().to(device or leaf.device, copy=True) if isinstance(leaf, Tensor) else leaf
@@ -258,7 +258,7 @@ def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], se
 
 
 def refusal(workload: Workload, ways: set[tuple[Any, ...]], *, taken: bool) -> WorkloadError:
-    """The error for a step whose batch the next step would find changed."""
+    """Returns the error for a step whose batch the next step would find changed."""
     names = " and ".join(sorted(_name(way, whole=workload.forward is not None) for way in ways))
     assert workload.batch is not None  # noqa: S101  it is what makes the batch
     done = f"takes {names} out of its batch" if taken else f"changes {names} in place, in each step again"

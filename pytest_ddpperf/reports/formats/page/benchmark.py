@@ -135,7 +135,7 @@ def _diagnosis(found: Diagnosis) -> list[Block]:
 
 
 def environment_facts(environment: Environment) -> dict[str, str]:
-    """The machine and the software, those that decide what is comparable first."""
+    """Returns the machine and the software, those that decide what is comparable first."""
     facts = {
         "device": f"{environment.device} {environment.device_model}".strip(),
         "processor": environment.cpu_model,

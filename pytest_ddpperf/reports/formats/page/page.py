@@ -104,7 +104,7 @@ def _json(data: Any) -> str:
 
 
 def sections_of(parts: Mapping[str, Iterable[Block]]) -> tuple[PageSection, ...]:
-    """The parts by their titles, without what has no content."""
+    """Returns the parts by their titles, without what has no content."""
     told = (
         (title, tuple(block for block in blocks if (block.rows if isinstance(block, Table) else block)))
         for title, blocks in parts.items()
@@ -125,7 +125,7 @@ def _table_data(table: Table) -> dict[str, Any]:
 
 
 def html_of(page: Page) -> str:
-    """The page as HTML: style, script and data are in it, so that it needs no network and nothing beside it."""
+    """Returns the page as HTML: style, script and data are in it, so that it needs no network and nothing beside it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 

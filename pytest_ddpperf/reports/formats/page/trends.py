@@ -16,7 +16,7 @@ _DIRECTIONS = ("too few commits", "no change", "better", "worse")
 
 
 def trends_page(trends: Sequence[Trend], metric: str) -> str:
-    """All trends, the worst first, each with its chart, its changes and its commits."""
+    """Returns all trends, the worst first, each with its chart, its changes and its commits."""
     ordered = sorted(trends, key=lambda trend: -trend.worst)
     changed = sum(bool(trend.changes) for trend in ordered)
     overview = table_of(
@@ -78,7 +78,7 @@ def _direction(trend: Trend) -> str:
 
 
 def trend_chart(trend: Trend) -> Chart:
-    """The values by commit with their intervals, beside the level without noise."""
+    """Returns the values by commit with their intervals, beside the level without noise."""
     metric = trend.benchmark.metric
     values = [point(i, each.value, each.interval) for i, each in enumerate(trend.points)]
     outlying = ChartSeries("out of line with its neighbours", tuple(values[i] for i in trend.outliers))
