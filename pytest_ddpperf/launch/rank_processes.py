@@ -100,7 +100,6 @@ class RankProcesses:
         self._turns = turns
         self._asking: socket.socket | None = None  # of rank 0 for turns
         self._kills = out_of_memory_kills()
-        self._forks: dict[tuple[ZygoteProcess, int], int] = {}  # the ranks by the questions for them
         self._open = contextlib.ExitStack()
         try:
             numbers = range(job.first_rank, job.first_rank + len(zygotes))
@@ -176,8 +175,7 @@ class RankProcesses:
                         ours, of_rank = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                         self._asking = self._open.enter_context(ours)
                         files.append(opened.enter_context(of_rank).fileno())
-                asked = zygote.fork(number, self.job.preload, self.job.folder, files)
-                self._forks[zygote, asked] = number
+                zygote.fork(number, self.job.preload, self.job.folder, files)
                 rank.of_rank.close()
 
     def register(self, selector: selectors.BaseSelector) -> None:
@@ -193,7 +191,7 @@ class RankProcesses:
     def _hear(self, zygote: ZygoteProcess) -> None:
         for event in zygote.events(0):
             if isinstance(event, Answer) and event.error:
-                raise LaunchError(f"rank {self._forks.get((zygote, event.number))} could not be forked: {event.error}")
+                raise LaunchError(event.error)
             if isinstance(event, Ended):
                 self.ranks[event.rank].ended(event)
 

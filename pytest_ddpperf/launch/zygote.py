@@ -92,7 +92,8 @@ class Zygote:
                 raise OSError("the process that ranks are forked from has too many files open")  # noqa: TRY301
             answer = Answer(ask.number, getattr(self, ask.method)(*ask.arguments))
         except OSError as error:
-            answer = Answer(ask.number, None, str(error))
+            failed = f"rank {ask.arguments[0]} could not be forked: " if ask.method == "fork" else ""
+            answer = Answer(ask.number, None, f"{failed}{error}")
         if isinstance(answer.value, Birth):
             return answer.value
         if os.getpid() == process:

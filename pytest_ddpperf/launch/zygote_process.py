@@ -171,10 +171,10 @@ class ZygoteProcess:
             if not events and time.monotonic() >= deadline:
                 raise LaunchError(f"importing torch took more than {_READY_SECONDS:.0f} s{self._said()}")
 
-    def fork(self, rank: int, modules: Sequence[str], folder: str, files: Sequence[int]) -> int:
-        """Ask the zygote for a rank, which gets copies of these descriptors; gives the answer's number."""
+    def fork(self, rank: int, modules: Sequence[str], folder: str, files: Sequence[int]) -> None:
+        """Ask the zygote for a rank, which gets copies of these descriptors; an answer comes if there is none."""
         self._folder = folder or self._folder
-        return self.ask("fork", rank, modules, folder, files=files)
+        self.ask("fork", rank, modules, folder, files=files)
 
     def ask(self, method: str, *arguments: object, files: Sequence[int] = ()) -> int:
         """Ask the zygote to call a method, with copies of these descriptors; gives the answer's number."""

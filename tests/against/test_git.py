@@ -73,6 +73,7 @@ def test_a_hook_of_git_does_not_lead_astray(repository: Path, monkeypatch: pytes
     project = repository / "project"
     project.mkdir()
     monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
     assert not found(project).dirty
 
 

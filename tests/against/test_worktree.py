@@ -242,14 +242,6 @@ def test_without_a_repository_or_git_a_folder_will_do(
         resolve("main", repository, repository)
 
 
-def test_a_hook_of_git_does_not_lead_astray(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_DIR", "/nowhere/.git")
-    monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
-    tree = Worktree(resolve("v1", repository, repository))
-    assert (tree.path / "number").read_text() == "1"
-    tree.close()
-
-
 def test_the_checkout_is_there_until_it_is_closed(repository: Path) -> None:
     (repository / "number").write_text("not committed")
     tree = Worktree(resolve("v1", repository, repository))

@@ -21,7 +21,7 @@ import pytest
 from pytest_ddpperf.errors import LaunchError, PayloadError, RankFailed, RankSkipped, RanksTimedOut
 from pytest_ddpperf.launch.launch_run import LaunchedRanks, LaunchEnd
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Answer, Finished, Job
+from pytest_ddpperf.launch.messages import Finished, Job
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.streams import Channel
 
@@ -297,25 +297,6 @@ def test_reports_that_have_arrived_count_after_the_deadline() -> None:
         for rank in ranks.ranks.values():
             Channel(rank.of_rank).send(Finished(b"", 1))
         assert LaunchedRanks(ranks).watch(time.monotonic() - 1) is LaunchEnd.FINISHED
-
-
-def test_a_rank_that_cannot_be_forked_is_named() -> None:
-    class Zygote:
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        def fork(self, *_: object) -> int:
-            return 7  # the numbers of different zygotes are alike
-
-        def events(self, _: float) -> list[Answer]:
-            return [Answer(7, None, "Resource temporarily unavailable")]
-
-    zygotes: Any = [Zygote(0), Zygote(1)]
-    job = Job(call=b"", world_size=2, device="cpu", group=None, mode=None, timeout=1.0)
-    with RankProcesses(zygotes, job) as ranks:
-        ranks.fork(0)
-        with pytest.raises(LaunchError, match=r"^rank 1 could not be forked: Resource temporarily unavailable$"):
-            ranks._hear(zygotes[1])
 
 
 class Reduced:

@@ -59,11 +59,11 @@ def test_a_rank_whose_files_the_kernel_dropped_is_refused_with_the_reason(
 ) -> None:
     controller, _, zygote = ends
     first = os.open(os.devnull, os.O_RDONLY)
-    received: list[Any] = [(pickle.dumps(Ask(3, "fork")), [first], socket.MSG_CTRUNC, None), (b"", [], 0, None)]
+    received: list[Any] = [(pickle.dumps(Ask(3, "fork", (1,))), [first], socket.MSG_CTRUNC, None), (b"", [], 0, None)]
     monkeypatch.setattr(socket, "recv_fds", lambda *_: received.pop(0))
     controller.send(b"something")
     assert zygote.serve() is None
-    reason = "the process that ranks are forked from has too many files open"
+    reason = "rank 1 could not be forked: the process that ranks are forked from has too many files open"
     assert pickle.loads(controller.recv(4096)) == Answer(3, None, reason)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(first)
