@@ -91,7 +91,7 @@ def fsdp1(
 
 
 def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
-    """Raises an error if a unit mixes frozen and trainable parameters: a flat parameter is all trained or all frozen."""
+    """Raises an error if a unit has frozen and trainable parameters: a flat parameter is all trained or all frozen."""
     for parameters in parameters_of_units(module, units).values():
         trained = {parameter.requires_grad: name for name, parameter in reversed(parameters)}
         if len(trained) > 1:

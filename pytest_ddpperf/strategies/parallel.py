@@ -81,8 +81,7 @@ class Parallel:
             parameters without a gradient; called on all ranks, because it is a collective for a sharded module.
         parameters: returns the whole parameters on the CPU, by the names that they had before; called on all ranks.
         precision: the narrowest type that the strategy itself computes or sends gradients in.
-
-            lossy: whether its gradients differ by design from a single process's gradients. It is then verified by its
+        lossy: whether its gradients differ by design from a single process's; convergence then verifies it.
         exact_steps: in how many of the first steps a lossy strategy averages gradients exactly. If several
             micro-batches of a step are synchronised, each counts as a step.
         period: the number of steps after which the work repeats, if steps differ.

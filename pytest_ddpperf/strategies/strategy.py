@@ -68,7 +68,7 @@ def parse(text: str) -> Strategy:
 
 
 def _called(function: Callable[..., Any]) -> str:
-    """Returns a function's name, unlike any in the table: ``mine()``, or ``mine(cap=1)`` for a partial; refuses a lambda."""
+    """Returns a name that no strategy in the table has: ``mine()``, for a partial ``mine(cap=1)``; refuses a lambda."""
     said = ""
     if isinstance(function, partial):
         words = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
