@@ -43,8 +43,8 @@ _OVERLAPPED = 0.8  # of backward, which can hide communication: the last bucket 
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
     """Returns the changes that may pay, the largest gain first; changes that only free memory come last.
 
-    A gain that is not an estimate is an upper bound: it assumes that a cause disappears and nothing else changes. The
-    gain of a larger batch or of more micro-batches is per sample.
+    A gain that is not estimated is an upper bound: a cause goes away, and all else stays. For a larger batch or more
+    micro-batches it is the gain per sample.
     """
     advisers = [_BY_CAUSE[cause.bottleneck] for cause in diagnosis.causes if cause.bottleneck in _BY_CAUSE]
     found = [advice for adviser in advisers for advice in adviser(diagnosis, measurement)]
@@ -123,7 +123,7 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
 
 
 def _bucket_size(measurement: Measurement) -> float | None:
-    """Returns the MiB of buckets that cut gradients into four; None if there are about as many, or gradients are tiny."""
+    """Returns the MiB of buckets that cut gradients into four; None if there are about as many, or few bytes."""
     nbytes = [] if measurement.counts is None else [*measurement.counts.details.get("ddp_buckets", {}).values()]
     size = float(round(sum(nbytes) / _BUCKETS / 2**20))
     return size if size >= 1 and not _BUCKETS <= len(nbytes) <= 2 * _BUCKETS else None

@@ -109,9 +109,8 @@ def _communication(
 ) -> tuple[float, bool]:
     """Returns the exposed communication, and whether this figure is complete.
 
-    It comes from steps with and without synchronisation, or else from the profiler, without the wait for a slow rank.
-    Else it is the time in which ranks send outside of backward. That is complete if the strategy sends nothing in
-    backward.
+    It comes from steps with and without synchronisation, else from the profiler, without the wait for a slow rank. Else
+    it is the time of sending outside of backward, which is complete if the strategy sends nothing in backward.
     """
     if measurement.world_size == 1:
         return 0.0, True
@@ -172,7 +171,7 @@ def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
 def _rank_with_most_work(
     measurement: Measurement, launches: Sequence[Launch], step: float, rates: MachineRates | None
 ) -> SlowRank | None:
-    """Returns the rank with the most FLOPs, if ranks differ; the others wait at least as long as the difference takes."""
+    """Returns the rank with the most FLOPs, if ranks differ; the others wait at least for the difference."""
     counts = measurement.counts
     if rates is None or counts is None or "flops" in counts.differing or not counts.totals.get("collective_calls"):
         return None

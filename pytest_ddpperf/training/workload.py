@@ -1,4 +1,4 @@
-"""What a test measures, as factories. Importable without torch."""
+"""The training job that a test measures, as factories. Importable without torch."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Workload:
                 raise WorkloadError(f"Workload({name}=...): {problem}; give {form}")
 
     def _refuse_modules(self) -> None:
-        """A module is callable, but no factory: it takes inputs. A class of losses takes no outputs."""
+        """Raises an error if a factory is a module, which takes inputs, or if ``loss`` is a class of losses."""
         torch = sys.modules.get("torch")
         if torch is None:
             return
@@ -131,7 +131,7 @@ def _short(value: object, limit: int = 60) -> str:
 
 
 def unfit(function: Callable[..., object], *names: str, **options: object) -> str | None:
-    """Returns why a function cannot be called with these arguments, in a sentence; None if it can, or nobody knows.
+    """Returns why a function cannot be called with these arguments, in a sentence; None if it can, or if unknown.
 
     ``names`` name the positional arguments; ``options`` are the keyword arguments.
     """
