@@ -36,6 +36,7 @@ class Batches:
     close: Callable[[], None] = lambda: None  # ends the workers
 
     def __call__(self) -> tuple[Any, Any]:
+        """Returns the next batch."""
         return self.next_batch()
 
 

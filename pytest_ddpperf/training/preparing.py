@@ -63,7 +63,6 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 
 def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
-    """Does all tasks except tracing."""
     timed, counts, verification, counting, verifying = None, None, None, 0.0, 0.0
     remarks = small_shared_memory(ctx)
     if job.timed or job.counted:

@@ -227,7 +227,7 @@ class Trainer:
                 self._scheduler = None
 
     def _require_whole_optimizer(self) -> None:
-        """Raises an error for fp16 if the optimizer lacks parameters: nothing would unscale or check their gradients."""
+        """Raises an error for fp16 if the optimizer lacks parameters: nobody would unscale or check their gradients."""
         if not self._untrained:
             return
         named = self.parallel.module.named_parameters()

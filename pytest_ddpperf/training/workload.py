@@ -105,7 +105,6 @@ class Workload:
                 raise WorkloadError(f"Workload({name}=...): {problem}; give {form}")
 
     def _refuse_modules(self) -> None:
-        """Raises an error if a factory is a module, which takes inputs, or if ``loss`` is a class of losses."""
         torch = sys.modules.get("torch")
         if torch is None:
             return

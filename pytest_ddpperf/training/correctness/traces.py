@@ -132,7 +132,6 @@ def _beyond(quantity: Any, name: str, error: float, tolerance: float, **where: A
 
 
 def _whole(step: TracedStep) -> float:
-    """Returns the norm of all gradients."""
     return math.hypot(*map(_norm, step.gradients))
 
 

@@ -128,6 +128,7 @@ class TrainingRun:
                 self.trainer.update()
 
     def copies(self, step: int) -> list[Pair]:
+        """Returns copies of the micro-batches of a step."""
         return self._data.copies(self._places, step, self._ctx.device)
 
     def update(self, step: int) -> None:
