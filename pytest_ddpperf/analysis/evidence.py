@@ -131,7 +131,7 @@ def longest_data_wait(measurement: Measurement) -> float:
 
 
 def sends_after_backward(measurement: Measurement) -> bool:
-    """Returns whether a strategy of the table is known to send nothing before backward has ended."""
+    """Returns whether a strategy is in the table and sends nothing before backward has ended."""
     row = STRATEGIES.get(strategy_name(measurement))
     return row is not None and row.after_backward
 
@@ -200,7 +200,7 @@ def _rates(launches: Sequence[Launch]) -> MachineRates | None:
 
 
 def memory_limit(measurement: Measurement) -> float | None:
-    """Returns bytes that a rank may use: the limit that a test sets, else all of the GPU; None if no limit is known."""
+    """Returns the bytes that a rank may use: the test's limit, else all of the GPU; None if both are unknown."""
     limit = measurement.recipe.get("memory_limit")
     totals = [
         rank.device_memory.total for launch in measurement.launches for rank in launch.ranks if rank.device_memory

@@ -14,7 +14,7 @@ from pytest_ddpperf.records.network import COLLECTIVES, CollectiveFit
 
 _SAME = 0.001
 TOO_FAST = 0.5
-"""The share of the predicted time below which a measured one is told: a fit of the fastest calls is no bound, and gloo
+"""The share of the predicted time below which a measured time is reported: fits of fast calls are no bound, and gloo
 runs two collectives at once."""
 
 

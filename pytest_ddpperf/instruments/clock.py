@@ -1,4 +1,4 @@
-"""Clocks that mark the borders of steps, and no garbage collection between them."""
+"""Clocks that mark the borders of steps; they pause garbage collection in between."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Clock:
 def clock_for(device: torch.device, marks: int) -> Clock:
     """Returns the clock of a device; on CUDA each mark beyond the number ``marks`` costs the creation of an event.
 
-    On CUDA it is the clock of the stream that is current now, also for marks made while another stream is current.
+    On CUDA the clock belongs to the present stream, even if marks are made while another stream is current.
     """
     return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 

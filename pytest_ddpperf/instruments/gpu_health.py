@@ -27,13 +27,13 @@ REASONS: Mapping[int, str] = {
 POLICIES: Mapping[int, str] = {0: "power cap", 1: "temperature", 2: "sync boost", 3: "board limit", 5: "reliability"}
 
 GpuReading = Mapping[str, int]
-"""What the driver reports of a GPU at one moment, in its own units: ``utilisation`` (percent), ``sm_clock`` and
+"""The driver's report on a GPU at one moment, in its own units: ``utilisation`` (percent), ``sm_clock`` and
 ``memory_clock`` (MHz), ``temperature`` (degrees Celsius), ``power`` (mW), ``reasons`` (bits of REASONS), ``energy`` (mJ
-since the driver was loaded), and ``held by`` one of POLICIES (ns for which clocks were held back). What it does not
-report is missing.
+since the driver was loaded), and ``held by`` one of POLICIES (ns for which clocks were held back). Values that it
+does not report are missing.
 """
 GpusSeen = tuple[tuple[GpuHealth, ...], tuple[str, ...]]
-"""The health of GPUs, and in words why others have none."""
+"""The health of GPUs, and in words why it is unknown for others."""
 
 
 def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[Window | None], GpusSeen]:

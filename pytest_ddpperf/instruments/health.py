@@ -1,4 +1,4 @@
-"""The machine's health during a launch, read by the controller; the ranks do nothing for it. Imports no torch."""
+"""Reads the machine's health during a launch, in the controller; the ranks do nothing for it. Imports no torch."""
 
 from __future__ import annotations
 

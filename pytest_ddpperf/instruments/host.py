@@ -44,7 +44,7 @@ class MachineFacts:
 
 
 def machine_facts(root: Path = _ROOT) -> MachineFacts:
-    """Returns the facts of this machine; ``root`` is the folder that holds ``proc`` and ``sys``, here and below."""
+    """Returns the facts of this machine; ``root``, in all functions, is the folder that holds ``proc`` and ``sys``."""
     return MachineFacts(
         cpu_model=cpu_model(root),
         cores=usable_cores(root),

@@ -234,8 +234,8 @@ def held_after_steps(run: Callable[[], object], steps: int, device: torch.device
     """Returns the bytes that this process holds before the first of ``steps`` calls of ``run``, and after each of them.
 
     On CUDA these are the live tensors in the caching allocator's blocks; on CPU everything that malloc has given out,
-    and Python's small objects. Garbage is collected before each reading, because garbage is no leak. Where the system
-    does not report memory the result is empty; the steps still run, because other ranks wait in theirs.
+    and Python's small objects. Garbage is collected before each reading, because garbage is no leak. If the system
+    does not report memory, the result is empty; the steps still run, because other ranks wait in theirs.
     """
     reader = memory_reader(device)
     if reader is None:

@@ -111,7 +111,7 @@ def _call(ctx: _OnRank, collective: str, whole: torch.Tensor, other: torch.Tenso
 def _turn(
     calls: Iterator[Callable[[], Any]], repeats: int, device: torch.device
 ) -> Iterator[tuple[float, float, float]]:
-    """Yields for each call, which ranks begin together, the seconds to start it, the seconds to its end, and the time."""
+    """Yields for each call, which ranks begin together, the seconds to start it, the seconds to its end, the time."""
     for call in islice(calls, repeats):
         _meet(device)
         start = time.perf_counter()

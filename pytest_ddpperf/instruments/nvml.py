@@ -13,7 +13,7 @@ from typing import Any
 VARIABLES = re.compile(
     r"(TORCH_)?NCCL_\w+|CUDA_\w+|CUBLAS\w+|CUDNN_\w+|PYTORCH_(CUDA_)?ALLOC_CONF|NVIDIA_TF32_OVERRIDE"
 )
-"""The environment variables that change what GPUs do."""
+"""The environment variables that change the work of GPUs."""
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 _SWITCH = {0: "off", 1: "on"}
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Sampler(Generic[T]):
-    """A thread that reads at its start, every ``interval`` seconds, and at its end; idle if there is nothing to read."""
+    """A thread that reads at its start, every ``interval`` seconds, and at its end, unless there is nothing to read."""
 
     def __init__(self, read: Callable[[], T], interval: float) -> None:
         self._read, self._interval = read, interval

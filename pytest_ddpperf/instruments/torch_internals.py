@@ -12,11 +12,11 @@ from traceback import FrameSummary
 from typing import Any, TypeVar
 
 SEED = 0
-"""Of all generators of each rank: without it, each would draw other numbers, unless the training code seeds them."""
+"""The seed of each rank's generators: without it, ranks draw different numbers, unless the training code seeds them."""
 
 
 def activity_of(event: Any) -> str:
-    """Returns kineto's kind of an event: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op`` ...
+    """Returns kineto's kind of an event: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op``.
 
     torch before 2.12 does not report it; then it follows from the event's device and name.
     """
@@ -96,7 +96,7 @@ def compile_seconds() -> float | None:
 
 
 def compiled_frames() -> int:
-    """Returns how many times torch.compile has looked at a function's code in this process so far, with any result."""
+    """Returns how many times torch.compile has tried a function's code in this process so far, compiled or not."""
     return _counted("frames", "total")
 
 
@@ -146,7 +146,7 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
-    """Returns the reason for each graph so far, with the failed guard, and its function; none if over 64 graphs exist."""
+    """Returns the reason for each graph so far, with the failed guard, and its function; none of over 64 graphs."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []
@@ -273,14 +273,14 @@ def collectives_called(groups: Sequence[Any] = ()) -> int:
 
 
 def backward_under_way() -> int:
-    """Returns the number of the backward that this thread is in; -1 outside of any."""
+    """Returns the number of the backward that this thread runs; -1 outside of any backward."""
     import torch
 
     return int(torch._C._current_graph_task_id())  # noqa: SLF001 - there is no public number
 
 
 def subclasses(kind: type[T]) -> Iterator[type[T]]:
-    """Yields the classes below a class."""
+    """Yields all subclasses of a class."""
     for below in kind.__subclasses__():
         yield below
         yield from subclasses(below)

@@ -96,9 +96,9 @@ def work_of_rank(point: Measurement) -> float:
 def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: float = 1.0) -> tuple[Series, ...]:
     """Returns ``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, with a sample for each common round.
 
-    With T the step time of n ranks and T0 that of m ranks: strong scaling keeps the global batch, so speedup is T0 / T
+    With the step times T of n ranks and T0 of m ranks: strong scaling keeps the global batch, so speedup is T0 / T
     (Amdahl 1967). Weak scaling keeps the batch of a rank, so the group does n / m times the work in a step, and speedup
-    is the scaled one, n T0 / (m T) (Gustafson 1988), times ``work``: a rank's work over that of a base's rank.
+    is the scaled one, n T0 / (m T) (Gustafson 1988), times ``work``: a rank's work over a base rank's work.
     Efficiency is the share of the ideal speedup, n / m, that the group reaches; 1 is perfect.
 
     The efficiency of an oversubscribed group is not gated, because its ranks share cores, as they would on no real

@@ -82,7 +82,7 @@ def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: A
 
 
 def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start: int) -> Parallel:
-    """Sends gradients as products of two thin matrices; the rest is added to the next step's gradients."""
+    """Sends gradients as products of two thin matrices; the error is added to the next step's gradients."""
     if ctx.device.type == "cpu" and torch.cuda.is_available():
         raise SettingError(
             "comm_hook=powersgd on the CPU: torch's hook synchronises a CUDA device wherever there is one, and fails "

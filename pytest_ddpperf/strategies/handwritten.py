@@ -27,7 +27,7 @@ MB = 2**20  # as torch's DDP has it
 
 @dataclass(eq=False)
 class Slot:
-    """The place of one parameter's gradient in the reduction."""
+    """A parameter's gradient, with its place in the reduction."""
 
     trained: Trained
     bucket: Bucket | None = None  # that it is sent with; None until the buckets have been formed
@@ -107,7 +107,7 @@ class Bucket:
                 slot.collect(share)
 
     def send(self) -> None:
-        """Starts the all-reduce."""
+        """Starts the all-reduce of the bucket."""
         sent = self.slots[0].sent if self.buffer is None else self.buffer
         assert sent is not None  # noqa: S101  every slot has been collected
         self._work = dist.all_reduce(in_memory_order(sent), async_op=True)
@@ -169,7 +169,7 @@ class Reducer:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """In this context, backward accumulates gradients locally; the next backward outside sends the sums."""
+        """Lets backward, in this context, accumulate gradients locally; the next backward outside sends the sums."""
         before, self._sending = self._sending, False
         try:
             yield

@@ -126,7 +126,7 @@ def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object)
 
 
 def _as_it_is(_tensor: Tensor, *_args: object, **_kwargs: object) -> None:
-    """Adds nothing."""
+    """Leaves a tensor unchanged, in place of a collective."""
 
 
 _SENDERS = ("torch.distributed.fsdp._runtime_utils", "torch.distributed.fsdp._fully_shard._fsdp_collectives")

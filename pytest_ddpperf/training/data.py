@@ -95,7 +95,7 @@ def batches(
 def with_settings(
     ctx: RankView, loader: object, settings: LoaderSettings, source: str
 ) -> tuple[DataLoader[Any], tuple[str, str] | None]:
-    """Applies the settings to the loader, and returns what was picked if they are ``auto``.
+    """Applies the settings to the loader; returns it, and the picked settings if they are ``auto``.
 
     In strong mode every rank reads all data and takes its slice of each batch, so samples are not divided.
     """
@@ -117,7 +117,7 @@ def _length(loader: Any) -> int | None:
 
 
 def _burst(loader: object) -> int:
-    """Returns how many batches arrive at about the same time: workers hold some ready before they wait."""
+    """Returns how many batches arrive at about the same time, because workers prepare several batches in advance."""
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return 1
     return loader.num_workers * (loader.prefetch_factor or 1)

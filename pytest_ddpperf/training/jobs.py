@@ -229,7 +229,7 @@ def growth_steps(steps: int) -> int:
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
     """Returns how many pairs of blocks follow ``steps`` timed steps, and how many steps of each block are timed.
 
-    They are about half as many, at least four pairs of one period; an untimed period precedes every block.
+    All blocks together take about half as many steps, at least four pairs; an untimed period precedes every block.
     """
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))

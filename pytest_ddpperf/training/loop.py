@@ -60,8 +60,8 @@ _UNKNOWN_FREE = 2**62  # bytes; where free memory is not known, every copy fits
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """Measures step times in seconds, memory peaks in bytes and the last loss of this rank.
 
-    Memory is watched from before the model is built to the end of the timed steps; on CUDA from the end of the warm-up.
-    No instrument runs during timed steps.
+    Memory is watched until the end of the timed steps, from before the model is built, or on CUDA from the end of the
+    warm-up. No instrument runs during timed steps.
     """
     import torch
 

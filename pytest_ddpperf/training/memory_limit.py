@@ -1,4 +1,4 @@
-"""A limit of memory, beyond which a rank raises MemoryError early. Importable without torch."""
+"""A limit of memory; a rank that needs more raises MemoryError early. Importable without torch."""
 
 from __future__ import annotations
 

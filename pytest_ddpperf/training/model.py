@@ -176,10 +176,10 @@ def recompute(blocks: Sequence[nn.Module]) -> None:
 def snapshot(
     module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
 ) -> Callable[[], None]:
-    """Copies this rank's parameters, buffers, optimizer state and loss scale; the result restores them.
+    """Copies this rank's parameters, buffers, optimizer state and loss scale; returns a function that restores them.
 
-    The copies lie on the CPU, so that a model that fits on a device still does. Gradients are not kept, because the
-    next step computes them anew. An optimizer that wraps another one in ``optim`` must keep no other state.
+    The copies are on the CPU, so that a model that nearly fills a device still fits. Gradients are not kept, because
+    the next step computes them anew. An optimizer that wraps another optimizer in ``optim`` must keep no other state.
     """
     tensors = [(tensor, _copied(tensor)) for tensor in (*module.parameters(), *module.buffers())]
     states = [(state, {name: _copied(value) for name, value in state.items()}) for state in _states(optimizer)]

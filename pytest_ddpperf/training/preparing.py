@@ -95,7 +95,7 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 @contextmanager
 def _warnings_noted() -> Iterator[list[str]]:
-    """Collects the texts of warnings, which are shown as usual, except those about the hooks of counters."""
+    """Collects the texts of warnings; warnings are shown as usual, except warnings about the hooks of counters."""
     said: list[str] = []
     show = warnings.showwarning
 

@@ -107,4 +107,4 @@ class Script:
 
 
 Subject: TypeAlias = "Workload | Script | Callable[[Any], Any]"
-"""What is measured: factories, training code as it is, or a function ``build(ctx)`` that returns one step."""
+"""The measured subject: factories, training code as it is, or a function ``build(ctx)`` that returns one step."""

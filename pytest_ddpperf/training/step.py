@@ -1,4 +1,4 @@
-"""One training step, ready to be called: made from a workload, or by a user's function."""
+"""A training step that is ready to be called, made from a workload, or by a user's function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
 Separable: TypeAlias = "Trainer | OwnSynchronisation"
-"""What trains with the gradients of all ranks, and can train without those of the others."""
+"""Code that trains with the gradients of all ranks, and can also train without other ranks' gradients."""
 _UNKNOWN = -1  # the size of a batch without tensors
 
 
@@ -259,7 +259,7 @@ def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
 
 @contextmanager
 def _group_kept(who: str) -> Iterator[None]:
-    """Raises an error for code that touches the default process group, in which ranks meet: they would hang."""
+    """Raises an error for code that changes the default process group, in which ranks meet: they would hang."""
     ours, cure = dist.group.WORLD, "; leave that out, or give code that does it as it is: Script(function)"
     try:
         yield

@@ -217,7 +217,7 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(self.parallel.module.parameters(), max_norm)
 
     def schedule(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-        """Sets the learning rate of the next step; the last rate stays once a schedule has ended."""
+        """Sets the learning rate of the next step; after the end of a schedule the last rate stays."""
         with Section("lr_scheduling"):
             try:
                 scheduler.step()

@@ -34,7 +34,7 @@ _ASKING = ("current_accelerator", "device_count")  # by these libraries choose w
 
 
 class GpuCalls:
-    """The calls for a GPU in one run of a script; ``remarks`` names them in one finding, if there are any."""
+    """The calls for a GPU in one run of a script; if there are any, ``remarks`` has a finding that names them."""
 
     def __init__(self, ranks: int, roots: tuple[str, ...]) -> None:
         self.remarks: list[Finding] = []

@@ -100,7 +100,7 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Returns the tensors among an operator's arguments or results, in lists of lists too."""
+    """Returns the tensors among an operator's arguments or results, also those inside lists."""
     found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -131,7 +131,7 @@ def _nbytes(value: Any) -> int:
 
 
 def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dist.ProcessGroup | None:
-    """Returns the process group that an operator is called for; None without one."""
+    """Returns the process group that an operator is called for; None if it has no group."""
     group = _given(func, _GROUP, args, kwargs)
     if group is None:
         return None

@@ -60,7 +60,7 @@ _QUESTIONS = {
     "__format__": "format(tensor)",
     "__contains__": "x in tensor",
 }
-"""Methods of a tensor that wait for a number, and what a step writes to call them; an ``if`` calls the first one."""
+"""Methods of a tensor that wait for a number, and the code that calls them; an ``if`` calls the first method."""
 
 SITED = (
     *("collective_calls", "blocking_collectives", "collective_bytes", "collective_send_bytes", "flops"),
@@ -100,7 +100,7 @@ class OperatorCounter(TorchDispatchMode):
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Counts from zero."""
+        """Begins a new step with all counts at zero."""
         self._counts = {metric: defaultdict(float) for metric in METRICS}
         self._sites = {metric: defaultdict(float) for metric in (*SITED, RECORDED_LINES)}
         self._attribution.forget()

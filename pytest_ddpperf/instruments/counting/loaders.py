@@ -24,7 +24,7 @@ _RECORD = "_ddpperf_followed"  # of a loader and of its iterators
 
 @dataclass(eq=False, slots=True)
 class _Followed:
-    """One DataLoader."""
+    """The facts about a DataLoader."""
 
     made: Place  # the line that made it, else the one that first asked it for batches
     by: tuple[str, Place]  # the type of what draws its samples, if the line that made that is known, and that line

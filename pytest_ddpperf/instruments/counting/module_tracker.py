@@ -72,7 +72,7 @@ class Attribution:
 
 
 def _recomputes() -> bool:
-    """Returns whether a checkpoint or a module's forward called this, after the innermost backward began."""
+    """Returns whether a checkpoint or a module's forward is on the stack, above the innermost backward."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename != graph.__file__:
         if frame.f_code.co_filename in _RECOMPUTING:
@@ -204,7 +204,7 @@ def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
 def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:
     """Returns the bytes of each DistributedDataParallel bucket, in the order in which they are sent; empty without any.
 
-    The buckets are those that torch rebuilt after the first steps. torch reports them in the data for its own logs.
+    torch rebuilds the buckets after the first steps, and reports these in the data for its own logs.
     """
     inside = (child for module in modules for child in module.modules())
     sizes = [size for child in inside if isinstance(child, DistributedDataParallel) for size in _bucket_sizes(child)]

@@ -1,4 +1,4 @@
-"""Classifies dispatched operators: which are work, their FLOPs, which wait for the device, what they copy to it."""
+"""Classifies dispatched operators: which are work, their FLOPs, their waits for the device, their copies to it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _COSTLY = (  # functions that wait, give memory back, walk through all objects, 
     ("synchronisations", Tensor, "tensor", ("cpu", "tolist", "__repr__")),
     *(("collective_calls", module, "torch.distributed", ("new_group",)) for module in (dist, distributed_c10d)),
 )
-"""Each with the metric that counts it."""
+"""Functions, each with the metric that counts it."""
 _OF_PASS = ("retain_graph", "create_graph")  # what backward is given after tensors and their gradients
 _LABELS = {"__repr__": "print(tensor)", "_save_state_dict": "torch.distributed.checkpoint.save"}
 _BARE = ("cpu", "tolist")  # which call no operator on a CPU, and elsewhere one that is counted

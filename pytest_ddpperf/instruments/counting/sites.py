@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 T = TypeVar("T")
 SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
-"""What was counted by metric, and by part and place."""
+"""Counts by metric, and by part and place."""
 
 
 class Stack:

@@ -23,7 +23,7 @@ from pytest_ddpperf.units import format_number
 Details = dict[str, dict[str, float]]
 Whole: TypeAlias = "Mapping[str, Mapping[str, float]]"
 Seen: TypeAlias = "dict[str, Mapping[Any, float]]"
-"""What a step did, by metric, and by part and place: None of counts that have none."""
+"""The counts of a step by metric, and by part and place; the place is None for counts without places."""
 
 K = TypeVar("K")
 

@@ -25,7 +25,7 @@ KEPT = "kept_tensors"  # the name of those that outlive their step
 
 @dataclass(eq=False)
 class _Record:
-    """A storage."""
+    """A storage and the facts about it."""
 
     nbytes: int
     category: str

@@ -93,14 +93,14 @@ def diagnose(
     - ``forward``: a call of a module that no other module called, with all its hooks: DDP's broadcast of buffers or
       FSDP's gathering of parameters. A loss that is a plain function is no module, unless ``hooks`` name it.
     - ``backward``: autograd runs. It includes recomputation, and the gradients that are sent in backward with the wait
-      for the last of them: no timer of phases can tell how much of that is communication.
-    - ``gradient_sync``: the rank begins a collective or waits for one, whatever is sent, outside of the other phases.
+      for the last of them: no timer of phases can measure which part is communication.
+    - ``gradient_sync``: the rank begins a collective or waits for one, for any data, outside of the other phases.
     - ``optimizer``: ``step`` and ``zero_grad`` of an optimizer, torch's gradient clipping and gradient scaler.
-    - ``other``: everything else, and whatever torch.compile has taken into the graph of a whole step.
+    - ``other``: everything else, and all code that torch.compile has taken into the graph of a whole step.
 
-    On CUDA the clock is that of the stream which is current at first, and nothing waits for it. A phase lasts as long
-    as that stream takes to get through it, so work and waits of the host that the device hides cost nothing. Work in
-    other threads belongs to the phase that the step's own thread is in. If ``run`` raises, no instrument stays.
+    On CUDA the clock belongs to the stream that is current at first, and nothing waits for it. A phase lasts as long as
+    that stream works on it, so work and waits of the host that the device hides cost nothing. Work in other threads
+    belongs to the present phase of the step's thread. If ``run`` raises, all instruments are removed.
     """
     recorder = Recorder()
     reader = memory_reader(device)

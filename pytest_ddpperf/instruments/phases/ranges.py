@@ -60,7 +60,7 @@ class Ranges:
         return None if name == top_name else self._opened(phase, name)
 
     def go(self, place: int) -> None:
-        """Ends all ranges but the ``place`` outermost ones."""
+        """Ends all ranges except the ``place`` outermost ranges."""
         while len(self._open) > place:
             self._open.pop()[2].__exit__(None, None, None)
 

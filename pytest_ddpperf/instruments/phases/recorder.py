@@ -36,14 +36,14 @@ class PhaseNode:
         self._inner: dict[tuple[str, bool], PhaseNode] = {}
 
     def phase_inside(self, phase: str) -> PhaseNode:
-        """Returns the node of a phase that begins here."""
+        """Returns the node of a phase that begins inside this node."""
         key = phase, False
         if key not in self._inner:
             self._inner[key] = PhaseNode(self, phase, self.sections)
         return self._inner[key]
 
     def section_inside(self, name: str) -> PhaseNode:
-        """Returns the node of a section that begins here; a section with the name of a phase is that phase."""
+        """Returns the node of a section that begins inside this node; a section named like a phase is that phase."""
         key = name, True
         if key not in self._inner:
             path = f"{self.sections[-1]}/{name}" if self.sections else name
@@ -61,7 +61,7 @@ class Trace:
 
 
 class Recorder:
-    """Follows the main thread through its steps; other threads have no phases of their own."""
+    """A recorder of the main thread's phases in its steps; other threads have no separate phases."""
 
     def __init__(self) -> None:
         for instrument in (

@@ -25,7 +25,7 @@ Span = tuple[float, float]  # from, to
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """Returns the time that is in any of the spans, as ordered spans that do not touch; empty ones are dropped."""
+    """Returns the union of the spans, as ordered spans that do not touch; empty spans are dropped."""
     merged: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if merged and start <= merged[-1][1]:
@@ -36,7 +36,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def intersection(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
-    """Returns the time that is in both unions."""
+    """Returns the intersection of the unions of two lists of spans."""
     ours, theirs = union(first), union(second)
     common: list[Span] = []
     i = j = 0
@@ -98,7 +98,7 @@ class ProfilerEvent:
 
 
 def is_nccl_kernel(name: str, activity: str) -> bool:
-    """Returns whether an event is a collective on a GPU."""
+    """Returns whether an event is a kernel of NCCL, which runs a collective on a GPU."""
     return activity == "kernel" and _NCCL.match(name) is not None
 
 
@@ -116,7 +116,7 @@ def class_of(event: ProfilerEvent) -> Class | None:
 
 
 def kind_of(name: str) -> str:
-    """Returns the collective of an event, which is equal for ``gloo:all_reduce`` and ``ncclDevKernel_AllReduce_...``."""
+    """Returns the collective of an event, the same for ``gloo:all_reduce`` and ``ncclDevKernel_AllReduce_...``."""
     if name.startswith("gloo:"):
         return name.removeprefix("gloo:")
     found = _NCCL.match(name)
@@ -210,11 +210,11 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 
 
 def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the notes of those numbers that exactly one kernel of NCCL is linked to.
+    """Returns the notes of the numbers that exactly one kernel of NCCL is linked to.
 
     ``links`` holds the number of each kernel, 0 for none. If collectives are sent as a group, one note stands for
-    several kernels, or one kernel for several notes: then nobody knows what a kernel sent. A kernel that stands for
-    several notes is linked to none of them.
+    several kernels, or one kernel for several notes: then the bytes of a kernel are unknown. A kernel that stands
+    for several notes is linked to none of them.
     """
     noted = {
         number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields

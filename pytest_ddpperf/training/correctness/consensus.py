@@ -1,4 +1,4 @@
-"""Lets the ranks of a verification compare and decide together, so that all of them go on or stop as one."""
+"""Lets the ranks of a verification compare and decide together, so that all of them continue or all stop."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ class SingleProcess:
     def noise(self, step: int, buffers: Buffers, unit: float) -> dict[str, float]:
         """Measures how far rounding moves the gradients of a step: the root mean square norm over the ranks, by name.
 
-        Parameters are moved at random by up to a unit in the last place, as arithmetic of that unit does anyway. A
-        gradient that is nothing but rounding moves by its own size; a gradient that is only small hardly moves.
+        Parameters are moved at random by up to a unit in the last place, which is as much as rounding changes them. A
+        gradient that is only rounding moves by its own size; a gradient that is merely small hardly moves.
         """
         parameters = [parameter for parameter in self._module.parameters() if _moves(parameter)]
         squares: dict[str, list[float]] = {}
@@ -212,7 +212,7 @@ class SingleProcess:
 
 
 def computing_in(module: nn.Module, _ctx: RankView, *, dtype: str) -> Parallel:
-    """Returns a strategy for one process: parameters and inputs are cast for the forward pass, as FSDP's are."""
+    """Returns a strategy for one process that casts parameters and inputs for the forward pass, as FSDP does."""
     return Parallel(_CastModule(module, _NARROW[dtype]))
 
 

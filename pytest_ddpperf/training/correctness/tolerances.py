@@ -1,9 +1,9 @@
 """Tolerances for the numbers of a strategy, compared with a single process. Pure.
 
 Each rank's own gradients are the same on both sides, on a CPU to the last bit. So correct strategies differ only in the
-rounding of the mean: by the roundoff of the type that it is taken in, 6e-8 in fp32, 5e-4 in fp16, 4e-3 in bf16. A
-mistake is off by a share of the data; the weights of the micro-batches make this a sixth or more on some rank, whatever
-the data are. Tolerances lie between, with room for GPU kernels that add up in another order every time.
+rounding of the mean: by the roundoff of its type, 6e-8 in fp32, 5e-4 in fp16, 4e-3 in bf16. A mistake is off by a share
+of the data; the weights of the micro-batches make this a sixth or more on some rank, for any data. Tolerances lie
+between both, with room for GPU kernels that add up in another order every time.
 
 Errors are relative to the mean norm of the ranks' own gradients of the same parameter: each gradient is rounded before
 the sum, even if the sum nearly cancels. Other parameters do not matter; otherwise errors in parts of a model with small
@@ -11,7 +11,7 @@ gradients would be missed.
 
 The largest errors of gradients measured on CPUs with 2 ranks (a language model, convolutions with and without
 BatchNorms, residual blocks scaled by 1e-6; 1 and 2 micro-batches) were 0 in fp32 and under autocast to bf16, 5e-5 under
-autocast to fp16, 5e-4 where gradients travel in fp16 and 4e-3 where they travel in bf16. Losses and parameters were
+autocast to fp16, 5e-4 if gradients are sent in fp16 and 4e-3 if they are sent in bf16. Losses and parameters were
 equal. Moving parameters by a unit in the last place moves meaningful gradients by 5e-7 of themselves in fp32, 0.05 in
 fp16 and 0.2 in bf16 at most, and gradients that are only rounding by 1.3 or more in all types.
 """

@@ -72,7 +72,7 @@ class MicroBatches:
     def weight(self, place: MicroBatchIndex) -> float:
         """Returns the factor of a micro-batch's loss: 0.5 for the first to 1.5 for the last, 1 on average.
 
-        So every micro-batch has another gradient, even if all data are alike. Otherwise a rank that kept its own
+        So all micro-batches have different gradients, even if all data are equal. Otherwise a rank that kept its own
         gradient would have the right gradient.
         """
         rank, number = place
