@@ -32,7 +32,7 @@ _ESTIMATED = frozenset(
         *("fusion", "fused_optimizer", "compile", "static_graph", "fewer_ranks", "smaller_group", "alone"),
     }
 )
-"""Changes that may save more than their stated gain: half of the bytes may hide fully, more samples may cost nothing."""
+"""Changes that may save more than their stated gain: half of the bytes may hide fully, more samples may be free."""
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
 _UPDATE: tuple[Bottleneck, ...] = ("memory_bandwidth", "overhead")  # what the time of an optimizer is of
 _KEEPING = {"fsdp1": "fsdp1[sharding=SHARD_GRAD_OP]", "fsdp2": "fsdp2[reshard_after_forward=false]"}

@@ -1,7 +1,7 @@
 """The diagnosis of a step: it divides the step's time among causes, and the largest cause is the bottleneck.
 
 Waits are measured: for data, for communication that nothing hides, for a slow rank. Time that was not measured is
-called ``unclear``. The rest is computing. It is divided by the speed that the machine reaches in simple work, as in the
+called ``unclear``. The rest is computing. It is divided among causes by the machine's rates in simple work, as in the
 roofline model (Williams, Waterman and Patterson, 2009): FLOPs over the rate of matrix products, bytes over the rate of
 copies, and operators times the time of a small operator.
 """
@@ -112,7 +112,7 @@ def _queued(evidence: StepEvidence, environment: Environment, computing: float) 
 
 
 def _computing(evidence: StepEvidence, environment: Environment, busy: float) -> list[Cause]:
-    """Divides the computing time by its limits, in proportion to the times that simple work would take."""
+    """Divides the computing time among its limits, in proportion to the times that simple work would take."""
     rates, step = evidence.rates, evidence.step
     if rates is None or not evidence.operators:
         return [_cause("unclear", busy, step)]

@@ -39,7 +39,7 @@ def clock_for(device: torch.device, marks: int) -> Clock:
 
 
 def settle(device: torch.device) -> None:
-    """Waits until a device has done all work that was queued; a CPU has, because its operators return when done."""
+    """Waits until a device has done all queued work; never waits for a CPU, whose operators return when done."""
     if device.type == "cuda":
         import torch
 

@@ -94,7 +94,7 @@ def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start
 
 
 def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
-    """Returns the exact steps before a hook starts; in a static graph the hook also counts the first micro-batch."""
+    """Returns how many exact steps precede a hook; in a static graph the hook also counts the first micro-batch."""
     return max(0, start - wrapped.static_graph)
 
 

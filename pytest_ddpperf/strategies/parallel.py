@@ -72,7 +72,7 @@ class Parallel:
             if backward sends nothing.
         unsynchronised: a context for forward and backward of a step without synchronisation, after which the optimizer
             can step with the gradients. None if ``no_sync`` does that.
-        still_sent: the communication of such a step that remains, in words; empty if none remains.
+        still_sent: the communication that such a step still does, in words; empty if it does none.
         make_optimizer: turns a Workload's ``optimizer(parameters)`` into the optimizer that fits the module.
         clip_grad_norm: scales the synchronised gradients so that their global norm, over all shards, is at most the
             given norm; returns the norm before scaling.

@@ -57,7 +57,7 @@ class Trained:
             )
 
     def _is_laid_out(self, gradient: Tensor) -> bool:
-        """Returns whether the gradient's memory has the common layout, so that an all-reduce adds equal elements."""
+        """Returns whether the gradient's memory has the common layout, so that an all-reduce adds matching elements."""
         strides = gradient.stride()
         # Along a dimension of size 1 a stride means nothing, and kernels write any number.
         return strides == self.strides or all(

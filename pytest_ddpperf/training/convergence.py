@@ -121,7 +121,7 @@ def _checksum(batches: Any) -> int:
 def _evaluate(
     ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str, *, held: bool
 ) -> dict[str, float]:
-    """Returns the module's quality by name, from the workload's function; only ``held`` values may be not finite."""
+    """Returns the module's quality by name, from the workload's function; only if ``held``, values may be infinite."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]

@@ -20,7 +20,7 @@ class RankError:
         type: the name of its class, with the module unless it is built in.
         text: its message.
         traceback: its traceback, as text.
-        expected: whether its class is the class that ``raises_all`` was given.
+        expected: whether it is an instance of the class that ``raises_all`` was given.
     """
 
     type: str

@@ -97,7 +97,7 @@ class LaunchJob:
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """The folder in which the ranks of a launch under the profiler write their traces."""
+    """The destination of the traces that ranks of a launch under the profiler write."""
 
     folder: str  # an absolute path
     name: str  # what the names of all files begin with; it is of one file, and of no folder

@@ -215,7 +215,7 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
     """Returns on all ranks together, so that no step waits for other ranks' earlier work; waits for the launch's turn.
 
-    Devices have finished their work then, because gloo's barrier waits only for hosts. ``progress`` is the finished
+    It also waits for this rank's device, as gloo's barrier waits only for hosts. ``progress`` is the finished
     part of the timed steps, as for ``TurnClient.wait``.
     """
     settle(device)

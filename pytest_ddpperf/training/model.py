@@ -76,7 +76,7 @@ def require_new(made: object, factory: Callable[..., object], call: str) -> None
 
 
 def require_optimizer(optimizer: Any, factory: Callable[..., object], module: nn.Module | None) -> None:
-    """Raises an error for an object without steps, or an optimizer that trains no parameter of the given module."""
+    """Raises an error for an object without ``step``, or an optimizer that trains no parameter of the given module."""
     require_new(optimizer, factory, "optimizer(parameters)")
     gave = f"{located(factory)} gave {describe_value(optimizer)}"
     if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):

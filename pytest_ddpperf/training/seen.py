@@ -40,7 +40,7 @@ class Seen:
         self._after = {max(0, warmup - 2), warmup, warmup + steps}
 
     def look(self, ran: int) -> None:
-        """Counts the objects if it is time to do so after ``ran`` steps."""
+        """Counts the objects if the class counts them after ``ran`` steps."""
         if ran in self._after:
             self.objects.take(ran)
 

@@ -82,7 +82,7 @@ class GpuCalls:
             self._stack.enter_context(replaced(owner, name, called))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by others."""
+        """Replaces functions by others, and notes calls of them."""
 
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             if name in _ASKING and in_library(sys._getframe(2).f_code.co_filename):  # noqa: SLF001

@@ -213,8 +213,7 @@ def _other(tensor: Tensor, rank: int) -> Tensor:
 def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
     """Returns this rank's first batches of the timed steps, cut down to a few samples.
 
-    Of the loader's settings only the sampler is kept, because it decides which samples a batch holds; ``auto`` has no
-    sampler.
+    Of the loader's settings only the sampler is kept, as it decides which samples a batch holds; ``auto`` has none.
     """
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     kept = None
