@@ -130,7 +130,7 @@ class Bucket:
 
 
 class Reducer:
-    """Averages gradients over the ranks while backward goes on, in the same order on all ranks.
+    """A reducer that averages gradients over the ranks while backward goes on, in the same order on all ranks.
 
     A hook on each parameter runs when its gradient is complete, after all uses of a shared weight. It collects the
     gradient. It sends the gradient's bucket if the bucket is now complete and all earlier buckets are sent. So a rank

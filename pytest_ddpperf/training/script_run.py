@@ -36,7 +36,7 @@ _PATIENCE = timedelta(days=1)  # the controller's deadline comes first, and has 
 
 
 class ScriptStopped(BaseException):
-    """Ends a script that has trained enough; not an Exception, so that ``except Exception`` does not catch it."""
+    """Raised to end a script that has trained enough; no Exception, so that ``except Exception`` does not catch it."""
 
 
 class _EndedError(Exception):

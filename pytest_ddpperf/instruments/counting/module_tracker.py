@@ -37,9 +37,9 @@ _RECOMPUTING = frozenset({checkpoint.__file__, torch_modules.__file__})  # a che
 
 
 class Attribution:
-    """Attributes operators to modules, and to forward or backward.
+    """The assignment of operators to modules, and to forward or backward.
 
-    In forward it is the innermost module that is running. Each operator there leaves a node in the graph, whose
+    In forward an operator belongs to the innermost running module. Each operator there leaves a node in the graph, whose
     sequence number is noted. In backward the running node's number leads back to the module, without a hook in the
     graph, which could change the work of backward.
     """

@@ -134,7 +134,7 @@ def _device_of(tensor: Any) -> str:
 
 
 class ObjectCensus:
-    """Counts the objects that the garbage collector knows, between steps.
+    """A counter of the objects that the garbage collector knows, between steps.
 
     Objects that a rank inherits from the process that forked it are frozen, and neither counted nor traversed. Batches
     that DataLoader workers have sent, and no step has used, do not count, because their number depends on the clock.

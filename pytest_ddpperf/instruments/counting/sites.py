@@ -55,7 +55,7 @@ SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
 
 
 class Stack:
-    """Finds the code that called the running code.
+    """The stack of the code that called the running code.
 
     Autograd of a GPU runs in separate threads, without the frames that called it. The frames are then those of the
     thread that made this object, because that thread waits for backward.

@@ -202,7 +202,7 @@ def _looks(given: Any) -> list[Any]:
 
 
 class OtherSteps:
-    """Runs steps after the steps counted whole, until training has ended or they take too long on any rank."""
+    """The steps after the steps counted whole, until training has ended or they take too long on any rank."""
 
     def __init__(self, run: Callable[[], Any], on_any_rank: Callable[[bool], bool], seconds: float) -> None:
         self._run, self.any, self._seconds = run, on_any_rank, seconds

@@ -34,7 +34,7 @@ class _Record:
 
 
 class TensorTracker:
-    """Follows the storages of all tensors that it is shown, until they die.
+    """A tracker that follows the storages of all tensors that it is shown, until they die.
 
     A storage counts with all its bytes, once, however many views there are. It dies when its last tensor dies, even a
     tensor that only C++ holds (autograd's saved tensors), so the numbers depend only on the program. Memory that an

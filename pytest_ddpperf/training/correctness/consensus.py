@@ -22,7 +22,7 @@ V = TypeVar("V", Tensor, "Tensor | None")
 
 
 class DiffersError(Exception):
-    """Raised on all ranks at once when a comparison fails."""
+    """Raised on all ranks together if a comparison fails."""
 
     def __init__(self, discrepancy: Discrepancy) -> None:
         super().__init__()
