@@ -39,9 +39,9 @@ _RECOMPUTING = frozenset({checkpoint.__file__, torch_modules.__file__})  # a che
 class Attribution:
     """The assignment of operators to modules, and to forward or backward.
 
-    In forward an operator belongs to the innermost running module. Each operator there leaves a node in the graph, whose
-    sequence number is noted. In backward the running node's number leads back to the module, without a hook in the
-    graph, which could change the work of backward.
+    In forward an operator belongs to the innermost running module. Each operator there leaves a node in the graph,
+    whose sequence number is noted. In backward the running node's number leads back to the module, without a hook in
+    the graph, which could change the work of backward.
     """
 
     def __init__(self) -> None:
