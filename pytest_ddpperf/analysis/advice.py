@@ -1,4 +1,4 @@
-"""What would make a step faster, by what it is bound by, with the gain to be expected."""
+"""Changes that would make a step faster, chosen by the bottleneck of the step, each with its expected gain."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ESTIMATED = frozenset(
         *("fusion", "fused_optimizer", "compile", "static_graph", "fewer_ranks", "smaller_group", "alone"),
     }
 )
-"""Changes that may save more than is told: half of the bytes may hide wholly, more samples may take no longer."""
+"""Changes that may save more than their stated gain: half of the bytes may hide fully, more samples may be free."""
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
 _UPDATE: tuple[Bottleneck, ...] = ("memory_bandwidth", "overhead")  # what the time of an optimizer is of
 _KEEPING = {"fsdp1": "fsdp1[sharding=SHARD_GRAD_OP]", "fsdp2": "fsdp2[reshard_after_forward=false]"}
@@ -41,10 +41,10 @@ _OVERLAPPED = 0.8  # of backward, which can hide communication: the last bucket 
 
 
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
-    """Returns the changes that may pay, the largest gain first; those that make room come last.
+    """Returns the changes that may pay, the largest gain first; changes that only free memory come last.
 
-    A gain is an upper bound, where it is no estimate: a cause goes away, and everything else stays as it is. A larger
-    batch and more micro-batches gain for each sample.
+    A gain that is not estimated is an upper bound: a cause goes away, and all else stays. For a larger batch or more
+    micro-batches it is the gain per sample.
     """
     advisers = [_BY_CAUSE[cause.bottleneck] for cause in diagnosis.causes if cause.bottleneck in _BY_CAUSE]
     found = [advice for adviser in advisers for advice in adviser(diagnosis, measurement)]
@@ -67,7 +67,7 @@ def _share(diagnosis: Diagnosis, bottleneck: Bottleneck) -> float:
 
 
 def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Workers load while the rank trains: the step is as long as the longer of both."""
+    """Advises on loading: workers load while the rank trains, so the slower of the two decides how long a step is."""
     wait = max(_share(diagnosis, "data"), longest_data_wait(measurement))  # others wait for that rank as well
     found = [Advice(code="cheaper_loading", bottleneck="data", gain=wait)]
     loader = measurement.recipe.get("loader", "")
@@ -87,7 +87,7 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
 
 
 def _missing(loader: str) -> str:
-    """Returns what keeps workers and batches ready and is not set, as the option takes it; empty without workers."""
+    """Returns the missing settings that keep workers and batches ready, as the option's text; empty without workers."""
     given = loader_settings(loader) if loader else None
     if given is None or not given.workers:
         return ""
@@ -96,7 +96,7 @@ def _missing(loader: str) -> str:
 
 
 def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Less, later, hidden, or on fewer ranks."""
+    """Advises to send less, to send later, to hide communication, or to use fewer ranks."""
     share, strategy = _share(diagnosis, "communication"), strategy_name(measurement)
     found: dict[str, float] = {}
     if _synchronises_each(measurement):
@@ -123,14 +123,14 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
 
 
 def _bucket_size(measurement: Measurement) -> float | None:
-    """MiB of buckets that cut the gradients into four; None if there are about as many, or hardly any bytes."""
+    """Returns the MiB of buckets that cut gradients into four; None if there are about as many, or few bytes."""
     nbytes = [] if measurement.counts is None else [*measurement.counts.details.get("ddp_buckets", {}).values()]
     size = float(round(sum(nbytes) / _BUCKETS / 2**20))
     return size if size >= 1 and not _BUCKETS <= len(nbytes) <= 2 * _BUCKETS else None
 
 
 def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
-    """Whether each rank has room for all of the model's state, its gradients in buckets; False if nobody knows."""
+    """Returns whether each rank has room for all of the model's state; False if that is unknown."""
     limit, counts = memory_limit(measurement), measurement.counts
     if limit is None or diagnosis.memory is None or counts is None or "model_state_bytes" not in counts.totals:
         return False
@@ -139,7 +139,7 @@ def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
 
 
 def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Returns where fewer ranks were measured to do more work a second: those that do the most."""
+    """Advises the smaller group of ranks that does the most work a second, if smaller groups do more than this one."""
     slower = [each.facts for each in measurement.findings if each.code == "negative_scaling"]
     if not slower:
         return []
@@ -149,9 +149,10 @@ def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
 
 
 def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Advises more samples in a step: the cost of all that is done once in a step is then shared by more samples.
+    """Advises more samples in a step: work that is done once in a step then costs less time for each sample.
 
-    Micro-batches need no memory, but do not reduce operator calls. A larger batch is advised only if it gains more.
+    Micro-batches need no more memory, but do not reduce operator calls. A larger batch is advised only if it gains
+    more.
     """
     communication, overhead = _share(diagnosis, "communication"), _share(diagnosis, "overhead")
     computing = sum(_share(diagnosis, each) for each in ("compute", "memory_bandwidth", "overhead"))
@@ -215,7 +216,7 @@ def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Ad
 
 
 def _copied_back(diagnosis: Diagnosis) -> float:
-    """The share of the step that copies gradients out of their buckets, which reads and writes them once."""
+    """Returns the share of the step that copies gradients out of their buckets, which reads and writes them once."""
     communication, moving = diagnosis.cause("communication"), diagnosis.cause("memory_bandwidth")
     if communication is None or moving is None or not moving.facts.get("rate") or not diagnosis.step:
         return 0.0
@@ -224,7 +225,7 @@ def _copied_back(diagnosis: Diagnosis) -> float:
 
 
 def _copies_gradients(measurement: Measurement) -> bool:
-    """Returns whether DDP's buckets stand beside the gradients, which are no views of them."""
+    """Returns whether DDP copies gradients to its buckets, because the gradients are not views of the buckets."""
     return strategy_name(measurement) == "ddp" and "gradient_as_bucket_view=true" not in measurement.strategy
 
 
@@ -250,7 +251,7 @@ def _oversubscribed(diagnosis: Diagnosis, measurement: Measurement) -> list[Advi
 
 
 def _room(measurement: Measurement) -> list[Advice]:
-    """Returns what makes room in memory, for a larger batch or a larger model."""
+    """Advises changes that free memory, for a larger batch or a larger model."""
     split = next((series.value for series in measurement.series if series.metric == "fragmentation"), 0.0)
     whole = not strategy_name(measurement).startswith(("fsdp", "zero")) and measurement.world_size > 1
     codes = {

@@ -1,9 +1,9 @@
-"""What a step is bound by: its time is shared out among causes, and the largest share has the say.
+"""The diagnosis of a step: it divides the step's time among causes, and the largest cause is the bottleneck.
 
-Waits are measured: for data, for communication that nothing hides, for a slow rank. What was not measured has no name
-but ``unclear``. The rest is computing. It is shared out by what the machine reaches in simple work, as in the roofline
-model (Williams, Waterman and Patterson, 2009): FLOPs over the rate of matrix products, bytes over that of copies, and
-operators times the time of a small one.
+Waits are measured: for data, for communication that nothing hides, for a slow rank. Time that was not measured is
+called ``unclear``. The rest is computing. It is divided among causes by the machine's rates in simple work, as in the
+roofline model (Williams, Waterman and Patterson, 2009): FLOPs over the rate of matrix products, bytes over the rate of
+copies, and operators times the time of a small operator.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ IDLE = 0.10  # of a step: below, a rank was busy
 
 
 def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
-    """The diagnosis of a measured benchmark; None if nothing was timed, or there was no time to take steps apart.
+    """Returns the diagnosis of a measured benchmark; None if nothing was timed, or no step was diagnosed.
 
     Raises:
-        SettingError: it is no measurement.
+        SettingError: the argument is no measurement.
     """
     if not isinstance(measurement, Measurement):
         raise SettingError(f"measurement={measurement!r} is none; give what ddpperf.measure or ddpperf.check gave back")
@@ -50,7 +50,7 @@ def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
 
 
 def analysis_of(measurement: Measurement) -> StepAnalysis:
-    """Returns what the launches of a judged benchmark say of its step."""
+    """Returns the analysis of a judged benchmark's step, from its launches."""
     return StepAnalysis(
         diagnosis=diagnosis_of(measurement),
         sections=sections_of(measurement),
@@ -62,7 +62,7 @@ def analysis_of(measurement: Measurement) -> StepAnalysis:
 
 
 def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
-    """Returns the diagnosis that evidence makes, without advice."""
+    """Returns the diagnosis that follows from the evidence, without advice."""
     step, slow = evidence.step, evidence.slow
     facts: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent}
     waits = [_cause("data", evidence.data, step), _cause("communication", evidence.communication, step, **facts)]
@@ -81,7 +81,7 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
 
 
 def _bottleneck(largest_first: tuple[Cause, ...], evidence: StepEvidence, environment: Environment) -> Bottleneck:
-    """The largest cause; where ranks share cores, what all causes but data take says little of the code."""
+    """Returns the largest cause; but if ranks share cores, causes other than data say little about the code."""
     first = largest_first[0] if largest_first else None
     if first is None or first.share < LEAST_SHARE:
         return "disturbed" if evidence.lost >= LEAST_SHARE else "unclear"
@@ -96,7 +96,7 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
 
 
 def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:
-    """The time that a rank has no core or GPU in, or that it waits for what no instrument sees."""
+    """Returns the time in which a rank has no core or GPU, or waits for a reason that no instrument sees."""
     step, short = evidence.step, _shortage(evidence, environment)
     idle = 0.0 if evidence.cpu is None else computing - evidence.cpu
     if short:
@@ -112,7 +112,7 @@ def _queued(evidence: StepEvidence, environment: Environment, computing: float) 
 
 
 def _computing(evidence: StepEvidence, environment: Environment, busy: float) -> list[Cause]:
-    """Computing by what it is limited by, in the proportion of the times that simple work would take."""
+    """Divides the computing time among its limits, in proportion to the times that simple work would take."""
     rates, step = evidence.rates, evidence.step
     if rates is None or not evidence.operators:
         return [_cause("unclear", busy, step)]
@@ -140,28 +140,28 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
 
 
 def _unclear(evidence: StepEvidence, seconds: float) -> Cause:
-    """Time that nothing explains: outside of all phases, or with collectives that nothing timed."""
+    """Returns unexplained time as a cause: time outside of all phases, or with collectives that were not timed."""
     outside = {"outside": evidence.outside}
     told = outside if 2 * evidence.outside >= seconds else {"collectives": evidence.collectives * evidence.unmeasured}
     return _cause("unclear", seconds, evidence.step, idle=seconds, **told)
 
 
 def _threads(environment: Environment) -> tuple[int, int]:
-    """Threads, or ranks on GPUs, and the cores or GPUs that there are for them."""
+    """Returns the number of threads (on GPUs: of ranks), and the number of cores or GPUs for them."""
     if environment.device == "cpu":
         return environment.world_size * environment.threads, environment.cores * environment.nodes
     return environment.world_size, environment.device_count * environment.nodes
 
 
 def _shortage(evidence: StepEvidence, environment: Environment) -> float:
-    """The share of its time that a rank lacks a core or a GPU for, because ranks share them; 0 if none is short."""
+    """Returns the share of its time in which a rank lacks a core or a GPU, because ranks share them; 0 if none does."""
     wanted, there = _threads(environment)
     short = wanted > there and (environment.device != "cpu" or _saturation(evidence, environment) >= SATURATED)
     return 1 - there / wanted if short else 0.0
 
 
 def _saturation(evidence: StepEvidence, environment: Environment) -> float:
-    """The share of the cores' time that is taken, by the ranks and by other processes."""
+    """Returns the share of the cores' time that the ranks and other processes take."""
     if evidence.cpu is None or not evidence.step:
         return 0.0
     here = environment.world_size / environment.nodes

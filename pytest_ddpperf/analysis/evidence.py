@@ -1,4 +1,4 @@
-"""The figures of one benchmark that a diagnosis rests on, taken from its measurement."""
+"""The figures of a benchmark that a diagnosis rests on, taken from its measurement."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SlowRank:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepEvidence:
-    """What a diagnosis goes by; seconds are of one step."""
+    """The figures that a diagnosis uses; seconds are of one step."""
 
     step: float  # the whole step
     data: float  # the wait for data that every rank has
@@ -54,7 +54,7 @@ class StepEvidence:
 
 
 def evidence_of(measurement: Measurement) -> StepEvidence | None:
-    """Returns the figures of a measurement; None if nothing was timed, or no step was taken apart."""
+    """Returns the figures of a measurement; None if nothing was timed, or no step was diagnosed."""
     launches = [launch for launch in measurement.every if phases_of(launch) is not None]
     if not measurement.launches or not launches:
         return None
@@ -89,13 +89,13 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
 
 
 def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[dict[str, float]]]:
-    """The shares of phases in each launch: with long steps if these have a period, which is then taken apart."""
+    """Returns the shares of phases in each launch; if long steps have a period, the shares of a whole period."""
     periodic = long_steps_of(measurement).period is not None
     return [_phase_shares(launch, periodic=periodic) for launch in launches]
 
 
 def _phase_shares(launch: Launch, *, periodic: bool) -> list[dict[str, float]]:
-    """Of each rank: the share of its steps that each phase takes; ``periodic``: whether they are a whole period."""
+    """Returns each phase's share of the steps of each rank; ``periodic``: whether the steps are a whole period."""
     found = []
     for phases in phases_of(launch) or ():
         seconds = {phase: (math.fsum if periodic else median)(phases.seconds[phase]) for phase in PHASES}
@@ -107,10 +107,10 @@ def _phase_shares(launch: Launch, *, periodic: bool) -> list[dict[str, float]]:
 def _communication(
     measurement: Measurement, shares: Sequence[Sequence[Mapping[str, float]]], step: float
 ) -> tuple[float, bool]:
-    """Exposed communication, and whether that is all of it.
+    """Returns the exposed communication, and whether this figure is complete.
 
-    It is measured with and without, or else by the profiler, whose wait for a slow rank is none. Else it is what ranks
-    send outside of backward: all of it where a strategy sends nothing in backward.
+    It comes from steps with and without synchronisation, else from the profiler, without the wait for a slow rank. Else
+    it is the time of sending outside of backward, which is complete if the strategy sends nothing in backward.
     """
     if measurement.world_size == 1:
         return 0.0, True
@@ -125,13 +125,13 @@ def _communication(
 
 
 def longest_data_wait(measurement: Measurement) -> float:
-    """Returns the share of its steps in which the rank that waits longest for data does so; 0 if nobody knows."""
+    """Returns the share of its steps in which the rank with the longest waits for data waits; 0 if it is unknown."""
     shares = _shares(measurement, [launch for launch in measurement.every if phases_of(launch) is not None])
     return fmean(max(rank[DATA_WAIT] for rank in ranks) for ranks in shares) if shares else 0.0
 
 
 def sends_after_backward(measurement: Measurement) -> bool:
-    """Returns whether a strategy of the table is known to send nothing before backward has ended."""
+    """Returns whether a strategy is in the table and sends nothing before backward has ended."""
     row = STRATEGIES.get(strategy_name(measurement))
     return row is not None and row.after_backward
 
@@ -142,7 +142,7 @@ def strategy_name(measurement: Measurement) -> str:
 
 
 def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
-    """The rank whose own step is longest, scaled to the step; None for one rank, and without own times."""
+    """Returns the rank whose own step is longest, scaled to the step; None for one rank, or if no own time is known."""
     own = [seconds for seconds in map(_own_steps, launches) if seconds is not None]
     if not own or len(own[0][0]) < 2:  # noqa: PLR2004  a rank alone waits for none
         return None
@@ -153,7 +153,7 @@ def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
 
 
 def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
-    """Seconds of each rank's step without the others, and of a step of the group; None if that is not known."""
+    """Returns the seconds of each rank's step without the others, and of the group's step; None if they are unknown."""
     blocks = complete(rank.communication for rank in launch.ranks)
     if blocks is not None:
         whole = median(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
@@ -171,7 +171,7 @@ def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
 def _rank_with_most_work(
     measurement: Measurement, launches: Sequence[Launch], step: float, rates: MachineRates | None
 ) -> SlowRank | None:
-    """The rank with the most FLOPs, if ranks differ; the others wait at least for as long as the difference takes."""
+    """Returns the rank with the most FLOPs, if ranks differ; the others wait at least for the difference."""
     counts = measurement.counts
     if rates is None or counts is None or "flops" in counts.differing or not counts.totals.get("collective_calls"):
         return None
@@ -184,7 +184,7 @@ def _rank_with_most_work(
 
 
 def _slow_phase(launches: Sequence[Launch], rank: int) -> str:
-    """The phase in which a rank takes longest beside the typical other rank; waits for others are no work."""
+    """Returns the phase in which a rank exceeds the typical other rank most; waits for other ranks do not count."""
     more = dict.fromkeys((phase for phase in PHASES if phase != GRADIENT_SYNC), 0.0)
     for launch in launches:
         seconds = [{phase: median(own.seconds[phase]) for phase in more} for own in phases_of(launch) or ()]
@@ -200,7 +200,7 @@ def _rates(launches: Sequence[Launch]) -> MachineRates | None:
 
 
 def memory_limit(measurement: Measurement) -> float | None:
-    """Returns bytes that a rank may use: the limit that a test sets, else all of the GPU; None if no limit is known."""
+    """Returns the bytes that a rank may use: the test's limit, else all of the GPU; None if both are unknown."""
     limit = measurement.recipe.get("memory_limit")
     totals = [
         rank.device_memory.total for launch in measurement.launches for rank in launch.ranks if rank.device_memory
@@ -209,7 +209,7 @@ def memory_limit(measurement: Measurement) -> float | None:
 
 
 def _memory(measurement: Measurement) -> float | None:
-    """The largest share of its memory that a rank used; None if no limit is known."""
+    """Returns the largest share of its memory that a rank used; None if no limit is known."""
     limit = measurement.recipe.get("memory_limit")
     ranks = [rank for launch in measurement.launches for rank in launch.ranks]
     if limit is None:

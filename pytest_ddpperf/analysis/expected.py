@@ -1,4 +1,4 @@
-"""What the collectives of a measured step take on a network that was measured, beside what they took."""
+"""The expected time of a step's collectives on a network that was measured, compared with the measured time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_ddpperf.records.network import COLLECTIVES, CollectiveFit
 
 _SAME = 0.001
 TOO_FAST = 0.5
-"""The share of the predicted time below which a measured one is told: a fit of the fastest calls is no bound, and gloo
+"""The share of the predicted time below which a measured time is reported: fits of fast calls are no bound, and gloo
 runs two collectives at once."""
 
 
 def _seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float:
-    """Seconds of a step's collectives one after another, each of the mean size of its kind."""
+    """Returns the seconds of a step's collectives one after another, each of the mean size of its kind."""
     by_name = {fit.collective: fit for fit in fits}
     return sum(
         number * by_name[name].seconds(max(by_name[name].min_bytes, nbytes))
@@ -28,15 +28,15 @@ def _seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float:
 
 
 def _collectives(counts: Counts) -> list[tuple[str, float, float]]:
-    """Each kind of a step's collectives that moves bytes: its name, its calls, and the mean of their bytes."""
+    """Returns each kind of collective that moves bytes in a step: its name, its calls, and their mean bytes."""
     calls, nbytes = (counts.details.get(metric, {}) for metric in ("collective_calls", "collective_bytes"))
     return [(name, number, nbytes[name] / number) for name, number in calls.items() if number and nbytes.get(name)]
 
 
 def _obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, float] | None:
-    """Why the fits do not tell what a step's collectives take, of which kind and of how many bytes; None if they do.
+    """Returns why the fits cannot predict the time of a step's collectives, with kind and bytes; None if they can.
 
-    Of kinds that are too large it is the largest, so that one sweep covers all.
+    If several kinds are too large, it names the largest, so that a single sweep covers all.
     """
     largest = {fit.collective: fit.max_bytes for fit in fits}
     for name, _, nbytes in _collectives(counts):
@@ -50,7 +50,7 @@ def _obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, 
 
 
 def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
-    """Returns whether all ranks take part in each collective: what a rank sends of the bytes tells it."""
+    """Returns whether all ranks take part in each collective; the share of the bytes that a rank sends shows it."""
     nbytes, sent = counts.details.get("collective_bytes", {}), counts.totals.get("collective_send_bytes")
     if sent is None or not fits:
         return True
@@ -60,10 +60,10 @@ def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
 
 
 def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> Finding | None:
-    """Returns what the network would have the collectives of a step take, and what they were measured to take.
+    """Returns a finding with the predicted time of a step's collectives on the network and their measured time.
 
-    None if nothing is sent or timed. A measurement far below the prediction has a code of its own, and so has a
-    prediction that nothing was measured beside, and the reason why there is none.
+    None if nothing is sent or timed. The finding has another code if the measured time is far below the prediction, if
+    no measured time exists, or if no prediction is possible; it then gives the reason.
     """
     counts = measurement.counts
     if counts is None or not measurement.launches or not sum(counts.details.get("collective_bytes", {}).values()):
@@ -93,7 +93,7 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
 
 
 def _measured(measurement: Measurement) -> tuple[float | None, str, float | None]:
-    """Seconds of all collectives as they were measured, and by what; None if only what is exposed of them was."""
+    """Returns the measured seconds of all collectives and their source; None if only exposed ones were measured."""
     profile = measurement.profile
     if profile is not None and profile.transfer is not None:
         return profile.transfer, "the profiler saw", None

@@ -1,4 +1,4 @@
-"""What arguments of the models may be: an error names the argument, what it is, and what it takes."""
+"""Checks of the models' arguments: an error names the argument, its value, and the possible values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pytest_ddpperf.errors import SettingError
 
 
 def require_ranks(name: str, value: int, least: int = 1) -> int:
-    """Returns the value, if it is a whole number of at least ``least``; else SettingError."""
+    """Returns the value if it is a whole number of at least ``least``; else raises a SettingError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SettingError(f"{name}={value!r} is no such number; give a whole number of at least {least}")
     return value
 
 
 def require_number(name: str, value: float, *, positive: bool = False) -> float:
-    """Returns the value, if it is finite and not negative, or ``positive``; else SettingError."""
+    """Returns the value if it is finite and not negative, or ``positive`` if required; else raises a SettingError."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or value < 0 or (positive and value == 0):
         bound = "more than 0" if positive else "at least 0"
@@ -25,7 +25,7 @@ def require_number(name: str, value: float, *, positive: bool = False) -> float:
 
 
 def require_one_of(name: str, value: str, known: Collection[str]) -> str:
-    """Returns the value, if it is known; else SettingError."""
+    """Returns the value if it is known; else raises a SettingError."""
     if value not in known:
         raise SettingError(f"{name}={value!r} is not known; give one of {', '.join(known)}")
     return value

@@ -1,4 +1,4 @@
-"""Why a scaling curve falls short of the ideal: the lost time of a step, by cause."""
+"""The reasons why a scaling curve falls short of the ideal: the lost time of a step, by cause."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _KINDS: Mapping[Bottleneck, LossKind] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingLoss:
-    """What one point of a scaling curve loses beside the ideal.
+    """The loss of a point of a scaling curve, compared with ideal scaling.
 
     Attributes:
         step: seconds of its step.
-        ideal: seconds of the step that it would have if it scaled ideally.
+        ideal: seconds that the step would take with ideal scaling.
         kinds: seconds by kind, the largest first; together they are the loss. Below 0 if the point gains.
     """
 
@@ -39,16 +39,16 @@ class ScalingLoss:
 
     @property
     def seconds(self) -> float:
-        """The whole loss."""
+        """Returns the whole loss."""
         return self.step - self.ideal
 
 
 def scaling_loss(base: Diagnosis, point: Diagnosis, efficiency: float) -> ScalingLoss:
-    """Returns the loss of a point of a curve, from the causes of its step and of the base's.
+    """Returns the loss of a point of a curve, from the causes of its step and of the base's step.
 
-    Ideally each cause takes a share of what it takes at the base: with strong scaling and twice the ranks a half, with
-    weak scaling all of it. That share follows from the efficiency, which is the ideal step over the measured one.
-    Computing loses where a smaller batch uses the cores worse, or ranks share the bandwidth of memory.
+    Ideally the time of each cause is a fixed part of its time at the base: with strong scaling and twice the ranks a
+    half, with weak scaling all of it. That part follows from the efficiency, which is the ideal step over the measured
+    step. Computing loses time if a smaller batch uses the cores worse, or if ranks share the bandwidth of memory.
     """
     ideal = efficiency * point.step
     share = ideal / base.step

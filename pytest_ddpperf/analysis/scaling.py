@@ -1,4 +1,4 @@
-"""What a scaling curve says of larger groups: its serial fraction, where one more rank stops to pay, and a word."""
+"""The laws of a scaling curve: its serial fraction, the number of ranks that stops to pay, and a word for a point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_ddpperf.records.measurement import Interval
 
 Law = Literal["amdahl", "gustafson"]
 WORDS = ((0.85, "excellent"), (0.7, "good"), (0.5, "fair"), (0.0, "poor"))
-"""The word for a scaling efficiency of at least so much; a speedup below 1 is ``negative scaling`` instead."""
+"""The word for a scaling efficiency of at least this value; a speedup below 1 is ``negative scaling`` instead."""
 PAYS = 0.5  # of a rank's work: what one more rank has to add at least
 CONFIDENCE = 0.95
 _MOST_RANKS = 2**20
@@ -21,7 +21,7 @@ _MOST_RANKS = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingPoint:
-    """A measured point: how many times the ranks of the base, and its speedups over the base, one for each round."""
+    """A measured point: its ranks as a multiple of the base's, and its speedups over the base, one for each round."""
 
     ranks: float
     speedups: tuple[float, ...]
@@ -30,15 +30,15 @@ class ScalingPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LawFit:
-    """A law of scaling that was fitted.
+    """A fitted law of scaling.
 
     Attributes:
         law: ``amdahl`` (fixed global batch) or ``gustafson`` (fixed batch of a rank).
-        serial: the share of the base's step that more ranks do not make shorter; below 0 if they gained more than
-            their number.
-        interval: 95 % of it, by Student's t; None for a single sample.
+        serial: the share of the base's step that more ranks do not make shorter; below 0 if the speedups exceed the
+            number of ranks.
+        interval: the 95 % interval of ``serial``, by Student's t; None for a single sample.
         error: the root of the mean squared relative error of the fitted speedups.
-        ranks: the points that it rests on, as multiples of the base.
+        ranks: the points that the fit uses, as multiples of the base.
     """
 
     law: Law
@@ -48,15 +48,15 @@ class LawFit:
     ranks: tuple[float, ...]
 
     def speedup(self, ranks: float) -> float:
-        """Returns the speedup of so many times the ranks of the base that the law expects."""
+        """Returns the speedup that the law predicts for this multiple of the base's ranks."""
         return LAW[self.law](max(0.0, self.serial), ranks)
 
 
 def serial_fraction(speedup: float, ranks: float) -> float:
-    """Karp's and Flatt's serial fraction (1990) of one point: (1/S - 1/n) / (1 - 1/n); 2 of 4 ranks' work give 1/3.
+    """Returns Karp's and Flatt's serial fraction (1990) of a point: (1/S - 1/n) / (1 - 1/n), 1/3 if 4 ranks work as 2.
 
     Raises:
-        SettingError: there is no speedup, or no more than one rank.
+        SettingError: the speedup is not above 0, or there is only one rank.
     """
     gained, n = require_number("speedup", speedup, positive=True), _more_than_one(ranks)
     return (1 / gained - 1 / n) / (1 - 1 / n)
@@ -76,13 +76,13 @@ LAW = {"amdahl": amdahl, "gustafson": gustafson}
 
 
 def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
-    """Returns the law with the serial fraction that fits best, by least squares; oversubscribed points are left out.
+    """Returns the law with the serial fraction that fits best, by least squares, without oversubscribed points.
 
-    Both laws are lines through the origin: 1/S - 1/n = s (1 - 1/n) of Amdahl's, 1 - S/n = s (1 - 1/n) of Gustafson's.
-    Every sample counts alike.
+    Both laws are lines through the origin: 1/S - 1/n = s (1 - 1/n) is Amdahl's, 1 - S/n = s (1 - 1/n) is Gustafson's.
+    All samples have the same weight.
 
     Raises:
-        SettingError: no point is left, or one has no more ranks than the base.
+        SettingError: no point remains, or a point has no more ranks than the base.
     """
     require_one_of("law", law, LAW)
     used = [point for point in points if not point.oversubscribed]
@@ -111,10 +111,10 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
 
 
 def stops_paying(fit: LawFit, base_ranks: int = 1, *, least: float = PAYS) -> int | None:
-    """The number of ranks at which one more rank adds less than ``least`` of a rank's work; None if it always pays.
+    """Returns the number of ranks at which one more rank adds less than ``least`` of a rank's work, or None.
 
-    A rank's work is what one of the base's ``base_ranks`` does. By Amdahl's law a serial fraction of 5 % stops paying
-    at 9 ranks: the tenth adds less than half a rank.
+    A rank's work is the work of one of the base's ``base_ranks``. By Amdahl's law, with a serial fraction of 5 %, more
+    than 9 ranks do not pay: the tenth adds less than half a rank.
     """
     wanted = require_number("least", least, positive=True)
 
@@ -131,7 +131,7 @@ def stops_paying(fit: LawFit, base_ranks: int = 1, *, least: float = PAYS) -> in
 
 
 def status(efficiency: float, speedup: float) -> str:
-    """A word for a point, by ``WORDS``: 3.49 times the speed with 4 ranks is excellent, 0.46 is negative scaling."""
+    """Returns a word for a point, from ``WORDS``: speedup 3.49 with 4 ranks is excellent, 0.46 is negative scaling."""
     if require_number("speedup", speedup) < 1:
         return "negative scaling"
     share = require_number("efficiency", efficiency)

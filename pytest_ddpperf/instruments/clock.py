@@ -1,4 +1,4 @@
-"""Clocks that mark the borders of steps, and no garbage collection between them."""
+"""Clocks that mark the borders of steps; they pause garbage collection in between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOOLS = 6  # of sys.monitoring
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
-    """How time is marked, and how marks become seconds."""
+    """The functions that mark times, and that turn marks into seconds."""
 
     settle: Callable[[], None]  # waits until all queued work is done, so that the first mark does not time earlier work
     mark: Callable[[], Any]  # the moment now, for ``seconds``; cheap, and never waits for the device
@@ -33,13 +33,13 @@ class Clock:
 def clock_for(device: torch.device, marks: int) -> Clock:
     """Returns the clock of a device; on CUDA each mark beyond the number ``marks`` costs the creation of an event.
 
-    On CUDA it is the clock of the stream that is current now, also for marks made while another stream is current.
+    On CUDA the clock belongs to the present stream, even if marks are made while another stream is current.
     """
     return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 
 
 def settle(device: torch.device) -> None:
-    """Waits until a device has done all work that was queued; on CPU an operator has done its work when it returns."""
+    """Waits until a device has done all queued work; never waits for a CPU, whose operators return when done."""
     if device.type == "cuda":
         import torch
 
@@ -54,7 +54,7 @@ CPU_CLOCK = Clock(
 
 
 def _event_clock(device: torch.device, marks: int) -> Clock:
-    """Events on one stream: the host never waits inside the block, only when the times are read."""
+    """Returns a clock of events on one stream: the host waits only when the times are read, never inside the block."""
     import torch
 
     make_event: Callable[..., torch.cuda.Event] = torch.cuda.Event  # torch leaves it untyped
@@ -78,7 +78,7 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """In this context, there is no garbage collection; garbage is collected before.
+    """Pauses garbage collection in this context; garbage is collected before.
 
     Objects that ranks inherit from the zygote stay frozen, because a collection of them would copy its whole memory.
     """
@@ -93,7 +93,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def tracers() -> tuple[str, ...]:
-    """The modules of what is called for each line or call of Python code now, such as those of coverage or a profiler.
+    """Returns the modules of tools that Python calls for each line or call now, such as coverage or a profiler.
 
     Threads that start from now on count as well.
     """

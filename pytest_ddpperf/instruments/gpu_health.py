@@ -1,4 +1,4 @@
-"""GPUs during a launch, as NVIDIA's management library reports them: read in a thread of the controller."""
+"""Reads GPUs during a launch, by NVIDIA's management library, in a thread of the controller."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ REASONS: Mapping[int, str] = {
 POLICIES: Mapping[int, str] = {0: "power cap", 1: "temperature", 2: "sync boost", 3: "board limit", 5: "reliability"}
 
 GpuReading = Mapping[str, int]
-"""What the driver reports of a GPU at one moment, in its own units: ``utilisation`` (percent), ``sm_clock`` and
+"""The driver's report on a GPU at one moment, in its own units: ``utilisation`` (percent), ``sm_clock`` and
 ``memory_clock`` (MHz), ``temperature`` (degrees Celsius), ``power`` (mW), ``reasons`` (bits of REASONS), ``energy`` (mJ
-since the driver was loaded), and ``held by`` one of POLICIES (ns for which clocks were held back). What it does not
-report is missing.
+since the driver was loaded), and ``held by`` one of POLICIES (ns for which clocks were held back). Values that it
+does not report are missing.
 """
 GpusSeen = tuple[tuple[GpuHealth, ...], tuple[str, ...]]
-"""The health of GPUs, and in words why others have none."""
+"""The health of GPUs, and in words why it is unknown for others."""
 
 
 def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[Window | None], GpusSeen]:
     """Starts to read GPUs by their PCI ids.
 
-    The result stops that, and returns each GPU's health in the window, or since the start: of none without a driver,
-    and not of GPUs that this process may not open.
+    The returned function stops the readings. It returns each GPU's health in the window, or since the start; nothing
+    without a driver, and nothing for GPUs that this process may not open.
     """
     nvml, missing = library()
     if nvml is None:
@@ -87,7 +87,7 @@ def read_gpu(nvml: Any, handle: Any) -> GpuReading:
 
 
 def processes(nvml: Any, handle: Any) -> dict[int, int | None]:
-    """Bytes of a GPU's memory by the pid of the process that uses it; in a container the pids may be the host's."""
+    """Returns the bytes of a GPU's memory by process id; in a container the ids may be the host's."""
     found = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     return {process.pid: process.usedGpuMemory for process in found}
 
@@ -102,8 +102,8 @@ def gpu_health(
 ) -> GpuHealth:
     """Summarises the readings of a device with their times, in seconds; steps that end within the interval have none.
 
-    ``limits`` are the highest clocks of multiprocessors and memory, in MHz, ``others`` the processes that stayed. What
-    the driver counts comes before what its samples show.
+    ``limits`` are the highest clocks of multiprocessors and memory, in MHz, ``others`` the processes that stayed. The
+    driver's counters have priority over its samples.
     """
 
     def known(name: str) -> list[tuple[float, int]]:

@@ -1,4 +1,4 @@
-"""The machine's health during a launch, read by the controller; the ranks do nothing for it. Imports no torch."""
+"""Reads the machine's health during a launch, in the controller; the ranks do nothing for it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Watch = Callable[[Window | None], Health]
 def read_counters(pids: Collection[int], root: Path = _ROOT) -> Counters:
     """Reads the kernel's counters; cheap enough to be done before and after every launch.
 
-    ``busy`` (neither idle nor stolen), ``steal`` and ``total`` are clock ticks of the usable cores. ``ours`` are those
-    of the processes ``pids``; what a process's children used becomes its own once they have ended. ``throttled`` are
+    ``busy`` (neither idle nor stolen), ``steal`` and ``total`` are clock ticks of the usable cores. ``ours`` are the
+    ticks of the processes ``pids``; a process also has the ticks of its children that have ended. ``throttled`` are
     seconds that control groups waited for their quota, added up over cores; ``overheated`` is how many times usable
-    cores were too hot; ``swapped`` are pages to and from swap. What the system does not report is missing.
+    cores were too hot; ``swapped`` are pages to and from swap. Values that the system does not report are missing.
     """
     usable = os.sched_getaffinity(0)
     ours = [process_ticks(kernel_text(root / f"proc/{pid}/stat")) for pid in pids]
@@ -50,7 +50,7 @@ def read_counters(pids: Collection[int], root: Path = _ROOT) -> Counters:
 
 
 def cpu_health(before: Counters, after: Counters, root: Path = _ROOT) -> CpuHealth:
-    """Returns the difference of two readings, and what sets the clocks of the usable cores now."""
+    """Returns the difference of two readings, and the present governor and frequency of the usable cores."""
     more = {name: max(0, after[name] - before[name]) for name in before.keys() & after.keys()}
     total, throttled, hot, swapped = map(more.get, ("total", "throttled", "overheated", "swapped"))
     folders = [root / _CORES / f"cpu{core}/cpufreq" for core in sorted(os.sched_getaffinity(0))]
@@ -69,7 +69,7 @@ def cpu_health(before: Counters, after: Counters, root: Path = _ROOT) -> CpuHeal
 
 
 def core_ticks(text: str, usable: Collection[int]) -> dict[str, int]:
-    """Returns the ticks of the usable cores together, from /proc/stat (proc(5)); empty if it has none of them."""
+    """Returns the ticks of all usable cores together, from /proc/stat (proc(5)); empty if it lists none of them."""
     wanted = {f"cpu{core}" for core in usable}
     rows = [line.split() for line in text.splitlines()]
     found = [list(map(int, row[1 : _COUNTED + 1])) for row in rows if row and row[0] in wanted and len(row) > _COUNTED]
@@ -98,7 +98,8 @@ def throttled_seconds(text: str) -> float | None:
 def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callable[[Window | None], float | None]:
     """Starts to read the energy of the processor packages (RAPL), which the kernel often shows to root alone.
 
-    The result stops that, and returns their mean power in W; None if a package does not show its counter.
+    The returned function stops the readings, and returns the packages' mean power in W; None if a package does not show
+    its counter.
     """
     zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))  # AMD's too
     packages = [
@@ -116,7 +117,7 @@ def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callab
 
 
 def mean_power(readings: Sequence[tuple[float, Sequence[int]]], ranges: Sequence[int]) -> float | None:
-    """Returns the energy between the readings over their time, in W; a counter begins again at 0 after its range."""
+    """Returns the energy between the readings over their time, in W; a counter restarts at 0 after its range."""
     if not readings or readings[-1][0] <= readings[0][0]:
         return None
     used = sum(
@@ -131,8 +132,8 @@ def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] =
     """Starts to watch; call the result with the window of the timed steps when the launch has ended.
 
     ``ranks_parents`` are the pids of the processes that fork the ranks and outlive them. None stands for a process that
-    does not exist yet; then other processes' CPU time cannot be told from the ranks'.
-    ``gpus`` are the PCI ids of the GPUs that ranks compute on, ``root`` holds the ``sys`` that shows energy.
+    does not exist yet; then other processes' CPU time cannot be separated from the ranks'. ``gpus`` are the PCI ids of
+    the GPUs that ranks compute on, ``root`` holds the ``sys`` that shows energy.
     """
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
     gpus_seen = None

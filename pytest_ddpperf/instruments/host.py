@@ -30,7 +30,7 @@ _VIRTUAL = re.compile(r"KVM|QEMU|VMware|VirtualBox|Xen|Virtual Machine|Google Co
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineFacts:
-    """What is known of the machine before torch is asked."""
+    """The facts about the machine that are known without torch."""
 
     cpu_model: str
     cores: int  # usable by this process
@@ -44,7 +44,7 @@ class MachineFacts:
 
 
 def machine_facts(root: Path = _ROOT) -> MachineFacts:
-    """Returns the facts of this machine; ``root`` is the folder that holds ``proc`` and ``sys``, here and below."""
+    """Returns the facts of this machine; ``root``, in all functions, is the folder that holds ``proc`` and ``sys``."""
     return MachineFacts(
         cpu_model=cpu_model(root),
         cores=usable_cores(root),
@@ -59,7 +59,7 @@ def machine_facts(root: Path = _ROOT) -> MachineFacts:
 
 
 def clock_limits(root: Path = _ROOT) -> str:
-    """What sets the frequency of the usable cores, and how far: ``performance 3.50 GHz``; empty if nothing tells.
+    """Returns the governor and the highest frequency of the usable cores: ``performance 3.50 GHz``; empty if unknown.
 
     Cores that differ have all their limits: ``powersave 2.40 GHz, powersave 3.50 GHz``.
     """
@@ -87,9 +87,9 @@ def cpu_model(root: Path = _ROOT) -> str:
 
 
 def machine_kind(root: Path = _ROOT) -> str:
-    """Who else may run on the machine's cores: ``virtual``, ``shared`` (by a CPU quota) or ``physical``.
+    """Returns who else may run on the machine's cores: ``virtual``, ``shared`` (by a CPU quota) or ``physical``.
 
-    x86 tells a hypervisor by a flag. Elsewhere the firmware's names or the device tree do.
+    On x86 a flag shows a hypervisor; elsewhere the firmware's names or the device tree show it.
     """
     processor = kernel_text(root / "proc/cpuinfo")
     flags = re.search(r"^flags\s*:(.*)$", processor, re.MULTILINE)
@@ -102,17 +102,16 @@ def machine_kind(root: Path = _ROOT) -> str:
 
 
 def usable_cores(root: Path = _ROOT, *, of: int = 0) -> int:
-    """The cores that this process may keep busy: its affinity, or the control groups' CPU quota if that is lower.
+    """Returns how many cores this process may keep busy: its affinity, or a lower CPU quota of control groups.
 
     ``of``: the process whose affinity counts, such as the parent of ranks that are each bound near their GPU.
-
-    A quota is rounded down, to 1 at least: with 1.5 CPUs two busy ranks disturb each other.
+    A quota is rounded down, but to 1 at least: with 1.5 CPUs two busy ranks disturb each other.
     """
     return max(1, min([len(os.sched_getaffinity(of)), *map(int, _quotas(root))]))
 
 
 def _quotas(root: Path) -> list[float]:
-    """The CPUs that control groups allow, of each that has a limit."""
+    """Returns the CPUs that control groups allow, for each group that has a limit."""
     return [quota for quota in map(_quota, group_folders("cpu", root)) if quota is not None]
 
 
@@ -144,7 +143,8 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 def available_memory(root: Path = _ROOT) -> int | None:
     """Returns bytes that this process can take without swapping; None if the system does not report them.
 
-    The lower of what the machine has left (MemAvailable in proc(5)) and what its control groups leave.
+    It is the lower of the machine's remaining memory (MemAvailable in proc(5)) and the control groups' remaining
+    memory.
     """
     fields = kernel_table(kernel_text(root / "proc/meminfo").replace(":", ""))
     machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []
@@ -153,7 +153,7 @@ def available_memory(root: Path = _ROOT) -> int | None:
 
 
 def shared_memory(root: Path = _ROOT) -> int | None:
-    """The bytes that an empty /dev/shm holds, 64 MiB in a container unless it asks for more; None without it."""
+    """Returns the bytes of an empty /dev/shm, 64 MiB in a container unless it requests more; None without /dev/shm."""
     try:
         found = os.statvfs(root / "dev/shm")
     except OSError:
@@ -168,7 +168,7 @@ def free_memory() -> int | None:
 
 
 def _memory_left(folder: Path) -> int | None:
-    """What a group may still take; inactive pages of files count as free, because the kernel drops them first."""
+    """Returns the memory that a group may still take; inactive pages of files count: the kernel drops them first."""
     limit, used = (kernel_text(folder / f"memory.{name}").strip() for name in ("max", "current"))  # v2: "max" for none
     kept = "inactive_file"
     if not limit:
@@ -180,7 +180,7 @@ def _memory_left(folder: Path) -> int | None:
 
 
 def _quota(folder: Path) -> float | None:
-    """The CPUs that a control group allows; None without a limit."""
+    """Returns the CPUs that a control group allows; None without a limit."""
     limit, _, period = kernel_text(folder / "cpu.max").strip().partition(" ")  # v2: "200000 100000" or "max 100000"
     if not limit:
         limit = kernel_text(folder / "cpu.cfs_quota_us").strip()  # v1: -1 for none
@@ -197,7 +197,7 @@ def kernel_table(text: str) -> dict[str, int]:
 
 
 def nodes_of_cores(cores: Iterable[int], root: Path = _ROOT) -> dict[int, set[int]]:
-    """These cores by their NUMA nodes; all are of node 0 if the system has none."""
+    """Returns these cores by their NUMA nodes; all are of node 0 if the system has no nodes."""
     allowed, folder = set(cores), root / "sys/devices/system/node"
     nodes = sorted(kernel_numbers(kernel_text(folder / "online")))
     found = {node: allowed & kernel_numbers(kernel_text(folder / f"node{node}/cpulist")) for node in nodes}
@@ -206,13 +206,13 @@ def nodes_of_cores(cores: Iterable[int], root: Path = _ROOT) -> dict[int, set[in
 
 
 def kernel_numbers(text: str) -> set[int]:
-    """Returns the numbers of a list of the kernel's, such as ``0-3,8``."""
+    """Returns the numbers of a list in the kernel's notation, such as ``0-3,8``."""
     spans = [tuple(map(int, part.split("-"))) for part in text.split(",") if part.strip()]
     return {number for span in spans for number in range(span[0], span[-1] + 1)}
 
 
 def core_list(numbers: Iterable[int]) -> str:
-    """Returns numbers as the kernel lists them: ``0-3,8``."""
+    """Returns numbers in the kernel's notation: ``0-3,8``."""
     spans: list[list[int]] = []
     for number in sorted(numbers):
         if spans and spans[-1][-1] == number - 1:
@@ -237,7 +237,7 @@ def kernel_number(file: Path) -> int | None:
 
 
 def from_here(file: str) -> str:
-    """Returns a path from the current folder on; one that is not in it, or where it was removed, as it is."""
+    """Returns a path relative to the current folder; unchanged if the file or the current folder is elsewhere."""
     try:
         relative = os.path.relpath(file)
     except OSError:
@@ -246,7 +246,7 @@ def from_here(file: str) -> str:
 
 
 def open_shared(file: Path, flags: int = 0) -> int:
-    """Open a file for reading where other users may put anything: follow no link, wait for no pipe.
+    """Opens a file for reading in a folder where other users may put anything: follows no link, waits for no pipe.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.
@@ -259,7 +259,7 @@ def open_shared(file: Path, flags: int = 0) -> int:
 
 
 def abandoned(prefix: str) -> Iterator[Path]:
-    """This user's temporary folders of this prefix and eight or more characters that nobody has used for a day."""
+    """Yields this user's temporary folders with this prefix and eight or more characters, unused for a day."""
     for folder in Path(os.path.realpath(tempfile.gettempdir())).glob(f"{prefix}{'[a-z0-9_]' * 8}*"):
         with contextlib.suppress(OSError):
             found = folder.lstat()
@@ -269,12 +269,12 @@ def abandoned(prefix: str) -> Iterator[Path]:
 
 
 def private_folder() -> Path:
-    """Returns the folder, made if need be, in which processes of this user share what no other user may touch.
+    """Returns the folder, made if need be, for files of this user's processes that no other user may touch.
 
-    Another user may have taken its place among the temporary files: then it is that of the user's session.
+    If another user has taken its place among the temporary files, it is the folder of the user's session.
 
     Raises:
-        OSError: that is not there or not this user's alone either.
+        OSError: the session's folder does not exist or is not this user's alone.
     """
     folder = Path(tempfile.gettempdir(), f"pytest-ddpperf-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):
@@ -289,7 +289,7 @@ def private_folder() -> Path:
 
 
 def interface_speeds(root: Path = _ROOT) -> dict[str, float | None]:
-    """Bits per second of each network interface that is up; None if it does not tell, as virtual ones."""
+    """Returns the bits per second of each network interface that is up; None if it is unknown, as for virtual ones."""
     found: dict[str, float | None] = {}
     for folder in sorted((root / "sys/class/net").glob("*")):
         if kernel_text(folder / "operstate").strip() in {"up", "unknown"}:  # the loopback does not know

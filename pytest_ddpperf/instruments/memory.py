@@ -1,4 +1,4 @@
-"""The memory of a rank: its peak, what it holds now, what it still holds after each step, and its GPU's."""
+"""The memory of a rank: its peak, its present bytes, its bytes after each step, and its GPU's memory."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Resident:
 
 
 def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
-    """Starts to watch, before the model is built; the result returns the peaks in bytes, by the kinds of ``LABELS``.
+    """Starts to watch, before the model is built; returns a function for the peaks in bytes, by kinds of ``LABELS``.
 
-    Without a system that reports memory there are none, nor with an allocator of CUDA memory that has no statistics.
+    There are no peaks if the system does not report memory, or if an allocator of CUDA memory has no statistics.
     """
     if device.type != "cuda":
         try:
@@ -82,7 +82,7 @@ def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
 
 
 def peaks_reset(device: torch.device) -> bool:
-    """Resets the peaks of CUDA's allocator; False for one without statistics: those that are plugged in raise."""
+    """Resets the peaks of CUDA's allocator; returns False for a plugged-in allocator without statistics."""
     import torch
 
     torch.cuda.init()  # type: ignore[no-untyped-call]  # until then the allocator knows no device
@@ -94,9 +94,9 @@ def peaks_reset(device: torch.device) -> bool:
 
 
 def begin_peaks(device: torch.device) -> None:
-    """Resets the peaks of the caching allocator when all queued work is done; on CPU nothing happens.
+    """Resets the peaks of the caching allocator when all queued work is done; does nothing on CPU.
 
-    Called after the warm-up, because the building of a model and its first steps do much that never happens again.
+    Called after the warm-up, because building a model and its first steps do much work that never happens again.
     """
     if device.type != "cuda":
         return
@@ -108,7 +108,7 @@ def begin_peaks(device: torch.device) -> None:
 
 
 def read_device_memory(device: torch.device) -> DeviceMemory | None:
-    """The memory of the device that is in use now, by all its users, and what this process's allocator holds of it."""
+    """Returns the device's memory that all its users use now, and the part that this process's allocator holds."""
     if device.type != "cuda":
         return None
     import torch
@@ -125,7 +125,7 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
 
 
 def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") -> dict[str, float]:
-    """Returns the figures of ``LABELS`` that are among torch.cuda's ``memory_stats``, and that the allocator knows."""
+    """Returns the figures of ``LABELS`` that torch.cuda's ``memory_stats`` have and that the allocator supports."""
     return {
         kind: float(statistics[name])
         for kind, name in _STATISTICS.items()
@@ -136,8 +136,8 @@ def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") ->
 def most_taken(proc: Path = _PROC) -> int | None:
     """Returns the most bytes that this process has taken from the machine; None if the system does not report them.
 
-    It is what the process shares with no other now (Private_Clean and Private_Dirty, proc(5)), plus what it has
-    returned since its peak. Memory inherited at the fork and the code of libraries are not its own.
+    It is the memory that the process shares with no other now (Private_Clean and Private_Dirty, proc(5)), plus the
+    memory returned since its peak. Memory inherited at the fork and the code of libraries are not its own.
     """
     resident = read_resident(proc)
     try:
@@ -149,18 +149,18 @@ def most_taken(proc: Path = _PROC) -> int | None:
 
 
 def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
-    """How many bytes the peak after the last step lies above the level before the model, without pages of mapped files.
+    """Returns the bytes of the peak above the level before the model, without pages of mapped files.
 
-    A forked process maps those pages anew as it first calls into a library: tens of MB that are no memory of the
-    training. They hardly ever leave, so the last count is that of the peak too. A peak that was not ``reset`` before
-    and has not risen since belongs to an earlier time; then the level after the last step is the best known figure.
+    A forked process maps those pages anew as it first calls into a library: tens of MB that training does not use. They
+    hardly ever leave, so their last number is also their number at the peak. A peak that was not ``reset`` before and
+    has not risen since is from an earlier time; then the level after the last step is the best known figure.
     """
     peak = after.peak if reset or after.peak > before.peak else after.now
     return max(0, (peak - after.files) - (before.now - before.files))
 
 
 def read_resident(proc: Path = _PROC) -> Resident | None:
-    """Returns what the kernel reports of this process now; None if it does not."""
+    """Returns the kernel's present report on this process; None if it does not report."""
     try:
         lines = (proc / "status").read_text(encoding="utf-8").splitlines()
         kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if " kB" in rest}
@@ -182,9 +182,9 @@ class _MallInfo(ctypes.Structure):
 
 
 def memory_reader(device: torch.device) -> tuple[MemoryKind, Callable[[], Reading]] | None:
-    """The kind of bytes that can be read, and the function that reads them; None if the system does not report any.
+    """Returns the kind of bytes that can be read, and the function that reads them; None if the system reports none.
 
-    A reading is cheap enough for some tens of them in a step. On CUDA each one resets the allocator's peak.
+    A reading is fast enough for some tens of readings in a step. On CUDA each reading resets the allocator's peak.
     """
     if device.type != "cuda":
         read_heap = _heap_reader()
@@ -203,7 +203,7 @@ def memory_reader(device: torch.device) -> tuple[MemoryKind, Callable[[], Readin
 
 
 def _heap_reader() -> Callable[[], Reading] | None:
-    """Reads malloc's heaps; None without glibc 2.33 or newer, or if tensors do not come from its malloc."""
+    """Returns a function that reads malloc's heaps; None without glibc 2.33, or if tensors use another allocator."""
     import torch
 
     mallinfo: Any = getattr(ctypes.CDLL(None), "mallinfo2", None)
@@ -234,8 +234,8 @@ def held_after_steps(run: Callable[[], object], steps: int, device: torch.device
     """Returns the bytes that this process holds before the first of ``steps`` calls of ``run``, and after each of them.
 
     On CUDA these are the live tensors in the caching allocator's blocks; on CPU everything that malloc has given out,
-    and Python's small objects. Garbage is collected before each reading, because garbage is no leak. Where the system
-    does not report memory the result is empty; the steps still run, because other ranks wait in theirs.
+    and Python's small objects. Garbage is collected before each reading, because garbage is no leak. If the system
+    does not report memory, the result is empty; the steps still run, because other ranks wait in theirs.
     """
     reader = memory_reader(device)
     if reader is None:

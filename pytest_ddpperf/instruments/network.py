@@ -38,7 +38,7 @@ class _OnRank(Protocol):
 
 
 def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
-    """Returns what this rank measures by a plan; all ranks have to run it with the same one."""
+    """Returns this rank's measurements by a plan; all ranks have to run the same plan."""
     cells = [(collective, size) for collective in plan.collectives for size in plan.sizes]
     largest = _elements(max(plan.sizes), ctx.world_size)  # all sizes are parts of the same buffers
     room = max(largest, _COLD_BYTES[ctx.device.type] // ELEMENT)
@@ -78,14 +78,14 @@ def _times(collective: str, size: int, ranks: int, measured: list[tuple[float, f
 
 
 def _elements(size: int, ranks: int) -> int:
-    """Elements of a buffer of about so many bytes that all ranks can share."""
+    """Returns the number of elements of a buffer of about ``size`` bytes that is divisible by the number of ranks."""
     return max(1, size // (ELEMENT * ranks)) * ranks
 
 
 def _calls(
     ctx: _OnRank, collective: str, size: int, first: torch.Tensor, second: torch.Tensor
 ) -> list[Callable[[], Any]]:
-    """Functions that start a collective in parts of two buffers, each in others, and give back its handle."""
+    """Returns functions that each start a collective in another part of two buffers, and return its handle."""
     count = _elements(size, ctx.world_size)
     places = max(1, min(_PLACES, first.numel() // count))
     step = first.numel() // places
@@ -96,7 +96,7 @@ def _calls(
 
 
 def _call(ctx: _OnRank, collective: str, whole: torch.Tensor, other: torch.Tensor) -> Callable[[], Any]:
-    """The function that starts a collective on these parts of two buffers."""
+    """Returns the function that starts a collective on these parts of two buffers."""
     part = other[: other.numel() // ctx.world_size]
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole, op=dist.ReduceOp.MAX, async_op=True),
@@ -111,7 +111,7 @@ def _call(ctx: _OnRank, collective: str, whole: torch.Tensor, other: torch.Tenso
 def _turn(
     calls: Iterator[Callable[[], Any]], repeats: int, device: torch.device
 ) -> Iterator[tuple[float, float, float]]:
-    """Of each call, begun when all ranks are there: seconds until it is handed over, from then to its end; and when."""
+    """Yields for each call, which ranks begin together, the seconds to start it, the seconds to its end, the time."""
     for call in islice(calls, repeats):
         _meet(device)
         start = time.perf_counter()
@@ -123,7 +123,7 @@ def _turn(
 
 
 def _products(device: torch.device) -> Callable[[int], None]:
-    """The function that hands over so many products of matrices."""
+    """Returns the function that queues a number of products of matrices."""
     rows = _ROWS[device.type]
     matrix = torch.ones((rows, rows), device=device)
     product = torch.empty_like(matrix)
@@ -136,7 +136,7 @@ def _products(device: torch.device) -> Callable[[int], None]:
 
 
 def _beside(ctx: _OnRank, size: int, buffer: torch.Tensor, compute: Callable[[int], None]) -> Beside:
-    """Times an all-reduce alone, about twice as long a computing alone, and both together."""
+    """Times an all-reduce alone, computing of about twice its time alone, and both together."""
     whole = buffer[: _elements(size, ctx.world_size)]
 
     def timed(work: Callable[[], object]) -> float:
@@ -164,7 +164,7 @@ def _meet(device: torch.device) -> None:
 
 
 def _fastest_message(ctx: _OnRank, pair: tuple[int, int], message: torch.Tensor) -> float | None:
-    """Half the seconds of the fastest of several messages there and back, the other ranks waiting; None on these."""
+    """Returns half the seconds of the fastest of several messages there and back; None on ranks outside the pair."""
     _meet(ctx.device)
     if ctx.rank not in pair:
         return None

@@ -1,4 +1,4 @@
-"""NVIDIA's management library (NVML), asked in the controller, and what times depend on besides a GPU's model."""
+"""NVIDIA's management library (NVML), used in the controller, and other facts about GPUs that times depend on."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 VARIABLES = re.compile(
     r"(TORCH_)?NCCL_\w+|CUDA_\w+|CUBLAS\w+|CUDNN_\w+|PYTORCH_(CUDA_)?ALLOC_CONF|NVIDIA_TF32_OVERRIDE"
 )
-"""The environment variables that change what GPUs do."""
+"""The environment variables that change the work of GPUs."""
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 _SWITCH = {0: "off", 1: "on"}
 
 
 @cache
 def library() -> tuple[Any, str]:
-    """``pynvml``, initialised once for the session; or None, and why not."""
+    """Returns ``pynvml``, initialised once for the session, or None and the reason."""
     try:
         import pynvml
     except ImportError:
@@ -34,7 +34,7 @@ def library() -> tuple[Any, str]:
 
 
 def ask(nvml: Any, name: str, *arguments: Any) -> Any:
-    """Returns the answer of a function of the library; None where library, driver or GPU do not have it."""
+    """Returns the result of a function of the library; None if library, driver or GPU do not support it."""
     function = getattr(nvml, name, None)
     try:
         return None if function is None else function(*arguments)
@@ -43,7 +43,7 @@ def ask(nvml: Any, name: str, *arguments: Any) -> Any:
 
 
 def opened(nvml: Any, devices: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the handles of GPUs by their PCI ids, and in words which of them this process may not open, and why."""
+    """Returns the handles of GPUs by their PCI ids, and in words which GPUs this process may not open, with reasons."""
     handles: dict[str, Any] = {}
     refused: list[str] = []
     for device in dict.fromkeys(devices):
@@ -55,7 +55,7 @@ def opened(nvml: Any, devices: Iterable[str]) -> tuple[dict[str, Any], tuple[str
 
 
 def uuids() -> tuple[str, ...]:
-    """Returns the UUIDs of the GPUs that the driver lets this process open; none where NVML is not there."""
+    """Returns the UUIDs of the GPUs that the driver lets this process open; none without NVML."""
     nvml, _ = library()
     number = 0 if nvml is None else ask(nvml, "nvmlDeviceGetCount") or 0
     handles = (ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(number))
@@ -71,14 +71,14 @@ def in_mig_mode(nvml: Any, handle: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuFacts:
-    """What is known of the GPUs that ranks compute on, and of what computes there."""
+    """The facts about the GPUs that ranks compute on, and about the software on them."""
 
     setup: str | None  # links, power limit and MIG: ``nvlink 700w``; None if the driver does not tell
     recorded: Mapping[str, str]  # more, by name
 
 
 def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapping[str, str]) -> GpuFacts:
-    """Returns the facts of GPUs, by their PCI ids, with the ``software`` and the variables that change what GPUs do."""
+    """Returns the facts of GPUs, by PCI ids, with the ``software`` and the variables that change the GPUs' work."""
     nvml: Any = library()[0] if devices else None
     handles = [] if nvml is None else [*opened(nvml, devices)[0].values()]
     known = {**software, **{name: value for name, value in sorted(environ.items()) if VARIABLES.fullmatch(name)}}
@@ -120,5 +120,5 @@ def _link(nvml: Any, one: Any, other: Any) -> str | None:
 
 
 def _joined(words: Any) -> str:
-    """Each word once, in order; GPUs that differ have several: ``400w 700w``."""
+    """Returns each word once, in order; GPUs that differ give several words: ``400w 700w``."""
     return " ".join(sorted({word for word in words if word}))

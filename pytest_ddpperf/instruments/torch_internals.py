@@ -1,4 +1,4 @@
-"""What instruments need of torch without a public interface. Importable without torch."""
+"""The parts of torch without a public interface that instruments need. Importable without torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from traceback import FrameSummary
 from typing import Any, TypeVar
 
 SEED = 0
-"""Of all generators of each rank: without it, each would draw other numbers, unless the training code seeds them."""
+"""The seed of each rank's generators: without it, ranks draw different numbers, unless the training code seeds them."""
 
 
 def activity_of(event: Any) -> str:
-    """Kineto's word for an event: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op`` ...
+    """Returns kineto's kind of an event: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op``.
 
-    torch before 2.12 does not say; there it follows from where the event ran and its name.
+    torch before 2.12 does not report it; then it follows from the event's device and name.
     """
     tell = getattr(event, "activity_type", None)
     if tell is not None:
@@ -33,7 +33,7 @@ def activity_of(event: Any) -> str:
 
 
 def pci_id(properties: Any) -> str | None:
-    """Returns the PCI id of one of NVIDIA's GPUs, as its tools write it; None if torch's properties do not tell."""
+    """Returns the PCI id of an NVIDIA GPU, in the format of NVIDIA's tools; None if torch does not know it."""
     import torch
 
     if torch.version.hip is not None or not hasattr(properties, "pci_bus_id"):
@@ -42,7 +42,7 @@ def pci_id(properties: Any) -> str | None:
 
 
 def gpu_software() -> dict[str, str]:
-    """What computes and communicates on GPUs, by name: versions of cuDNN and NCCL, and the allocator of memory."""
+    """Returns the software for computing and communication on GPUs: versions of cuDNN and NCCL, and the allocator."""
     import torch
 
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
@@ -55,7 +55,7 @@ def gpu_software() -> dict[str, str]:
 
 
 def fp32_switches() -> list[Any]:
-    """What has an ``fp32_precision``, of products, convolutions and recurrent layers on GPUs; none before torch 2.9."""
+    """Returns the objects with ``fp32_precision``: products, convolutions, recurrent layers; none before torch 2.9."""
     import torch
 
     backends: Any = torch.backends  # not all of them are typed
@@ -64,7 +64,7 @@ def fp32_switches() -> list[Any]:
 
 @functools.cache
 def discard_first_profile() -> None:
-    """Makes this process's first profile on CUDA and throws it away: it initialises CUPTI, which takes long."""
+    """Makes this process's first profile on CUDA and discards it: the first initialises CUPTI, which takes long."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -74,7 +74,7 @@ def discard_first_profile() -> None:
 
 
 def unsampled() -> AbstractContextManager[None]:
-    """Within, DDP does not time its steps. It times the first ten and each hundredth, and waits for the device then."""
+    """Stops DDP, in this context, from timing its first ten steps and each hundredth, which waits for the device."""
     from torch._C import _distributed_c10d as c10d
 
     return replaced(c10d.Logger, "set_runtime_stats_and_log", lambda _logger: None)
@@ -90,13 +90,13 @@ def compiled_graphs() -> int:
 
 
 def compile_seconds() -> float | None:
-    """Returns the seconds in which torch.compile has compiled in this process so far; None if it has not."""
+    """Returns the seconds that torch.compile has spent in this process so far; None if it has compiled nothing."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return None if dynamo is None else float(dynamo.calculate_time_spent()["total_wall_time"]) or None
 
 
 def compiled_frames() -> int:
-    """Returns how many times torch.compile has looked at a function's code in this process so far, with any result."""
+    """Returns how many times torch.compile has tried a function's code in this process so far, compiled or not."""
     return _counted("frames", "total")
 
 
@@ -106,7 +106,7 @@ def _counted(group: str, name: str) -> int:
 
 
 def uncompiled(function: F) -> F:
-    """Marks a function whose own code torch.compile leaves to Python; what it calls is compiled as without it.
+    """Marks a function that torch.compile must not compile; the functions that it calls are compiled as usual.
 
     ``torch.compiler.disable(recursive=False)`` does the same, but imports the whole compiler, which most steps do not
     use, and wraps the function in another one.
@@ -132,7 +132,7 @@ def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, floa
 
 
 def compiled_since(first: int) -> dict[str, dict[str, float]]:
-    """The details of ``graph_breaks`` and ``recompiles``; ``first``: the graphs that the first step left compiled."""
+    """Returns details of ``graph_breaks`` and ``recompiles``; ``first``: the number of graphs after the first step."""
     again = compiled_graphs() - first
     told = Counter(reason for reason, _ in compilations()[first : first + again])
     unknown = again - told.total()
@@ -146,7 +146,7 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
-    """Each graph so far: why it was compiled, with the guard that failed, and its function; none of more than 64."""
+    """Returns the reason for each graph so far, with the failed guard, and its function; none of over 64 graphs."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []
@@ -158,7 +158,7 @@ def compilations() -> list[tuple[str, FrameSummary]]:
 
 
 def eagerly() -> AbstractContextManager[Any]:
-    """Within, compiled code runs as it was written, so that each of its operators is seen."""
+    """Runs compiled code, in this context, as it was written, so that each of its operators is seen."""
     if "torch._dynamo.eval_frame" not in sys.modules:
         return nullcontext()
     import torch
@@ -168,7 +168,7 @@ def eagerly() -> AbstractContextManager[Any]:
 
 
 def graph_breaks() -> list[tuple[str, Sequence[FrameSummary]]]:
-    """The first line of the reason of each graph break so far, and the stack that it happened in, innermost last."""
+    """Returns the first line of the reason of each graph break so far, and its stack, innermost last."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = () if dynamo is None else getattr(dynamo, "graph_break_reasons", ())
     return [(str(each.reason).partition("\n")[0], each.user_stack) for each in found if each.graph_break]
@@ -176,9 +176,9 @@ def graph_breaks() -> list[tuple[str, Sequence[FrameSummary]]]:
 
 @contextmanager
 def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
-    """Within, ``call(optimizer)`` follows each whole step of an optimizer that is not part of another one's step.
+    """Calls ``call(optimizer)``, in this context, after each optimizer step that is not part of another one's step.
 
-    torch's own hooks are called inside the step, while others may be added to them only outside.
+    It does not use torch's own hooks: they run inside the step, and meanwhile no other hooks may be added to them.
     """
     from torch.optim import Optimizer
 
@@ -212,9 +212,9 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 
 
 def meet(group: Any) -> None:
-    """A barrier of a group, or of the default one for None.
+    """Waits at a barrier of a group, or of the default group for None.
 
-    Where there is a GPU, torch's own warns of a bare backend, as the ranks that measure a script have one.
+    On a machine with a GPU torch's own barrier warns of a bare backend, which the ranks that measure a script have.
     """
     import torch
     import torch.distributed as dist
@@ -230,9 +230,9 @@ def meet(group: Any) -> None:
 def tcp_store(
     address: str, port: int, ranks: int, timeout: timedelta, listening: int | None = None, *, waits: bool = False
 ) -> Any:
-    """The store at an address and port; with ``listening``, an open socket's descriptor, this process serves it.
+    """Returns the store at an address and port; with ``listening``, a socket's descriptor, this process serves it.
 
-    The server that torch prefers takes one since 2.8. It ``waits`` for all ranks: none can join when it has ended.
+    The server that torch prefers accepts a socket since 2.8. If it ``waits`` for all ranks, none joins after its end.
     """
     import torch
     import torch.distributed as dist
@@ -245,7 +245,7 @@ def tcp_store(
 
 
 def forget_received() -> None:
-    """Drops torch's notes of dead tensors from other processes; before 2.11 all, for each keeps a part of them."""
+    """Drops torch's notes of dead tensors from other processes; before 2.11 all notes, because each keeps memory."""
     import torch
 
     if (received := sys.modules.get("torch.multiprocessing.reductions")) is not None:
@@ -255,14 +255,14 @@ def forget_received() -> None:
 
 
 def process_groups() -> list[Any]:
-    """Returns all groups of processes that there are, the default one among them."""
+    """Returns all existing groups of processes, including the default group."""
     from torch.distributed import distributed_c10d
 
     return [*distributed_c10d._world.pg_map]  # noqa: SLF001 - torch lists them nowhere else
 
 
 def collectives_called(groups: Sequence[Any] = ()) -> int:
-    """How many collectives this rank has called in the default group, or in these; 0 if a backend counts none."""
+    """Returns how many collectives this rank has called in the default group, or in ``groups``; 0 if uncounted."""
     import torch.distributed as dist
 
     called, default = 0, dist.group.WORLD
@@ -273,14 +273,14 @@ def collectives_called(groups: Sequence[Any] = ()) -> int:
 
 
 def backward_under_way() -> int:
-    """Returns the number of the backward that this thread is in; -1 outside of any."""
+    """Returns the number of the backward that this thread runs; -1 outside of any backward."""
     import torch
 
     return int(torch._C._current_graph_task_id())  # noqa: SLF001 - there is no public number
 
 
 def subclasses(kind: type[T]) -> Iterator[type[T]]:
-    """Yields the classes below a class."""
+    """Yields all subclasses of a class."""
     for below in kind.__subclasses__():
         yield below
         yield from subclasses(below)
@@ -288,7 +288,7 @@ def subclasses(kind: type[T]) -> Iterator[type[T]]:
 
 @contextmanager
 def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
-    """Within, an attribute of a module, class or object is another one; afterwards its own or inherited one again."""
+    """Replaces, in this context, an attribute of a module, class or object; then restores its own or inherited one."""
     own = vars(owner)
     inherited = name not in own
     before = own.get(name)

@@ -64,7 +64,7 @@ def flops_rate(measurement: Measurement) -> Samples | None:
 
 
 def mfu(measurement: Measurement) -> Samples | None:
-    """Returns model FLOPs utilisation: ``flops_rate`` over the GPU's peak in that precision; None if unknown."""
+    """Returns model FLOPs utilisation: ``flops_rate`` over the GPU's peak in the step's precision; None if unknown."""
     rates, precision = flops_rate(measurement), precision_of_products(measurement)
     environment = measurement.environment
     if "activation_checkpointing" in measurement.recipe:

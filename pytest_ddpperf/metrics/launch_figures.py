@@ -121,7 +121,7 @@ def used_gpus(launch: Launch) -> set[str | None]:
 
 
 def of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Does as ``of_launches`` for a reading of the whole machine: None for interleaved launches, which share it."""
+    """Makes a metric as ``of_launches`` does, for a reading of the whole machine; None for interleaved launches."""
     samples = of_launches(figure)
     return lambda measurement: None if measurement.turns else samples(measurement)
 

@@ -49,7 +49,7 @@ def _peaks(launch: Launch) -> dict[str, float]:
 
 
 def fragmentation(measurement: Measurement) -> Samples | None:
-    """Returns the share of CUDA's memory reserved at its peak that live tensors did not fill at their own peak.
+    """Returns the share of the peak of CUDA's reserved memory that the peak of live tensors did not fill.
 
     None for allocators that split no blocks: they do not fragment.
     """
@@ -121,7 +121,7 @@ def full_gpu_memory(measurement: Measurement) -> Finding | None:
 
 
 def memory_growth(measurement: Measurement) -> Samples | None:
-    """Returns the bytes that each step leaves behind for good, on the rank that grows most; see ``growth_per_step``."""
+    """Returns the bytes that each step leaves behind for ever, on the rank that grows most; see ``growth_per_step``."""
     return tuple(max(growths) for growths in map(_growths, measurement.every) if growths) or None
 
 

@@ -65,7 +65,6 @@ def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
 
 
 def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSummary:
-    """Summarises one section over all ranks and launches."""
     counts, whole, own, steps = [], [], [], []
     uses: list[MemoryUse] = []
     for phases in launches:

@@ -33,7 +33,7 @@ def with_efficiency(
 ) -> tuple[Measurement, ...]:
     """Returns the points of a curve with speedup and scaling efficiency over the first point.
 
-    No efficiency is gated if the first point has not ``base_size`` ranks, because these did not fit into memory. Times
+    No efficiency is gated if the first point lacks ``base_size`` ranks, because so many did not fit into memory. Times
     of an oversubscribed point are not gated: its ranks share cores or GPUs, which says nothing about scaling. If the
     model ``grows`` with the ranks, a rank's work is its counted FLOPs of a step, not its batch.
     """
@@ -46,8 +46,8 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
     """Returns measurements with their speedup and memory relative to ``over``, from the rounds that measured both.
 
     If ``over`` was not measured, because it does not fit into memory, the first measurement is the base. ``gated``:
-    whether a smaller speedup is a regression. It is none if the base is a strategy or a subject, because the speedup
-    also falls if the base becomes faster. If one of both is oversubscribed, the speedup is never gated.
+    whether a smaller speedup is a regression. This must be false if the base is a strategy or a subject, because the
+    speedup also falls if the base becomes faster. If one of the two is oversubscribed, the speedup is never gated.
     """
     base = next((point for point in measured if point.name == over), measured[0])
     gated = gated and base.name == over  # a replaced base makes the gain another one than before
@@ -69,7 +69,7 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """Wraps ``derive`` for a run with a reference revision, which gates more metrics unless ``derive`` objects."""
+    """Wraps ``derive`` so that it gets measurements with more gated metrics, for a run with a reference revision."""
 
     def gated(point: Measurement) -> Measurement:
         series = (replace(series, gated=series.gated or series.rules.paired_only) for series in point.series)
@@ -96,9 +96,9 @@ def work_of_rank(point: Measurement) -> float:
 def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: float = 1.0) -> tuple[Series, ...]:
     """Returns ``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, with a sample for each common round.
 
-    With T the step time of n ranks and T0 that of m ranks: strong scaling keeps the global batch, so speedup is T0 / T
+    With the step times T of n ranks and T0 of m ranks: strong scaling keeps the global batch, so speedup is T0 / T
     (Amdahl 1967). Weak scaling keeps the batch of a rank, so the group does n / m times the work in a step, and speedup
-    is the scaled one, n T0 / (m T) (Gustafson 1988), times ``work``: a rank's work over that of a base's rank.
+    is the scaled one, n T0 / (m T) (Gustafson 1988), times ``work``: a rank's work over a base rank's work.
     Efficiency is the share of the ideal speedup, n / m, that the group reaches; 1 is perfect.
 
     The efficiency of an oversubscribed group is not gated, because its ranks share cores, as they would on no real
@@ -199,7 +199,7 @@ def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within
 def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool) -> Series:
     """Builds a series of quotients of partners, either of which may have been disturbed.
 
-    Both times are judged themselves, so an undecided quotient, with the scatter of both, keeps no result from green.
+    An undecided quotient, with the scatter of both times, does not stop a green result: both times are judged, too.
     """
     return series_from(
         samples,

@@ -1,1 +1,1 @@
-"""The ways to train over several ranks: a table of names, the hand-written ones, and a file for each of torch's."""
+"""Strategies for training on several ranks: a table, the hand-written strategies, and a module for each of torch's."""

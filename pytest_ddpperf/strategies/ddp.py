@@ -1,4 +1,4 @@
-"""torch's own DistributedDataParallel: buckets that are all-reduced while backward goes on."""
+"""torch's own DistributedDataParallel, which all-reduces buckets of gradients while backward is still running."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def ddp(
     local_sgd_period: int = 4,
     **options: Any,
 ) -> Parallel:
-    """The module wrapped in DistributedDataParallel with torch's ``options``, which synchronises inside backward.
+    """Returns the module wrapped in DistributedDataParallel with torch's ``options``; backward synchronises gradients.
 
-    A tied weight is synchronised once, a frozen one not at all. Parameters that a step does not use need
+    A tied weight is synchronised once, a frozen weight never. Parameters that a step does not use need
     ``find_unused_parameters`` or ``static_graph``; otherwise torch raises in the second step. A ``comm_hook`` sends
     buckets of gradients in another way.
     """
@@ -55,10 +55,10 @@ def ddp(
 
 
 def _one_bucket(module: nn.Module, given: float | None) -> float:
-    """A bucket size that puts all gradients into one bucket; a SettingError if that is impossible.
+    """Returns a bucket size that puts all gradients into one bucket; raises a SettingError if that is impossible.
 
-    PowerSGD sends the later parts of a bucket from gloo's own thread, when the first has arrived. With several buckets
-    the ranks would send them in different orders, and hang or add up what does not belong together.
+    PowerSGD sends the later parts of a bucket from gloo's own thread, when the first part has arrived. With several
+    buckets the ranks would send these parts in different orders, and hang or add up parts of different gradients.
     """
     dtypes = sorted({str(parameter.dtype) for parameter in module.parameters() if parameter.requires_grad})
     if len(dtypes) > 1:
@@ -77,12 +77,12 @@ def _one_bucket(module: nn.Module, given: float | None) -> float:
 
 # Hooks are not annotated: torch compares annotations with its types, and here they are strings.
 def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """The hook of torch under a name that torch does not refuse without NCCL: gloo adds bf16 just as well."""
+    """Compresses as torch's hook does, under a name that torch accepts without NCCL, because gloo adds bf16 as well."""
     return bf16_compress_hook(state, bucket)
 
 
 def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start: int) -> Parallel:
-    """Sends gradients as products of two thin matrices; the rest is added to the next step's gradients."""
+    """Sends gradients as products of two thin matrices; the error is added to the next step's gradients."""
     if ctx.device.type == "cpu" and torch.cuda.is_available():
         raise SettingError(
             "comm_hook=powersgd on the CPU: torch's hook synchronises a CUDA device wherever there is one, and fails "
@@ -94,12 +94,12 @@ def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start
 
 
 def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
-    """The steps before a hook starts: a static graph also synchronises the first micro-batch, which the hook counts."""
+    """Returns how many exact steps precede a hook; in a static graph the hook also counts the first micro-batch."""
     return max(0, start - wrapped.static_graph)
 
 
 def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int, period: int) -> Parallel:
-    """Lets ranks train alone after ``start`` steps, and averages their parameters once in a period."""
+    """Lets ranks train alone after ``start`` steps, and averages their parameters once in every ``period`` steps."""
     # Imported only here, because they cost every fresh rank a second.
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 

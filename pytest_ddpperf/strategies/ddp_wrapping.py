@@ -1,4 +1,4 @@
-"""DistributedDataParallel around a module, for the strategies ``ddp`` and ``zero1``."""
+"""Wraps a module in DistributedDataParallel, for the strategies ``ddp`` and ``zero1``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_ddpperf.strategies.replicas import gradients_of, is_expanded, parame
 def wrap(
     module: nn.Module, ctx: RankView, *, broadcast_buffers: bool | None = None, **options: Any
 ) -> DistributedDataParallel:
-    """Wraps the module with the options that are not None, and torch's defaults for the others."""
+    """Wraps the module with the options that are not None; the other options have torch's defaults."""
     _require_writable_buffers(module)
     if broadcast_buffers is not None:
         if not broadcast_buffers:
@@ -36,7 +36,7 @@ def wrap(
 
 
 def _require_writable_buffers(module: nn.Module) -> None:
-    """Refuses an expanded tensor by its name; torch's own error has no name."""
+    """Raises an error that names an expanded tensor; torch's own error does not name it."""
     ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
     for name, buffer in module.named_buffers():
         if name not in ignored and is_expanded(buffer):
@@ -48,7 +48,7 @@ def _require_writable_buffers(module: nn.Module) -> None:
 
 
 def parallel_of(wrapped: DistributedDataParallel, **fields: Any) -> Parallel:
-    """Returns the ``Parallel`` of a wrapped module, with these fields besides."""
+    """Returns the ``Parallel`` of a wrapped module, with these additional fields."""
     module: nn.Module = wrapped.module
     return Parallel(
         wrapped,
@@ -60,10 +60,10 @@ def parallel_of(wrapped: DistributedDataParallel, **fields: Any) -> Parallel:
 
 
 def _no_sync_but_first(wrapped: DistributedDataParallel) -> Callable[[], AbstractContextManager[Any]]:
-    """``no_sync`` for a static graph, which torch learns in the first backward and only if that is synchronised.
+    """Returns a ``no_sync`` for a static graph; torch learns the graph only in a first backward that is synchronised.
 
-    See https://github.com/pytorch/pytorch/issues/143580. One more synchronisation does no harm: the mean of gradients
-    that are equal on all ranks, and of what is added to them, is the mean of all.
+    See https://github.com/pytorch/pytorch/issues/143580. The additional synchronisation changes no result: the
+    gradients are then equal on all ranks, and averaging them again, with later gradients added, gives the mean of all.
     """
     learned = False
 
@@ -78,7 +78,7 @@ def _no_sync_but_first(wrapped: DistributedDataParallel) -> Callable[[], Abstrac
 
 
 def import_distributed_optimizers() -> Any:
-    """Imports torch.distributed.optim, which takes a second, without the warning that its first import raises."""
+    """Imports torch.distributed.optim, which takes a second, and hides the warning that the first import raises."""
     with warnings.catch_warnings():
         # The package also compiles functional optimizers with torch.jit, which torch has deprecated.
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
@@ -86,7 +86,7 @@ def import_distributed_optimizers() -> Any:
 
 
 def require_optimizer(given: object, strategy: str) -> torch.optim.Optimizer:
-    """Returns the factory's optimizer; a WorkloadError if it is none of torch's, which alone can be wrapped."""
+    """Returns the factory's optimizer; raises a WorkloadError if it is not one of torch's, which can be wrapped."""
     if not isinstance(given, torch.optim.Optimizer):
         raise WorkloadError(
             f"{strategy} wraps the workload's optimizer, and optimizer(parameters) gave a value of type "

@@ -43,11 +43,11 @@ def fsdp1(
     reduce_dtype: str | None = None,
     replicas: int | None = None,
 ) -> Parallel:
-    """The module wrapped in FullyShardedDataParallel: each block is a unit, and the rest of the model another one.
+    """Returns the module wrapped in FullyShardedDataParallel: each block is a unit, and the rest of the model another.
 
-    A tied weight inside a unit stays tied. One unit may hold frozen and trainable parameters only with
-    ``use_orig_params``. All ranks have to use the same units in a step; a parameter that a used unit did not use has a
-    gradient of zeros.
+    A tied weight inside a unit stays tied. A unit may hold both frozen and trainable parameters only with
+    ``use_orig_params``. All ranks have to use the same units in a step. If a step uses a unit, but not one of the
+    unit's parameters, this parameter has a gradient of zeros.
     """
     if cpu_offload:
         require_gpu("fsdp1", ctx)
@@ -91,7 +91,7 @@ def fsdp1(
 
 
 def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
-    """Refuses units with frozen and trainable parameters: a flat parameter is trained or frozen as a whole."""
+    """Raises an error if a unit has frozen and trainable parameters: a flat parameter is all trained or all frozen."""
     for parameters in parameters_of_units(module, units).values():
         trained = {parameter.requires_grad: name for name, parameter in reversed(parameters)}
         if len(trained) > 1:
@@ -103,7 +103,7 @@ def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
 
 @contextmanager
 def _known_to_the_user() -> Iterator[None]:
-    """Without two warnings of torch: the test has chosen NO_SHARD, or a single rank."""
+    """Hides two warnings of torch, about NO_SHARD and about a single rank, because the test has chosen these."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated", FutureWarning)
         warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD` instead", UserWarning)
@@ -111,18 +111,18 @@ def _known_to_the_user() -> Iterator[None]:
 
 
 def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:
-    """The whole parameters on the CPU; inside this context they have their old names and shapes."""
+    """Returns the whole parameters on the CPU; inside this context they have their old names and shapes."""
     with FullyShardedDataParallel.summon_full_params(wrapped, writeback=False):
         return parameters_of(wrapped)
 
 
 @torch.no_grad()
 def _gradients(wrapped: FullyShardedDataParallel) -> dict[str, Tensor | None]:
-    """The whole gradients, gathered in the place of the parameters.
+    """Returns the whole gradients, gathered in the place of the parameters.
 
-    torch gathers gradients itself only with ``use_orig_params``. Its way for parameters knows how shards, flat
-    parameters and their padding make up the whole. It is taken here twice: once for the gradients, and once for ones
-    where there is a gradient, because a rank need not have a part of every parameter.
+    torch gathers gradients itself only with ``use_orig_params``, but it can always gather parameters from shards and
+    padded flat parameters. So this function gathers twice in the parameters' place: first the gradients, and then a one
+    for each gradient that exists, because a rank need not have a part of every parameter.
     """
     shards = list(wrapped.parameters())
     kept = [shard.detach().clone() for shard in shards]

@@ -1,4 +1,4 @@
-"""torch's fully_shard (FSDP2): each block's parameters are gathered when it runs, and its gradients scattered."""
+"""torch's fully_shard (FSDP2): gathers each block's parameters when the block runs, and scatters its gradients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fsdp2(
     reduce_dtype: str | None = None,
     replicas: int | None = None,
 ) -> Parallel:
-    """Returns the module, sharded in place: each block is a unit, and the rest of the model another one.
+    """Returns the module, sharded in place: each block is a unit, and the rest of the model is another.
 
     Parameters become DTensors under their old names. A tied weight inside a unit stays tied; a frozen parameter is
     sharded and keeps no gradient. All ranks have to use the same parameters in a step.
@@ -81,7 +81,7 @@ def fsdp2(
 
 @contextmanager
 def _no_sync(module: nn.Module) -> Iterator[None]:
-    """Forward and backward whose gradients stay whole on this rank, to be scattered with the last ones."""
+    """Keeps whole gradients on this rank during forward and backward; the last backward of a step scatters them."""
     assert isinstance(module, FSDPModule)  # noqa: S101  fully_shard has made it one
     module.set_is_last_backward(False)
     module.set_requires_gradient_sync(False)
@@ -99,7 +99,7 @@ def _clip(module: nn.Module, max_norm: float) -> Tensor:
 
 @torch.no_grad()
 def _clip_offloaded(module: nn.Module, max_norm: float, *, mesh: DeviceMesh, device: torch.device) -> Tensor:
-    """The same for shards on the CPU, whose norms NCCL can only add on the GPU."""
+    """Clips shards that lie on the CPU; their norms are added on the GPU, because NCCL can add nothing on the CPU."""
     shards = _gradient_shards(module.parameters())
     square = torch.nn.utils.get_total_norm(shards).square().to(device)
     dist.all_reduce(square, group=mesh.get_group("shard"))
@@ -111,7 +111,7 @@ def _clip_offloaded(module: nn.Module, max_norm: float, *, mesh: DeviceMesh, dev
 
 
 class ShardScaler(OffloadedScaler):
-    """Looks at this rank's shards alone, and then asks the other ranks on the GPU."""
+    """A gradient scaler that checks this rank's shards for overflow, and then asks the other ranks on the GPU."""
 
     def _unscale_grads_(self, optimizer: Any, *args: Any, **kwargs: Any) -> dict[torch.device, Tensor]:
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
@@ -121,7 +121,7 @@ class ShardScaler(OffloadedScaler):
 
 
 def _gradient_shards(parameters: Any) -> list[Tensor]:
-    """This rank's parts of the gradients; they share the memory of the whole ones."""
+    """Returns this rank's parts of the gradients; they share the memory of the whole gradients."""
     return [parameter.grad.to_local() for parameter in parameters if parameter.grad is not None]
 
 
@@ -132,7 +132,7 @@ def _gradients(module: nn.Module, device: torch.device) -> dict[str, Tensor | No
 
 
 def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters as shards, even after a forward pass without a backward."""
+    """Yields the parameters as shards, even after a forward pass without a backward."""
     for unit in module.modules():
         if isinstance(unit, FSDPModule):
             unit.reshard()
@@ -140,5 +140,5 @@ def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _whole(tensor: Tensor, device: torch.device) -> Tensor:
-    """A whole DTensor on the CPU; offloaded shards go through the GPU, where NCCL can reach them."""
+    """Returns a whole DTensor on the CPU; offloaded shards go through the GPU, because NCCL needs them there."""
     return whole(tensor.detach().to(device))

@@ -1,7 +1,7 @@
 """The hand-written strategies, from the loop of textbooks to buckets that are sent while backward goes on.
 
-A parameter that a rank's forward pass did not use takes part with zeros, because other ranks may have used it and wait
-for this one. If no rank used it, its gradient becomes zeros; torch's DDP with ``find_unused_parameters`` would leave
+A parameter that a rank's forward pass did not use is reduced with zeros, because other ranks may have used it and wait
+for this rank. If no rank used it, its gradient becomes zeros; torch's DDP with ``find_unused_parameters`` would leave
 None, at the cost of a collective in every step. All ranks start from rank 0's parameters and buffers.
 """
 
@@ -27,7 +27,7 @@ MB = 2**20  # as torch's DDP has it
 
 @dataclass(eq=False)
 class Slot:
-    """The place of one parameter's gradient in the reduction."""
+    """A parameter's gradient, with its place in the reduction."""
 
     trained: Trained
     bucket: Bucket | None = None  # that it is sent with; None until the buckets have been formed
@@ -37,16 +37,16 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the gradient."""
+        """Returns the bytes of the gradient."""
         return self.trained.parameter.nbytes
 
     @property
     def kind(self) -> tuple[torch.dtype, torch.device]:
-        """Returns what gradients in one buffer have in common."""
+        """Returns type and device, which all gradients in a bucket have in common."""
         return self.trained.parameter.dtype, self.trained.parameter.device
 
     def adopt(self) -> None:
-        """Moves the gradient into the buffer, so that it exists only once; backward then adds to it there."""
+        """Moves the gradient into the buffer, so that only one copy exists; backward then adds to it there."""
         parameter, view = self.trained.parameter, self.view
         gradient = parameter.grad
         if view is not None and gradient is not None and gradient is not view:
@@ -55,7 +55,7 @@ class Slot:
             parameter.grad = view
 
     def collect(self, share: float) -> None:
-        """Puts ``share`` times the gradient where it is sent from; zeros without a gradient."""
+        """Puts ``share`` times the gradient into the memory that is sent; zeros if there is no gradient."""
         parameter, view = self.trained.parameter, self.view
         gradient = parameter.grad
         if view is None:
@@ -71,7 +71,7 @@ class Slot:
         self.sent = parameter.grad = view
 
     def release(self) -> None:
-        """Prepares for the next reduction; a WorkloadError if the gradient was replaced since it was sent."""
+        """Prepares for the next reduction; raises a WorkloadError if the gradient was replaced after it was sent."""
         replaced = self.trained.parameter.grad is not self.sent
         self.sent = None  # a gradient outside a buffer must not outlive the optimizer's zero_grad
         self.arrived = False
@@ -85,8 +85,8 @@ class Slot:
 class Bucket:
     """Gradients that share an all-reduce.
 
-    With ``buffered`` they share a buffer, allocated when it is first filled. Without, there is one gradient, sent from
-    where it lies.
+    If ``buffered``, they share a buffer, which is allocated when it is first filled. Otherwise there is a single
+    gradient, which is sent from its own memory.
     """
 
     def __init__(self, slots: Sequence[Slot], *, buffered: bool) -> None:
@@ -99,7 +99,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collects the gradients of parameters that this backward did not use, or only in an earlier micro-batch."""
+        """Collects gradients of parameters that this backward did not use, or only an earlier micro-batch used."""
         if self._buffered and self.buffer is None:
             self._allocate()
         for slot in self.slots:
@@ -107,7 +107,7 @@ class Bucket:
                 slot.collect(share)
 
     def send(self) -> None:
-        """Starts the all-reduce."""
+        """Starts the all-reduce of the bucket."""
         sent = self.slots[0].sent if self.buffer is None else self.buffer
         assert sent is not None  # noqa: S101  every slot has been collected
         self._work = dist.all_reduce(in_memory_order(sent), async_op=True)
@@ -130,14 +130,14 @@ class Bucket:
 
 
 class Reducer:
-    """Averages gradients over the ranks while backward goes on, in an order that all ranks agree on.
+    """A reducer that averages gradients over the ranks while backward goes on, in the same order on all ranks.
 
     A hook on each parameter runs when its gradient is complete, after all uses of a shared weight. It collects the
-    gradient and sends its bucket if that is now complete, but never before the buckets ahead of it. So a rank on which
-    gradients arrive in another order, or not at all, sends late, but never another bucket than its peers.
+    gradient. It sends the gradient's bucket if the bucket is now complete and all earlier buckets are sent. So a rank
+    on which gradients arrive in another order, or not at all, sends late, but in the same order as its peers.
 
     The first synchronised backward only notes the order in which rank 0's gradients arrive. The buckets are formed by
-    that order, so the first step has no overlap; later ones have.
+    that order, so communication overlaps with backward only from the second step on.
     """
 
     def __init__(self, replica: Replica, ctx: RankView, form: Callable[[Sequence[Slot]], Sequence[Bucket]]) -> None:
@@ -156,7 +156,7 @@ class Reducer:
             )
 
     def synchronise(self) -> None:
-        """Sends what has not been sent, and waits for all of it."""
+        """Sends all buckets that have not been sent, and waits for all buckets."""
         self._replica.check_same_trained()
         if not self.buckets:
             self._form_buckets()
@@ -169,7 +169,7 @@ class Reducer:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """In this context, backward accumulates gradients locally; the next backward outside sends the sums."""
+        """Lets backward, in this context, accumulate gradients locally; the next backward outside sends the sums."""
         before, self._sending = self._sending, False
         try:
             yield
@@ -177,7 +177,7 @@ class Reducer:
             self._sending = before
 
     def _arrive(self, slot: Slot, _parameter: nn.Parameter) -> None:
-        """Runs in backward when a gradient has been accumulated."""
+        """Collects a gradient; a hook that runs in backward when a gradient has been accumulated."""
         if slot.arrived:
             raise WorkloadError(
                 f"backward reached parameter {slot.trained.name} twice before synchronise(), when its gradient was "
@@ -198,7 +198,7 @@ class Reducer:
             self._next += 1
 
     def _form_buckets(self) -> None:
-        """Forms buckets by the order in which gradients arrived on rank 0; the others are expected last, in reverse."""
+        """Forms buckets in the order in which gradients arrived on rank 0; the others follow in reverse order."""
         rest = [slot for slot in reversed(self._slots) if not slot.arrived]
         places = {slot: place for place, slot in enumerate(self._slots)}
         order = [places[slot] for slot in (*self._arrivals, *rest)]
@@ -213,16 +213,16 @@ class Reducer:
 
 
 def reducing(module: nn.Module, ctx: RankView, form: Callable[[Sequence[Slot]], Sequence[Bucket]]) -> Parallel:
-    """The module on all ranks, with gradients that are averaged during backward in the buckets that ``form`` makes."""
+    """Returns the module on all ranks; backward averages its gradients in the buckets that ``form`` makes."""
     reducer = Reducer(replicate(module, ctx), ctx, form)
     return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
 
 
 def packed(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> list[list[Slot]]:
-    """Groups neighbours of one kind, in the order in which their last gradients arrive, as torch's DDP does.
+    """Groups gradients of one type and device in the order in which the groups become complete, as torch's DDP does.
 
-    ``slots`` are in the order in which their gradients arrive. A group is full once it holds ``cap`` bytes, the first
-    group of each kind once it holds ``first_cap``, if that is less, so that it is sent the earlier.
+    ``slots`` are in the order in which their gradients arrive. A group is full once it holds ``cap`` bytes. The first
+    group of each kind is full at ``first_cap`` bytes, if that is less, so that it is sent earlier.
     """
     full: list[list[Slot]] = []
     filling: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
@@ -239,14 +239,14 @@ def packed(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> li
 
 
 def single(module: nn.Module, _ctx: RankView) -> Parallel:
-    """The module as it is, of one rank alone; nothing is synchronised. All other strategies are verified against it."""
+    """Returns the module unchanged, for one rank alone; nothing is synchronised. The reference for other strategies."""
     return Parallel(module)
 
 
 def naive(module: nn.Module, ctx: RankView) -> Parallel:
-    """Averages the gradients in parameter order after backward, by one blocking all-reduce for each.
+    """Averages the gradients in parameter order after backward, by a blocking all-reduce for each gradient.
 
-    ``synchronise`` sends each gradient from where it lies and waits for it, so no other memory is needed.
+    ``synchronise`` sends each gradient from its own memory and waits for it, so no other memory is needed.
     """
     replica = replicate(module, ctx)
 
@@ -263,7 +263,8 @@ def naive(module: nn.Module, ctx: RankView) -> Parallel:
 def flat(module: nn.Module, ctx: RankView) -> Parallel:
     """Averages all gradients at once after backward: one all-reduce for each type of parameter.
 
-    ``synchronise`` moves the gradients into a buffer that is allocated once, makes them views of it, and sends it.
+    ``synchronise`` moves the gradients into a buffer that is allocated once, makes them views of it, and sends the
+    buffer.
     """
     replica = replicate(module, ctx)
     buckets = [Bucket(group, buffered=True) for group in packed(map(Slot, replica.trained), cap=math.inf)]
@@ -279,26 +280,26 @@ def flat(module: nn.Module, ctx: RankView) -> Parallel:
 
 
 def overlap(module: nn.Module, ctx: RankView) -> Parallel:
-    """Sends every gradient as soon as it is there, while backward computes the next ones.
+    """Sends every gradient as soon as it is ready, while backward computes the next gradients.
 
-    A gradient is sent from where it lies, so no other memory is needed. ``synchronise`` sends those that this backward
-    did not bring, and waits for all.
+    A gradient is sent from its own memory, so no other memory is needed. ``synchronise`` sends the gradients that this
+    backward did not compute, and waits for all.
     """
     return reducing(module, ctx, lambda slots: [Bucket([slot], buffered=False) for slot in slots])
 
 
 def overlap_coalesced(module: nn.Module, ctx: RankView, *, coalesce_mb: float = 1.0) -> Parallel:
-    """Sends gradients of at least ``coalesce_mb`` as ``overlap`` does, and smaller ones several at a time.
+    """Sends gradients of at least ``coalesce_mb`` as ``overlap`` does, and several smaller gradients at a time.
 
-    These, such as biases and norms, whose all-reduces would cost little more than their latency, share a buffer and
-    become views of it. Neighbours in the order of arrival go together, whatever large ones arrive in between; a buffer
-    is full once it holds that much.
+    Small gradients, such as those of biases and norms, would take little more than the latency of their all-reduces.
+    They share a buffer, and become views of it, with the small gradients that arrive next, even if large gradients
+    arrive in between. A buffer is full once it holds ``coalesce_mb``.
     """
     return reducing(module, ctx, partial(small_together, cap=coalesce_mb * MB))
 
 
 def small_together(slots: Sequence[Slot], cap: float) -> list[Bucket]:
-    """Returns the buckets in the order in which their last gradients arrive."""
+    """Returns buckets, with small gradients together, in the order in which their last gradients arrive."""
     groups = [[slot] for slot in slots if slot.nbytes >= cap] + packed((s for s in slots if s.nbytes < cap), cap)
     place = {slot: place for place, slot in enumerate(slots)}
     groups.sort(key=lambda group: place[group[-1]])
@@ -308,7 +309,7 @@ def small_together(slots: Sequence[Slot], cap: float) -> list[Bucket]:
 def bucketed(
     module: nn.Module, ctx: RankView, *, bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0
 ) -> Parallel:
-    """Averages gradients bucket by bucket during backward: each is sent once it is full.
+    """Averages gradients bucket by bucket during backward: each bucket is sent once it is full.
 
     Buckets are filled in the order in which gradients arrive, with one type in each. They are allocated once and
     gradients are views of them, also while gradients are accumulated over micro-batches. ``synchronise`` sends the

@@ -1,4 +1,4 @@
-"""What a strategy receives, and what it returns; and the mesh of ranks that a user's step asks for.
+"""The arguments and the result of a strategy, and the mesh of ranks that a user's step may request.
 
 Importable without torch.
 """
@@ -24,35 +24,35 @@ OptimizerFactory: TypeAlias = "Callable[[Iterator[nn.Parameter]], torch.optim.Op
 MakeOptimizer: TypeAlias = "Callable[[OptimizerFactory], torch.optim.Optimizer]"
 
 OF_DATA = ("dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard")
-"""How the names of dimensions begin whose ranks have samples of their own."""
+"""The beginnings of the names of dimensions whose ranks have different samples."""
 
 
 class RankView(Protocol):
-    """What strategies and steps know of the rank that they run on; its process group is already initialised."""
+    """A rank as strategies and steps see it; its process group is already initialised."""
 
     @property
     def rank(self) -> int:
-        """The number of this rank among all, from 0."""
+        """Returns the number of this rank among all ranks, from 0."""
 
     @property
     def world_size(self) -> int:
-        """The number of ranks."""
+        """Returns the number of ranks."""
 
     @property
     def local_world_size(self) -> int:
-        """The number of ranks on this machine."""
+        """Returns the number of ranks on this machine."""
 
     @property
     def device(self) -> torch.device:
-        """The device that this rank computes on."""
+        """Returns the device that this rank computes on."""
 
     @property
     def backend(self) -> str:
-        """``gloo`` or ``nccl``."""
+        """Returns the backend, ``gloo`` or ``nccl``."""
 
     @property
     def mode(self) -> Mode | None:
-        """Returns what a point of a scaling curve holds constant; None for a plain benchmark."""
+        """Returns which size a point of a scaling curve keeps constant; None for a plain benchmark."""
 
 
 def nothing() -> None:
@@ -65,27 +65,26 @@ class Parallel:
 
     Attributes:
         module: the module that runs the forward pass.
-        synchronise: called after the last backward of a step (after each one without ``no_sync``) and before the
-            optimizer's step. When it returns, every rank's gradients are the mean over the ranks; on CUDA, work on the
-            current stream that makes them so is queued.
+        synchronise: called after the last backward of a step (without ``no_sync`` after each backward) and before the
+            optimizer's step. When it returns, every rank's gradients are the mean over the ranks; on CUDA, the
+            averaging is queued on the current stream.
         no_sync: a context for forward and backward of a micro-batch whose gradients are only accumulated locally. None
             if backward sends nothing.
         unsynchronised: a context for forward and backward of a step without synchronisation, after which the optimizer
             can step with the gradients. None if ``no_sync`` does that.
-        still_sent: what such a step sends all the same, in words; empty for nothing.
+        still_sent: the communication that such a step still does, in words; empty if it does none.
         make_optimizer: turns a Workload's ``optimizer(parameters)`` into the optimizer that fits the module.
         clip_grad_norm: scales the synchronised gradients so that their global norm, over all shards, is at most the
-            given one; returns the norm before.
+            given norm; returns the norm before scaling.
         make_scaler: returns the gradient scaler for fp16; None for ``torch.amp.GradScaler``.
         gradients: returns the whole gradients on the CPU, by the names that the parameters had before, with None for
             parameters without a gradient; called on all ranks, because it is a collective for a sharded module.
         parameters: returns the whole parameters on the CPU, by the names that they had before; called on all ranks.
-        precision: the narrowest type that gradients are computed or sent in, beside the precision of the benchmark.
-        lossy: whether its gradients differ from those of a single process by design. It is then verified by its
-            convergence.
+        precision: the narrowest type that the strategy itself computes or sends gradients in.
+        lossy: whether its gradients differ by design from a single process's; convergence then verifies it.
         exact_steps: in how many of the first steps a lossy strategy averages gradients exactly. If several
             micro-batches of a step are synchronised, each counts as a step.
-        period: after how many steps the work repeats, if not every step does the same.
+        period: the number of steps after which the work repeats, if steps differ.
     """
 
     module: nn.Module
@@ -105,7 +104,7 @@ class Parallel:
 
 
 def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
-    """Returns the mesh of all ranks; None for a twin that is alone. A collective."""
+    """Returns the mesh of all ranks, by a collective; None for the reference process, which has no other ranks."""
     if ctx.world_size != math.prod(sizes.values()):
         return None
     from torch.distributed.device_mesh import init_device_mesh
@@ -114,11 +113,11 @@ def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
 
 
 def shares_data(sizes: Mapping[str, int]) -> bool:
-    """Returns whether a dimension is one of data; without any, all ranks count as working on the same samples."""
+    """Returns whether a dimension divides the data; if none does, all ranks count as working on the same samples."""
     return any(name.startswith(OF_DATA) for name in sizes)
 
 
 def share_of_samples(sizes: Mapping[str, int]) -> float:
-    """Returns the part of its samples that a rank counts, so that ranks which work on the same ones count them once."""
+    """Returns the share of its samples that a rank counts, so that samples which several ranks share count once."""
     own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
     return own / math.prod(sizes.values())

@@ -1,4 +1,4 @@
-"""Where the hand-written strategies begin: the same model on every rank, and one memory layout of gradients on all."""
+"""The start of the hand-written strategies: equal models, and equal memory layouts of gradients, on all ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Trained:
     strides: tuple[int, ...]  # of its gradient on every rank: the parameter's own if those leave no gaps in memory
 
     def gradient(self) -> Tensor:
-        """This rank's gradient in the common layout and in memory of its own, to be changed in place; else zeros.
+        """Returns this rank's gradient in the common layout and in separate memory, for changes in place; else zeros.
 
         It becomes ``parameter.grad``.
         """
@@ -44,7 +44,7 @@ class Trained:
         return laid_out
 
     def check_plain(self, gradient: Tensor) -> None:
-        """Raises a WorkloadError for a gradient that is sparse, or has a history of its own."""
+        """Raises a WorkloadError for a gradient that is sparse, or that itself requires gradients."""
         if gradient.layout is not torch.strided:
             raise WorkloadError(
                 f"parameter {self.name} has a gradient of layout {gradient.layout}, and this strategy sends dense "
@@ -57,7 +57,7 @@ class Trained:
             )
 
     def _is_laid_out(self, gradient: Tensor) -> bool:
-        """Returns whether an all-reduce of this gradient's memory adds up what belongs together."""
+        """Returns whether the gradient's memory has the common layout, so that an all-reduce adds matching elements."""
         strides = gradient.stride()
         # Along a dimension of size 1 a stride means nothing, and kernels write any number.
         return strides == self.strides or all(
@@ -69,8 +69,8 @@ class Trained:
 def _has_own_memory(gradient: Tensor) -> bool:
     """Returns whether no other tensor shares this gradient's memory.
 
-    Autograd takes a gradient as it comes. It may be a view of one that backward has yet to hand to earlier layers (of
-    ``h + p.unsqueeze(0)``, say), or of another parameter's (of ``u.view(n) + v.view(n)``).
+    Autograd does not copy gradients. A gradient may be a view of a tensor that backward still has to pass to earlier
+    layers (in ``h + p.unsqueeze(0)``, say), or of another parameter's gradient (in ``u.view(n) + v.view(n)``).
     """
     storage = gradient.untyped_storage()
     return torch._C._storage_Use_Count(storage._cdata) <= _OWNERS  # noqa: SLF001  torch offers no other way to ask
@@ -99,7 +99,7 @@ def replicate(module: nn.Module, ctx: RankView) -> Replica:
     """Gives all ranks the parameters and buffers of rank 0; a collective.
 
     Buffers (the statistics of a BatchNorm) are made equal here only; after that each rank keeps its own. A model that
-    is not built yet, or unlike rank 0's, raises a WorkloadError.
+    is not built yet, or that differs from rank 0's model, raises a WorkloadError.
     """
     named = dict(module.named_parameters())
     for name, parameter in named.items():
@@ -128,23 +128,23 @@ def is_expanded(tensor: Tensor) -> bool:
 
 
 def in_memory_order(gradient: Tensor) -> Tensor:
-    """Returns the same memory as a vector, which every backend takes, of a tensor whose strides leave no gaps."""
+    """Returns the memory of a tensor without gaps as a vector, a layout that every backend accepts."""
     return gradient if gradient.is_contiguous() else gradient.as_strided((gradient.numel(),), (1,))
 
 
 def gradients_of(module: nn.Module) -> dict[str, Tensor | None]:
-    """Copies of the whole gradients on the CPU, by name; None for a parameter without one."""
+    """Returns copies of the whole gradients on the CPU, by name; None for a parameter without a gradient."""
     named = module.named_parameters()
     return {name: None if parameter.grad is None else whole(parameter.grad) for name, parameter in named}
 
 
 def parameters_of(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of the whole parameters on the CPU, by name."""
+    """Returns copies of the whole parameters on the CPU, by name."""
     return {name: whole(parameter) for name, parameter in module.named_parameters()}
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Returns a copy of all of a tensor, dense and on the CPU; a collective if it is sharded."""
+    """Returns a copy of a whole tensor, dense and on the CPU; a collective if the tensor is sharded."""
     found: Any = tensor.detach()
     if hasattr(found, "full_tensor"):  # a DTensor, whose import takes most of a second
         groups = found.device_mesh.get_all_groups() if found.is_cuda else ()
@@ -186,7 +186,7 @@ def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
 
 
 def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:
-    """Sends rank 0's values to all, many tensors at a time, as bytes, so that any type and any strides will do."""
+    """Sends rank 0's values to all ranks, many tensors at a time, as bytes, so that types and strides do not matter."""
     # By falling element size, so that every tensor's bytes are aligned for its type.
     ordered = sorted((tensor.detach() for tensor in tensors if tensor.numel()), key=lambda t: -t.element_size())
     groups = (list(group) for _, group in itertools.groupby(ordered, key=lambda tensor: tensor.device))

@@ -1,4 +1,4 @@
-"""What both FSDPs share: units, meshes, types, and options that torch would refuse late or not at all."""
+"""Code that FSDP1 and FSDP2 share: units, meshes, types, and checks of options that torch checks late or never."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the b
 
 
 def still_sent(*, resharded: bool) -> str:
-    """Returns what is sent beside gradients, in words; ``resharded`` parameters are gathered again for backward."""
+    """Returns the communication besides gradients, in words; ``resharded``: backward gathers parameters again."""
     return "the parameters that are gathered for forward" + (" and again for backward" if resharded else "")
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:
-    """Returns the type with a name from the table of options; None for none."""
+    """Returns the type with this name in the table of options; None for no name."""
     return None if name is None else _DTYPES[name]
 
 
@@ -39,7 +39,7 @@ def narrowest(*names: str | None) -> Precision:
 
 
 def mesh_of(ctx: RankView, replicas: int | None) -> DeviceMesh:
-    """Returns the ranks as FSDP shards over them: in one row, or in one row for each copy of the model.
+    """Returns the mesh that FSDP shards over: all ranks in one row, or one row for each copy of the model.
 
     The device is named, because torch's default is the machine's accelerator even if ranks compute on the CPU.
     """
@@ -51,10 +51,10 @@ def mesh_of(ctx: RankView, replicas: int | None) -> DeviceMesh:
 
 
 class OffloadedScaler(ShardedGradScaler):
-    """Scales the losses of shards that wait on the CPU, and loses no overflow in them.
+    """A gradient scaler for shards that lie on the CPU, which misses no overflow in them.
 
-    torch, up to 2.13 at least, copies the flag of an overflow to the CPU without waiting, and the copy may undo a flag
-    that is set there meanwhile (pytorch/pytorch#176429). Tensors that are on the CPU are not copied.
+    torch, up to 2.13 at least, copies the flag of an overflow to the CPU without waiting. The copy may overwrite a flag
+    that was set on the CPU meanwhile (pytorch/pytorch#176429). Tensors that are on the CPU are not copied.
     """
 
     def _unscale_grads_(
@@ -67,7 +67,7 @@ class OffloadedScaler(ShardedGradScaler):
 
 
 def require_gpu(strategy: str, ctx: RankView) -> None:
-    """Refuses to offload from the CPU to the CPU: torch pins the memory, which takes a GPU."""
+    """Raises an error for offloading without a GPU: torch pins the memory, which needs a GPU."""
     if ctx.device.type == "cpu":
         raise SettingError(
             f"{strategy}[cpu_offload=true] needs a GPU to offload from, and these ranks compute on the CPU: drop "
@@ -76,9 +76,9 @@ def require_gpu(strategy: str, ctx: RankView) -> None:
 
 
 def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> tuple[nn.Module, ...]:
-    """The modules that are sharded one by one: the blocks, inner before outer, each once, and the module itself last.
+    """Returns the modules that are sharded one by one: the blocks, inner before outer, each once, and last the module.
 
-    Units that share a parameter raise a SettingError: each would train a copy of its own, and torch does not say so.
+    Units that share a parameter raise a SettingError: each unit would train a separate copy, and torch does not warn.
     """
     chosen = {module, *blocks}
     units = tuple(inside for inside in reversed(list(module.modules())) if inside in chosen)
@@ -96,7 +96,7 @@ def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> t
 
 
 def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    """Returns by the name of each unit its names and parameters outside of the units inside it, tied ones once."""
+    """Returns, for each unit, the parameters that lie outside its inner units, with names; tied parameters once."""
     names = {inside: name for name, inside in module.named_modules() if inside in units}
     found: dict[str, dict[nn.Parameter, str]] = {names[unit]: {} for unit in units}
     homes: dict[str, str] = {}  # the name of the unit of each module
@@ -109,10 +109,10 @@ def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[s
 
 @contextmanager
 def gradients_kept() -> Iterator[None]:
-    """In this context, backward shards gradients without adding up those of other ranks.
+    """Lets backward, in this context, shard gradients without adding up the gradients of other ranks.
 
-    FSDP's own ``no_sync`` keeps gradients whole, and the optimizer of the shards cannot step with those. Only what
-    FSDP's modules send is left out; a model's own collectives go on.
+    FSDP's own ``no_sync`` keeps gradients whole, and the optimizer of the shards cannot step with whole gradients. Only
+    the communication of FSDP's modules is skipped; a model's own collectives go on.
     """
     modules: list[Any] = [sys.modules[name] for name in _SENDERS if name in sys.modules]
     with ExitStack() as stack:
@@ -126,7 +126,7 @@ def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object)
 
 
 def _as_it_is(_tensor: Tensor, *_args: object, **_kwargs: object) -> None:
-    """Adds nothing."""
+    """Leaves a tensor unchanged, in place of a collective."""
 
 
 _SENDERS = ("torch.distributed.fsdp._runtime_utils", "torch.distributed.fsdp._fully_shard._fsdp_collectives")

@@ -1,4 +1,4 @@
-"""A strategy as a test names it, with its options. Importable without torch."""
+"""A strategy and its options, as a test names them. Importable without torch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TEXT = re.compile(r"\s*(?P<name>[^\[\]\s]+)\s*(?:\[(?P<options>[^\[\]]*)\])?\s*
 
 @dataclass(frozen=True, init=False)
 class Strategy:
-    """A way to train over several ranks: ``Strategy("ddp", bucket_cap_mb=5)``, in words ``ddp[bucket_cap_mb=5]``.
+    """A way to train on several ranks: ``Strategy("ddp", bucket_cap_mb=5)``, as text ``ddp[bucket_cap_mb=5]``.
 
     Attributes:
         name: the row of the table; for a function its name with the arguments of a partial, as in ``mine(cap=1)``.
-        options: the given ones, by torch's own names, sorted; the others have torch's defaults.
-        function: ``parallelise(module, ctx) -> Parallel`` of a strategy outside of the table; None for one in it.
+        options: the given options, by torch's own names, sorted; the others have torch's defaults.
+        function: ``parallelise(module, ctx) -> Parallel`` of a strategy outside of the table; None inside it.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Strategy:
 
 
 def parse(text: str) -> Strategy:
-    """Returns the strategy that ``name[option=value,...]`` stands for, with values as written."""
+    """Returns the strategy for the text ``name[option=value,...]``; the values stay text."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise SettingError(f"strategy {text!r}: expected a name, or a name with options as in ddp[bucket_cap_mb=5]")
@@ -68,7 +68,7 @@ def parse(text: str) -> Strategy:
 
 
 def _called(function: Callable[..., Any]) -> str:
-    """A function's name, unlike any in the table: ``mine()``, or ``mine(cap=1)`` for a partial; none for a lambda."""
+    """Returns a name that no strategy in the table has: ``mine()``, for a partial ``mine(cap=1)``; refuses a lambda."""
     said = ""
     if isinstance(function, partial):
         words = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
@@ -80,7 +80,7 @@ def _called(function: Callable[..., Any]) -> str:
 
 
 def added(name: str, function: Callable[..., Any] | None, options: Mapping[str, Option]) -> Strategy:
-    """Returns a strategy of that name; ``function`` is its own where it is in no table."""
+    """Returns a strategy with this name; ``function`` is given if the strategy is in no table."""
     strategy = Strategy(name, **options)
     object.__setattr__(strategy, "function", function)
     return strategy

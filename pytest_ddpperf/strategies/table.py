@@ -46,12 +46,12 @@ class StrategyRow:
 
     @property
     def module(self) -> str:
-        """Returns where ``name(module, ctx, **options) -> Parallel`` is; imported on the ranks only."""
+        """Returns the module that has ``name(module, ctx, **options) -> Parallel``; only ranks import it."""
         return f"{_PACKAGE}.{self.file}"
 
 
 def _ddp_options(options: Mapping[str, Any]) -> str | None:
-    """An option of a communication hook needs that hook, and a value that the hook supports."""
+    """Returns why options do not fit: an option of a hook needs that hook, and a value that the hook supports."""
     hook = options.get("comm_hook")
     for name, needed in _HOOK_OF.items():
         if name in options and hook != needed:
@@ -72,14 +72,14 @@ def _ddp_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _distributed_data_parallel_options(options: Mapping[str, Any]) -> str | None:
-    """A static graph finds its unused parameters by itself; torch warns of both options together."""
+    """Returns why options do not fit: a static graph finds unused parameters itself, so torch warns of both options."""
     if options.get("static_graph") and options.get("find_unused_parameters"):
         return "static_graph=true finds unused parameters by itself: drop find_unused_parameters"
     return None
 
 
 def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
-    """Copies of the model and hybrid sharding need each other."""
+    """Returns why options do not fit: ``replicas`` and hybrid sharding need each other."""
     hybrid = options.get("sharding") == "HYBRID_SHARD"
     if hybrid and "replicas" not in options:
         return "sharding=HYBRID_SHARD needs the number of copies of the model: add replicas=2, for example"
@@ -89,7 +89,7 @@ def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Returns why FSDP1 cannot train these replicas: with one rank in each, torch does not sum their gradients."""
+    """Returns why FSDP1 cannot train these replicas: if each has a single rank, torch does not sum their gradients."""
     replicas = options.get("replicas")
     if replicas is not None and replicas == world_size > 1:
         return (
@@ -197,7 +197,7 @@ OPTION_ALIASES: Mapping[tuple[str, str], str] = {("fsdp1", "sharding_strategy"):
 
 
 def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
-    """Returns the table's row of a strategy, or a row for one that brings its own function."""
+    """Returns the table's row of a strategy, or a row for a strategy with a function of the user."""
     if strategy.function is not None:
         return StrategyRow(strategy.name, "a strategy of the user's own")
     row = STRATEGIES.get(ALIASES.get(strategy.name, strategy.name))
@@ -210,7 +210,7 @@ def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
 
 
 def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = _NONE) -> Strategy:
-    """Returns the strategy that a test means, by the table's name, with checked and parsed options."""
+    """Returns the strategy that a test gives, with the table's name and with checked and parsed options."""
     if not isinstance(given, (str, Strategy)) and not callable(given):
         raise SettingError(
             f"strategy={given!r}: expected a name such as 'ddp', a Strategy, or a function parallelise(module, ctx)"
@@ -251,16 +251,16 @@ def require_world_size(strategy: Strategy, world_size: int) -> None:
 
 
 def modules_of(strategy: Strategy | None) -> tuple[str, ...]:
-    """Returns the name of the module that ranks import for a strategy; none for a function, or a user's step."""
+    """Returns the module that ranks import for a strategy; empty for a user's function or step."""
     return () if strategy is None or strategy.function is not None else (row_of(strategy).module,)
 
 
 def parallelise(
     strategy: str | Strategy, module: nn.Module, ctx: RankView, blocks: Sequence[nn.Module] = ()
 ) -> Parallel:
-    """Makes the module ready for this rank by a strategy, as ``resolve`` takes it.
+    """Makes the module ready for this rank by a strategy, which is given as for ``resolve``.
 
-    ``blocks`` are the modules inside ``module`` that a sharding strategy treats one by one.
+    ``blocks`` are the modules inside ``module`` that a sharding strategy shards one by one.
     """
     resolved = resolve(strategy)
     require_world_size(resolved, ctx.world_size)

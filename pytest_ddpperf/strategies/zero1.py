@@ -1,4 +1,4 @@
-"""torch's ZeroRedundancyOptimizer over DistributedDataParallel: each rank keeps its share of the optimizer's state."""
+"""torch's ZeroRedundancyOptimizer over DistributedDataParallel: each rank keeps a share of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool =
     """Returns the module wrapped in DistributedDataParallel, and an optimizer whose state is divided among the ranks.
 
     Gradients are all-reduced as in ``ddp``, with torch's ``options``. In its step each rank updates its own parameters
-    (whole ones, dealt out by size) and broadcasts them; with ``parameters_as_bucket_view`` they lie, and are broadcast,
-    in one piece.
+    (whole tensors, distributed by size) and broadcasts them. With ``parameters_as_bucket_view`` these parameters share
+    one buffer and are broadcast together.
     """
     wrapped = wrap(module, ctx, **options)
 
@@ -32,7 +32,7 @@ def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool =
 
 
 def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> torch.optim.Optimizer:
-    """Returns an optimizer over all parameters, fresh from its factory, narrowed to this rank's share of them.
+    """Returns an optimizer that updates only this rank's share of the parameters, made from a new optimizer of all.
 
     torch builds the local optimizer from a class and its defaults, which does not work for every optimizer (AdamW's
     defaults hold an argument that it does not take). Here the local optimizer is the user's own with its parameter

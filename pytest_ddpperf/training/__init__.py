@@ -1,1 +1,1 @@
-"""What runs on a rank: a workload or a user's own step, warmed up and timed."""
+"""The code that runs on a rank: it builds a workload or a user's own step, warms it up and times it."""

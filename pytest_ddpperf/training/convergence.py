@@ -32,7 +32,7 @@ _STEPS_SEED = 500_000  # weights, data and steps must not use the same random nu
 
 
 def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]:
-    """Trains by each strategy, and at last by the first one from weights that differ by rounding; a collective."""
+    """Trains by each strategy, and finally by the first from weights that differ by rounding; a collective."""
     ways = [(strategy, False) for strategy in job.strategies]
     found = []
     for strategy, moved in (*ways, (job.strategies[0], True)):
@@ -100,7 +100,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
 
 
 def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
-    """Refuses ranks that train on the same batch: then a rank that keeps its own gradients has the right ones."""
+    """Raises an error if ranks train on the same batch: then even gradients that were never averaged are right."""
     sums = [number for (number,) in of_all_ranks((_checksum(first),), ctx)]
     if len(set(sums)) == len(sums):
         return
@@ -121,7 +121,7 @@ def _checksum(batches: Any) -> int:
 def _evaluate(
     ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str, *, held: bool
 ) -> dict[str, float]:
-    """What the workload's own function says of the module, by name; what is ``held`` to others may be not finite."""
+    """Returns the module's quality by name, from the workload's function; only if ``held``, values may be infinite."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]

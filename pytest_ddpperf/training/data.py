@@ -1,4 +1,4 @@
-"""Batches on their way to a rank: whole or a slice of the global one, on the rank's device."""
+"""Prepares a rank's batches: whole batches or slices of global batches, on the rank's device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NextBatch = Callable[[], tuple[Any, Any]]
 
 @dataclass(eq=False)
 class Batches:
-    """Called, it returns ``(inputs, targets)`` of the next step, on the rank's device; owns the workers that load."""
+    """A callable that returns the next step's ``(inputs, targets)`` on the rank's device; owns the loading workers."""
 
     next_batch: NextBatch  # what a call calls; a phase hook may replace it
     loads: bool  # whether a step waits for data; not if one batch was made for all steps
@@ -36,7 +36,7 @@ class Batches:
     close: Callable[[], None] = lambda: None  # ends the workers
 
     def __call__(self) -> tuple[Any, Any]:
-        """The next batch."""
+        """Returns the next batch."""
         return self.next_batch()
 
 
@@ -45,9 +45,9 @@ def batches(
 ) -> Batches:
     """Makes the batches of this rank, with these loader settings; a collective if they are ``auto``.
 
-    A sampler that shuffles by the number of the epoch begins with ``first_epoch``.
-    In strong mode every rank makes the same global batches and takes its own slice of each. Raises a WorkloadError for
-    batches that are no pair or cannot be sliced, and a SettingError for settings that do not fit the workload.
+    A sampler that shuffles by the epoch's number begins with ``first_epoch``. In strong mode every rank makes the same
+    global batches and takes its own slice of each. Raises a WorkloadError for batches that are no pair or cannot be
+    sliced, and a SettingError for settings that do not fit the workload.
     """
     if workload.batch is not None:
         source = located(workload.batch)
@@ -95,7 +95,7 @@ def batches(
 def with_settings(
     ctx: RankView, loader: object, settings: LoaderSettings, source: str
 ) -> tuple[DataLoader[Any], tuple[str, str] | None]:
-    """Applies the settings to the loader, and returns what was picked if they are ``auto``.
+    """Applies the settings to the loader; returns it, and the picked settings if they are ``auto``.
 
     In strong mode every rank reads all data and takes its slice of each batch, so samples are not divided.
     """
@@ -109,7 +109,7 @@ def with_settings(
 
 
 def _length(loader: Any) -> int | None:
-    """Returns how many batches a loader gives; None if it does not tell, as for data that are a stream."""
+    """Returns the number of a loader's batches; None if the loader has no length, as for a stream of data."""
     try:
         return len(loader) or None
     except (TypeError, NotImplementedError):
@@ -117,7 +117,7 @@ def _length(loader: Any) -> int | None:
 
 
 def _burst(loader: object) -> int:
-    """Returns how many batches arrive at about the same time: workers hold some ready before they wait."""
+    """Returns how many batches arrive at about the same time, because workers prepare several batches in advance."""
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return 1
     return loader.num_workers * (loader.prefetch_factor or 1)
@@ -126,7 +126,7 @@ def _burst(loader: object) -> int:
 def _endless(
     workload: Workload, loader: Iterable[Any], source: str, first_epoch: int
 ) -> Generator[tuple[Any, Any], None, None]:
-    """Yields batches, and begins again at the end, as a training over several epochs does."""
+    """Yields batches, and begins again at the end, as training over several epochs does."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     holders = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     setters = (getattr(holder, "set_epoch", None) for holder in holders)
@@ -159,7 +159,7 @@ def _endless(
 
 
 def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
-    """The inputs and targets of a batch; for ``forward`` the whole batch, and no targets."""
+    """Returns the inputs and targets of a batch; for ``forward`` the whole batch, and no targets."""
     if batch is None or isinstance(batch, (Iterator, DataLoader)):
         raise WorkloadError(
             f"{source} gave {describe_value(batch)} as a batch: return (inputs, targets); what gives many batches is "
@@ -193,9 +193,9 @@ def _shapes(pair: tuple[Any, Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int | None:
-    """Returns the size of a batch whose tensors all begin with one dimension, which is not the number of samples.
+    """Returns the size of a batch whose tensors all begin with one dimension, if it differs from the number of samples.
 
-    None where samples may lie along the second dimension, or be packed into a single row.
+    None if samples may lie along the second dimension, or may be packed into a single row.
     """
     sizes = {shape[0] for shape in shapes if shape}
     if len(sizes) != 1 or 1 in sizes or any(samples in shape[:2] for shape in shapes):
@@ -204,13 +204,13 @@ def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int
 
 
 def _size(pair: tuple[Any, Any]) -> int | None:
-    """The first dimension of the batch's first tensor that has dimensions."""
+    """Returns the first dimension of the first tensor of the batch that has dimensions."""
     first = next((leaf for leaf in tree_leaves(pair) if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
     return None if first is None else first.shape[0]
 
 
 def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any, Any]:
-    """In strong mode this rank's slice of every tensor along dimension 0; otherwise the whole batch."""
+    """Returns this rank's slice of every tensor along dimension 0 in strong mode; otherwise the whole batch."""
     if ctx.mode != "strong":
         return pair
     ranks = ctx.world_size
@@ -230,7 +230,7 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
 
 
 def _mover(ctx: RankView, first: tuple[Any, Any]) -> Callable[[tuple[Any, Any]], tuple[Any, Any]]:
-    """Moves batches like the first to the rank's device; nothing waits for them where all is in pinned memory."""
+    """Returns a function that moves such batches to the rank's device, without a wait if all memory is pinned."""
     if ctx.device.type == "cpu":
         return lambda pair: pair  # it was made there
     on_host = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]

@@ -1,4 +1,4 @@
-"""What a rank of ``ddpperf_group`` does: it calls the user's function and keeps what that raises."""
+"""The work of a rank of ``ddpperf_group``: it calls the user's function and keeps its errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytest_ddpperf.strategies.parallel import mesh_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankError:
-    """What a rank raised.
+    """An error that a rank raised.
 
     Attributes:
-        type: the name of its class, with the module where it is not built in.
+        type: the name of its class, with the module unless it is built in.
         text: its message.
         traceback: its traceback, as text.
-        expected: whether it is of the class that ``raises_all`` was given.
+        expected: whether it is an instance of the class that ``raises_all`` was given.
     """
 
     type: str
@@ -29,7 +29,7 @@ class RankError:
     expected: bool = True
 
     def __str__(self) -> str:
-        """The class and the message, as the last line of a traceback has them."""
+        """Returns class and message, in the form of a traceback's last line."""
         return f"{self.type}: {self.text}" if self.text else self.type
 
 
@@ -45,7 +45,7 @@ class GroupCall:
 
 
 def call(ctx: RankContext, given: GroupCall) -> Any:
-    """Returns what the function returns, or the RankError of what it raised where errors are kept."""
+    """Returns the function's result, or a RankError for its error if errors are kept."""
     if given.mesh is not None:
         ctx = replace(ctx, mesh=mesh_of(ctx, given.mesh))
     try:
@@ -73,7 +73,7 @@ def plain(value: Any) -> Any:
 
 
 def first_difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] | None:
-    """Where two plain values first differ, as ``[0]['loss']``, and what they have there; None if they are equal.
+    """Returns the first place at which two plain values differ, as ``[0]['loss']``, and both values; None if equal.
 
     Two NaN are equal.
     """

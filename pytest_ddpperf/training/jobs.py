@@ -1,4 +1,4 @@
-"""What every rank of a launch is told to do, and how many steps that takes. Importable without torch."""
+"""The jobs of ranks in a launch, and the number of steps that each job takes. Importable without torch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PeriodicPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class LaunchJob:
-    """What every rank of a launch has to do."""
+    """The job of every rank of a launch."""
 
     subject: Subject | ScriptRun
     strategy: Strategy | None  # None for a user's function, which synchronises itself
@@ -72,32 +72,32 @@ class LaunchJob:
 
     @property
     def steps_needed(self) -> int:
-        """The optimizer steps that a script makes in this launch, from its first one."""
+        """Returns the optimizer steps that a script makes in this launch, from its first step."""
         after = growth_steps(self.diagnosed_steps) * self.growth
         after += (self.taken_apart() + 1) * self.diagnosed
         return 1 + self.plan.warmup + self.plan.steps + after
 
     def of(self, subject: Subject | ScriptRun) -> LaunchJob:
-        """Returns the same job of another subject."""
+        """Returns the same job for another subject."""
         return replace(self, subject=subject)
 
     def taken_apart(self, steps: int = 1) -> int:
-        """Returns the steps that a diagnosis takes apart: a whole period of long steps, if launches had one.
+        """Returns the steps that a diagnosis examines: a whole period of long steps, if launches had one.
 
-        ``steps``: of each time that launches report.
+        ``steps`` is the number of steps that each reported time covers.
         """
         period = self.plan.period * steps if isinstance(self.plan, PeriodicPlan) else 0
         return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, period if period <= MAX_PERIOD else 0))
 
     @property
     def diagnosed_steps(self) -> int:
-        """The timed steps of the launches that a diagnosis describes."""
+        """Returns the number of timed steps of the launches that a diagnosis describes."""
         return self.plan.steps if self.stands_for is None else self.stands_for
 
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """Where the ranks of a launch under the profiler write their traces."""
+    """The destination of the traces that ranks of a launch under the profiler write."""
 
     folder: str  # an absolute path
     name: str  # what the names of all files begin with; it is of one file, and of no folder
@@ -105,7 +105,7 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True)
 class VerifyJob:
-    """What every rank of a verification has to do."""
+    """The job of every rank of a verification."""
 
     workload: Workload  # its batches are cut down to a few samples
     strategy: Strategy
@@ -114,7 +114,7 @@ class VerifyJob:
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
-    """What every rank of a preparing launch has to find out."""
+    """The job of every rank of a preparing launch."""
 
     training: LaunchJob  # without ``timed``, the steps of its plan extend the warm-up
     _: KW_ONLY
@@ -127,30 +127,30 @@ class PrepareJob:
 
     @property
     def subject(self) -> Subject | ScriptRun:
-        """Returns what is trained."""
+        """Returns the subject that is trained."""
         return self.training.subject
 
     @property
     def steps_needed(self) -> int:
-        """The optimizer steps that a script makes in this launch, from its first one."""
+        """Returns the optimizer steps that a script makes in this launch, from its first step."""
         plan = self.training.plan
         if self.traced:
             return TRACED_STEPS
         return 1 + max(MIN_WARMUP, plan.warmup + plan.steps) + COUNTED_STEPS * self.counted
 
     def of(self, subject: Subject | ScriptRun) -> PrepareJob:
-        """Returns the same job of another subject."""
+        """Returns the same job for another subject."""
         return replace(self, training=self.training.of(subject))
 
     @property
     def parts(self) -> int:
-        """The number of tasks."""
+        """Returns the number of tasks."""
         return self.timed + self.counted + (self.verified is not None) + self.traced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvergeJob:
-    """What every rank of a launch of trainings to their end has to do."""
+    """The job of every rank of a launch that trains to the end."""
 
     subject: Workload
     strategies: tuple[Strategy, ...]
@@ -163,7 +163,7 @@ class ConvergeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTraining:
-    """One training as a rank saw it, up to where a rank found what is not finite, if any did."""
+    """A training as one rank saw it, up to the first value that is not finite, if there is one."""
 
     steps: tuple[int, ...]  # before each point of the curve
     values: Mapping[str, tuple[float, ...]]  # by quantity, of each point
@@ -176,7 +176,7 @@ class RankTraining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPrepared:
-    """What one rank of a preparing launch found out; None for tasks that were not asked for."""
+    """The results of a rank of a preparing launch; None for tasks that were not requested."""
 
     timed: RankLaunch | None = None  # without memory peaks and diagnosis
     counts: Counts | None = None
@@ -189,13 +189,13 @@ class RankPrepared:
 
 @dataclass(frozen=True, slots=True)
 class RankFunction:
-    """A function that ranks run, by name: the controller does not import what runs on ranks."""
+    """A function that ranks run, given by name, because the controller does not import the code of ranks."""
 
     module: str
     name: str
 
     def __call__(self, *arguments: Any) -> Any:
-        """Import the function, and call it."""
+        """Imports the function, and calls it."""
         __tracebackhide__ = True
         function = getattr(import_module(self.module), self.name)
         ctx, job, *others = arguments
@@ -222,14 +222,14 @@ def rank_file(name: str, rank: int) -> str:
 
 
 def growth_steps(steps: int) -> int:
-    """Returns how many steps show if memory grows, in a launch that times ``steps``."""
+    """Returns how many steps are needed to show that memory grows, in a launch that times ``steps``."""
     return max(MIN_GROWTH_STEPS, min(steps, MAX_GROWTH_STEPS))
 
 
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
     """Returns how many pairs of blocks follow ``steps`` timed steps, and how many steps of each block are timed.
 
-    They are about half as many, at least four pairs of one period; an untimed period precedes every block.
+    All blocks together take about half as many steps, at least four pairs; an untimed period precedes every block.
     """
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))

@@ -1,4 +1,4 @@
-"""Settings of a workload's DataLoader: put in place, or picked for the machine and the data by measuring batches."""
+"""Settings of a workload's DataLoader: applied as given, or picked for machine and data by measuring batches."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, in
     """Rebuilds a DataLoader with the settings in place of its own; settings that are None are kept.
 
     Of all settings only the sampler decides which samples a batch holds. A loader that shuffles by torch's global
-    generator gets a generator of its own: workers leave the global one alone, a rank that loads by itself may not.
-    ``share`` is the number of this rank's share of the data and of all shares, for ``sampler=rank``.
+    generator gets a separate generator, because workers never use the global one, but a rank without workers may.
+    ``share`` is the number of this rank's share of the data, and the number of shares, for ``sampler=rank``.
     """
     workers = own.num_workers if settings.workers is None else settings.workers
     if not workers and (settings.prefetch_factor or settings.persistent_workers):
@@ -96,7 +96,7 @@ def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, in
 
 
 def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str) -> dict[str, Any]:
-    """The arguments that decide which samples make up which batch."""
+    """Returns the arguments that decide which samples are in which batch."""
     if isinstance(own.dataset, IterableDataset):
         if settings.sampler:
             raise SettingError(
@@ -123,7 +123,7 @@ def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int
 
 
 def _own_order(sampler: Any) -> Any:
-    """The sampler; one that draws from torch's global generator gets a generator of its own."""
+    """Returns the sampler, with a separate generator if it would draw from torch's global generator."""
     if getattr(sampler, "generator", sampler) is not None:
         return sampler
     drawing = copy.copy(sampler)
@@ -149,13 +149,13 @@ def _shared_out(
 
 
 def _generator() -> torch.Generator:
-    """A generator that depends on the rank's seed alone, however many numbers were drawn since it was set."""
+    """Returns a generator that depends only on the rank's seed, not on the numbers drawn since the seed was set."""
     return torch.Generator().manual_seed(torch.initial_seed())
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """How a rank fetches one batch by itself: seconds, the share of them on a core, the batch's bytes."""
+    """The cost of a batch that a rank fetches itself: seconds, the share of them on a core, the batch's bytes."""
 
     seconds: float
     busy: float
@@ -163,7 +163,7 @@ class Fetch:
 
 
 def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
-    """Picks settings for this machine and this loader's data, with a sentence that explains them.
+    """Returns settings for this machine and this loader's data, with a sentence that explains them.
 
     A collective: rank 0 fetches a few batches and decides for all ranks.
     """
@@ -187,12 +187,12 @@ def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
 def choose(
     fetch: Fetch, *, cores: int, ranks: int, threads: int, cuda: bool, max_workers: int = _MAX_WORKERS
 ) -> tuple[LoaderSettings, str]:
-    """Chooses the settings for a rank's loader, with the reason, from a batch that was fetched in the rank.
+    """Returns the settings for a rank's loader, with the reason, from a batch that was fetched in the rank.
 
-    There are no workers if they cost more than they save: a batch is fetched faster than handed over, or no core is
-    spare. Otherwise as many as give a batch every 5 ms, up to the spare cores and ``max_workers``. Only batches
-    of workers are pinned: there a thread of its own does it, while in the rank it takes longer than a plain copy to the
-    GPU. ``cores`` are those that this machine's ``ranks`` share, ``threads`` those that a rank computes with.
+    There are no workers if they cost more than they save: fetching a batch is faster than handing it over, or no core
+    is spare. Otherwise there are enough workers for a batch every 5 ms, up to the spare cores and ``max_workers``. Only
+    workers' batches are pinned, in a separate thread; in the rank's own thread pinning takes longer than a plain copy
+    to the GPU. This machine's ``ranks`` share ``cores``; each computes with ``threads``.
     """
     took = f"a batch takes {format_value(fetch.seconds, 's')} to fetch"
     handover = _HANDOVER_SECONDS + fetch.size / _HANDOVER_RATE
@@ -240,7 +240,7 @@ def _measured(loader: DataLoader[Any]) -> Fetch:
 
 
 def _undisturbed() -> float:
-    """A clock in seconds that stops while this thread could run but others have its core."""
+    """Returns the time of a clock in seconds that stops while this thread could run but others have its core."""
     try:
         _, waited, _ = _SCHEDULED.read_text(encoding="ascii").split()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""One launch on a rank: build the step, warm it up, time it, report. Importable without torch."""
+"""A launch on a rank: it builds the step, warms it up, times it, and reports. Importable without torch."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ _UNKNOWN_FREE = 2**62  # bytes; where free memory is not known, every copy fits
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """Measures step times in seconds, memory peaks in bytes and the last loss of this rank.
 
-    Memory is watched from before the model is built to the end of the timed steps; on CUDA from the end of the warm-up.
-    No instrument runs during timed steps.
+    Memory is watched until the end of the timed steps, from before the model is built, or on CUDA from the end of the
+    warm-up. No instrument runs during timed steps.
     """
     import torch
 
@@ -113,8 +113,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
 def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
     """Runs the launch under a limit of this rank's memory in bytes, which raises MemoryError; None for no limit.
 
-    No steps follow the timed ones, because the timed ones show whether they fit. Their times are not to be trusted:
-    steps may compile, or overflow in fp16.
+    No steps follow the timed steps, because these show whether they fit. Their times are not reliable, because steps
+    may compile, or overflow in fp16.
     """
     with limited(ctx.device, memory_limit):
         settings = replace(job.settings, memory_limit=None)  # the peak that the limit is compared with is to be told
@@ -122,14 +122,14 @@ def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> Ran
 
 
 def within_limit(ctx: RankView, job: LaunchJob) -> AbstractContextManager[None]:
-    """Around steps: a rank that needs more memory than the job's setting allows raises MemoryError."""
+    """Returns a context for steps, in which a rank raises MemoryError if it needs more memory than the job allows."""
     if job.settings.memory_limit is None:
         return nullcontext()
     return limited(ctx.device, job.settings.memory_limit)
 
 
 def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
-    """Raises MemoryError where resident memory peaks above the setting, to which the kernel holds no rank exactly."""
+    """Raises MemoryError if resident memory peaks above the setting, which the kernel does not enforce exactly."""
     limit, peak = job.settings.memory_limit, peaks.get("peak_resident")
     if limit is not None and peak is not None and peak > limit:
         raise MemoryError(f"steps took {format_value(peak, 'B')}, above memory_limit={format_value(limit, 'B')}")
@@ -138,7 +138,7 @@ def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
 def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
     """Times the steps of the job, in whole periods, after ``warmup`` steps; the result has no figures of memory.
 
-    Raises a WorkloadError for times that are not those of training.
+    Raises a WorkloadError if the times are not times of training.
     """
     steps = math.ceil(job.plan.steps / step.period) * step.period
     sizes = (steps,) if ctx.device.type == "cpu" else device_sizes(steps, step.period)
@@ -197,14 +197,14 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
 
 
 def _learning_rate(step: Step) -> float | None:
-    """That of the first group of parameters, after the steps; None if no optimizer is known, or it has none."""
+    """Returns the learning rate of the optimizer's first group after the steps; None if there is none."""
     groups = getattr(step.optimizers[0], "param_groups", ()) if step.optimizers else ()
     rate = groups[0].get("lr") if groups else None
     return None if rate is None else float(rate)
 
 
 def met_by_hosts(ctx: RankView, step: Step) -> Step:
-    """A step whose ranks meet in a group of gloo: NCCL's barrier would spin on the device while another one steps."""
+    """Returns the step with a gloo group for barriers, because NCCL's barrier would spin on a shared device."""
     import torch.distributed as dist
 
     if ctx.backend == "gloo" or step.group is not None:
@@ -213,10 +213,10 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
-    """Returns on all ranks together, so that no step pays for what other ranks still do; waits for the launch's turn.
+    """Returns on all ranks together, so that no step waits for other ranks' earlier work; waits for the launch's turn.
 
-    Devices have done their work then: gloo's barrier waits for hosts alone.
-    ``progress`` is the part of the timed steps that has ended, as ``TurnClient.wait`` takes it.
+    It also waits for this rank's device, as gloo's barrier waits only for hosts. ``progress`` is the finished
+    part of the timed steps, as for ``TurnClient.wait``.
     """
     settle(device)
     if turns is not None:
@@ -227,14 +227,14 @@ def begin_together(device: torch.device, turns: TurnClient | None, step: Step, p
 
 
 def works_in_background() -> bool:
-    """Returns whether this rank has processes or threads of its own, such as those that load data."""
+    """Returns whether this rank has other processes or threads, such as those that load data."""
     ours, dummy = {threading.main_thread(), threading.current_thread()}, threading._DummyThread  # noqa: SLF001 - torch's threads that ran a hook
     others = [thread for thread in threading.enumerate() if thread not in ours and not isinstance(thread, dummy)]
     return bool([thread for thread in others if thread.name != ANSWERING] or multiprocessing.active_children())
 
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | None) -> dict[str, Any]:
-    """Runs the diagnosing passes one after the other, each with steps of its own; returns fields of ``RankLaunch``."""
+    """Runs the diagnosing passes one after the other, each with separate steps; returns fields of ``RankLaunch``."""
     from pytest_ddpperf.instruments.phases.diagnosed_steps import diagnose, read_rates
     from pytest_ddpperf.training.separable import SynchronisationKept
 
@@ -265,7 +265,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
 def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
     """Returns whether the machine's memory has room for a copy of ``nbytes`` on each rank; the same on all ranks.
 
-    A collective. No rank may decide alone: if one rank left out steps, the others would wait for it.
+    A collective. No rank may decide alone: if one rank omitted steps, the others would wait for it.
     """
     from pytest_ddpperf.training.step import of_all_ranks
 
@@ -275,7 +275,7 @@ def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
 
 
 def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:
-    """Drops the times of periods with a step that overflowed: it lacks the optimizer's work."""
+    """Returns the times without periods in which a step overflowed, because such a step lacks the optimizer's work."""
     without = {number // period for number in skipped}
     kept = tuple(time for i, time in enumerate(times) if i not in without)
     if not kept:

@@ -1,4 +1,4 @@
-"""A limit of memory, beyond which a rank raises MemoryError early. Importable without torch."""
+"""A limit of memory; a rank that needs more raises MemoryError early. Importable without torch."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _SIGNS = (
 
 @contextmanager
 def limited(device: torch.device, limit: int | None) -> Iterator[None]:
-    """Within, this process may use ``limit`` bytes more than now; errors for want of memory become MemoryError.
+    """Limits this process to ``limit`` more bytes than it has now; a lack of memory becomes a MemoryError.
 
-    On CUDA the caching allocator keeps to the limit exactly. On CPU the kernel limits private writable memory
-    (RLIMIT_DATA), reserved or in use, so the kernel's limit lies a quarter and half a GiB higher. It keeps the machine
-    safe; the measured peak decides whether the limit was kept. (RLIMIT_AS would also count the 64 MiB and more that
+    On CUDA the caching allocator enforces the limit exactly. On CPU the kernel limits private writable memory
+    (RLIMIT_DATA), reserved or in use, so the kernel's limit is a quarter and half a GiB higher. It protects the
+    machine; the measured peak decides whether the limit was kept. (RLIMIT_AS would also count the 64 MiB and more that
     malloc sets aside for each thread.)
     """
     lift = None if limit is None else _impose(device, limit)

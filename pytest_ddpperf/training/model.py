@@ -1,4 +1,4 @@
-"""The model of a workload: built, recomputed, split into blocks, saved and restored."""
+"""Builds the model of a workload, recomputes it, splits it into blocks, saves and restores it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _require_trainable(model: nn.Module, gave: str) -> None:
 
 
 def require_new(made: object, factory: Callable[..., object], call: str) -> None:
-    """Refuses what a factory has given before: a strategy would train what the single process compares it with."""
+    """Raises an error if a factory returns an earlier object again: both sides of the comparison would train it."""
     with contextlib.suppress(TypeError):  # an object that takes no weak reference
         if _made.get(id(made)) is made:
             raise WorkloadError(
@@ -76,7 +76,7 @@ def require_new(made: object, factory: Callable[..., object], call: str) -> None
 
 
 def require_optimizer(optimizer: Any, factory: Callable[..., object], module: nn.Module | None) -> None:
-    """Refuses what cannot be stepped, and what trains no parameter of the module, where that was given to it."""
+    """Raises an error for an object without ``step``, or an optimizer that trains no parameter of the given module."""
     require_new(optimizer, factory, "optimizer(parameters)")
     gave = f"{located(factory)} gave {describe_value(optimizer)}"
     if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
@@ -91,7 +91,7 @@ def require_optimizer(optimizer: Any, factory: Callable[..., object], module: nn
 
 
 def untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:
-    """Returns the trainable parameters that an optimizer does not hold: all, if it does not say what it holds."""
+    """Returns the trainable parameters that an optimizer does not hold; all of them if its parameters are unknown."""
     groups = getattr(optimizer, "param_groups", ())
     held = {id(parameter) for group in groups for parameter in group["params"]}
     return tuple(found for found in module.parameters() if found.requires_grad and id(found) not in held)
@@ -105,7 +105,7 @@ def describe_value(value: object) -> str:
 
 
 def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Module]] | None) -> tuple[nn.Module, ...]:
-    """Returns the blocks of a model that the workload chose, or those that repeat.
+    """Returns the blocks of a model that the workload chose, or the blocks that repeat.
 
     Sharding and activation checkpointing treat blocks one by one. Raises a WorkloadError if a chosen block is no module
     of the model.
@@ -130,7 +130,7 @@ def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Modul
 
 
 def repeated(module: nn.Module) -> tuple[nn.Module, ...]:
-    """The siblings of one class that hold the most parameters: the layers of a transformer, the stages of a network.
+    """Returns the siblings of one class with the most parameters: a transformer's layers, a network's stages.
 
     Only classes with modules inside count, because a Linear is too small to be treated alone. The outermost repetition
     wins. Empty if nothing repeats.
@@ -149,9 +149,9 @@ def _size(modules: Iterable[nn.Module]) -> int:
 
 
 def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
-    """The details of ``parameters`` and ``model_size`` of a whole model: trainable ones, and bytes; each by type.
+    """Returns the details of ``parameters`` (trainable numbers) and ``model_size`` (bytes) of a whole model, by type.
 
-    Empty after FSDP1, which leaves a rank its shard and no sign of the rest.
+    Empty after FSDP1, because a rank then sees only its shard.
     """
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         return {}
@@ -176,10 +176,10 @@ def recompute(blocks: Sequence[nn.Module]) -> None:
 def snapshot(
     module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
 ) -> Callable[[], None]:
-    """Copies this rank's parameters, buffers, optimizer state and loss scale; the result restores them.
+    """Copies this rank's parameters, buffers, optimizer state and loss scale; returns a function that restores them.
 
-    The copies lie on the CPU, so that a model that fits on a device still does. Gradients are not kept, because the
-    next step computes them anew. An optimizer that wraps another one in ``optim`` must keep no other state.
+    The copies are on the CPU, so that a model that nearly fills a device still fits. Gradients are not kept, because
+    the next step computes them anew. An optimizer that wraps another optimizer in ``optim`` must keep no other state.
     """
     tensors = [(tensor, _copied(tensor)) for tensor in (*module.parameters(), *module.buffers())]
     states = [(state, {name: _copied(value) for name, value in state.items()}) for state in _states(optimizer)]
@@ -202,7 +202,7 @@ def snapshot(
 
 
 def snapshot_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Returns the host memory that the tensors of a snapshot take."""
+    """Returns how many bytes of host memory a snapshot's tensors take."""
     kept = (value for state in _states(optimizer) for value in state.values() if isinstance(value, Tensor))
     return sum(_local(tensor).nbytes for tensor in (*module.parameters(), *module.buffers(), *kept))
 
@@ -217,6 +217,6 @@ def _copied(value: Any) -> Any:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor. Only DTensors have shards, and most ranks never import them."""
+    """Returns this rank's part of a tensor. Only DTensors have shards, and most ranks never import DTensor."""
     to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()

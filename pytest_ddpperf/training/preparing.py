@@ -43,10 +43,10 @@ _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
 def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
-    """Does the tasks of the job on this rank; a collective, called on every rank of a launch of its own.
+    """Does the tasks of the job on this rank; a collective, called on every rank of a separate launch.
 
-    Timing comes first, so that its memory figure is that of steps alone; counting continues with the same step.
-    Verification builds its own models and finds random numbers, memory and compilers as in a fresh process.
+    Timing comes first, so that its memory figure covers only steps; counting continues with the same step. Verification
+    builds separate models, with random numbers, memory and compilers as in a fresh process.
     """
     if job.traced:
         from pytest_ddpperf.training.correctness.tracing import trace_steps
@@ -63,7 +63,6 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 
 def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
-    """The tasks but tracing."""
     timed, counts, verification, counting, verifying = None, None, None, 0.0, 0.0
     remarks = small_shared_memory(ctx)
     if job.timed or job.counted:
@@ -96,7 +95,7 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 @contextmanager
 def _warnings_noted() -> Iterator[list[str]]:
-    """Collects the texts of warnings, which are shown as usual, except those about the hooks of counters."""
+    """Collects the texts of warnings; warnings are shown as usual, except warnings about the hooks of counters."""
     said: list[str] = []
     show = warnings.showwarning
 
@@ -116,12 +115,12 @@ def small_shared_memory(ctx: RankView) -> list[Finding]:
 
 
 def _at_work() -> tuple[int, int]:
-    """The numbers of processes that this rank has started, and of its threads."""
+    """Returns the number of processes that this rank has started, and the number of its threads."""
     return len(children()), threading.active_count()
 
 
 def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
-    """A finding where warm steps have started processes or threads that go on."""
+    """Returns a finding if warm steps have started processes or threads that are still running."""
     processes, threads = (max(0, now - then) for now, then in zip(_at_work(), before, strict=True))
     if max(processes, threads) < _MANY:
         return []
@@ -133,7 +132,7 @@ def _timed_and_counted(
 ) -> tuple[RankLaunch | None, Counts | None, float]:
     """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``.
 
-    If steps are not timed, as many go before the counted one, so that it is the same one of the training.
+    If steps are not timed, the same number of steps runs before the counted step, so that the same step is counted.
     """
     from pytest_ddpperf.training.seen import Seen
     from pytest_ddpperf.training.step import build_step
@@ -188,7 +187,7 @@ def _timed_and_counted(
 
 
 def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None) -> RankProfile:
-    """Profiles what a few steps of the job send and compute on this rank, after the warm-up of the job's plan.
+    """Profiles the communication and computation of a few steps on this rank, after the warm-up of the job's plan.
 
     With ``trace`` it writes them to a file, with phases as named ranges, and on a GPU a snapshot of memory.
     """
@@ -209,7 +208,7 @@ def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None)
 
 
 def _traced(ctx: RankView, step: Step, steps: int, trace: TraceJob, *, warmup: int) -> RankProfile:
-    """The profile of steps, which is written to a file as well."""
+    """Returns the profile of steps, and writes it to a file."""
     from pytest_ddpperf.instruments.phases.ranges import named_ranges
     from pytest_ddpperf.instruments.profile.profiling import profile_steps
     from pytest_ddpperf.instruments.profile.traces import write_snapshot, write_trace

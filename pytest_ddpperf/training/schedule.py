@@ -1,4 +1,4 @@
-"""The learning rate of a workload's steps: a linear warm-up, or a scheduler of the workload's own."""
+"""The learning rate of a workload's steps: a linear warm-up, or the workload's scheduler."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pytest_ddpperf.training.workload import located, unfit
 
 
 def linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None]:
-    """Makes the function that raises the learning rate after each step: step i of n trains at (i + 1) / n of it.
+    """Returns a function that raises the learning rate after each step: step i of n trains at (i + 1) / n of the rate.
 
-    Not one of torch's schedulers: they warn when an fp16 overflow leaves out a step, and read the optimizer's class,
+    It does not use torch's schedulers: they warn if an fp16 overflow skips a step, and read the optimizer's class,
     which sharded optimizers wrap.
     """
     goals = [group["lr"] for group in optimizer.param_groups]
@@ -38,7 +38,8 @@ def scheduler_for(
 ) -> torch.optim.lr_scheduler.LRScheduler:
     """Returns the scheduler that the workload's factory makes for this optimizer.
 
-    Raises a WorkloadError for what is no scheduler, schedules another optimizer, or needs a metric in each step.
+    Raises a WorkloadError for an object that is no scheduler, schedules another optimizer, or needs a metric in each
+    step.
     """
     scheduler = factory(optimizer)
     gave = f"Workload(scheduler=...): {located(factory)} gave {describe_value(scheduler)}"

@@ -1,4 +1,4 @@
-"""Training code as it is: a script or a function that sets itself up and loops. Importable without torch."""
+"""Training code that sets itself up and loops: a script or a function. Importable without torch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pytest_ddpperf.training.workload import Workload, located, unfit
 
 @dataclass(frozen=True, init=False)
 class Script:
-    """Training code that was written for torchrun, or a function that trains, measured between its optimizer steps.
+    """Training code for torchrun, or a function that trains, which is measured between its optimizer steps.
 
-    Every rank runs it from the start: a file as ``__main__``, a function without arguments. It finds the environment
-    that torchrun gives, and makes and destroys its own process group. A step ends when the first optimizer that steps
-    has stepped; validation, printing and saving in between are part of the step. A ``BaseException`` stops the code
+    Every rank runs it from the start: a file as ``__main__``, a function without arguments. It has the environment that
+    torchrun sets, and makes and destroys its own process group. A step ends when the optimizer that stepped first has
+    stepped again; validation, printing and saving in between are part of the step. A ``BaseException`` stops the code
     when enough steps are measured, so its ``finally`` blocks run, and code after its loop does not.
 
     Each launch finds the project's files in a separate folder, with the working folder and the script in it. The folder
@@ -60,13 +60,13 @@ class Script:
 
     @property
     def name(self) -> str:
-        """The file's name, or the function's name and place."""
+        """Returns the file's name, or the function's name and place."""
         return located(self.target) if callable(self.target) else Path(self.target).name
 
     def found_in(self, folders: Iterable[Path]) -> Script:
         """Returns the script with the path of its file in the first of these folders that has it.
 
-        Raises a SettingError if none has.
+        Raises a SettingError if none of them has the file.
         """
         if callable(self.target):
             return self
@@ -79,14 +79,14 @@ class Script:
         return Script(path, *self.arguments, keep_files=self.keep_files)
 
     def projects(self, root: Path) -> tuple[str, ...]:
-        """The folders of which each launch has files of its own: git's top, the current one and that of the file."""
+        """Returns the folders that each launch has separately: git's top, the current folder and the file's folder."""
         top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
         others = {Path(current_folder()), top if callable(self.target) else Path(self.target).parent}
         folders = () if self.keep_files else dict.fromkeys((top, *sorted(others)))
         return tuple(str(folder) for folder in folders if folder != folder.parent)
 
     def run(self) -> None:
-        """Runs it in this process, from the start to its end."""
+        """Runs the script in this process, from start to end."""
         arguments = ["=".join(map(own, text.split("="))) for text in self.arguments]
         if callable(self.target):
             of_module = getattr(self.target, "__globals__", {})  # of a module that may have travelled by value
@@ -107,4 +107,4 @@ class Script:
 
 
 Subject: TypeAlias = "Workload | Script | Callable[[Any], Any]"
-"""What is measured: factories, training code as it is, or a function ``build(ctx)`` that returns one step."""
+"""The measured subject: factories, training code as it is, or a function ``build(ctx)`` that returns one step."""

@@ -1,4 +1,4 @@
-"""A script in a rank's main thread, which stops after each optimizer step for the thread that measures."""
+"""Runs a script in a rank's main thread; after each optimizer step it waits for the thread that measures."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _PATIENCE = timedelta(days=1)  # the controller's deadline comes first, and has 
 
 
 class ScriptStopped(BaseException):
-    """Ends a script that has trained enough; it is no Exception, so that no ``except Exception`` keeps it."""
+    """Raised to end a script that has trained enough; no Exception, so that ``except Exception`` does not catch it."""
 
 
 class _EndedError(Exception):
-    """The script has ended before the steps that were asked for; its own error says more."""
+    """Raised if the script ends before the requested steps; the script's own error says more."""
 
 
 class _Order(NamedTuple):
-    """What the script is to do next; None in its place ends it."""
+    """An order for the script's next action; None instead of an order ends the script."""
 
     steps: int
     mark: Callable[[], Any]  # called before these steps and after each
@@ -52,10 +52,10 @@ class _Order(NamedTuple):
 
 
 class ScriptRun:
-    """One run of a script on this rank.
+    """A run of a script on this rank.
 
-    The script has the main thread, as it would have without us, and whoever measures has another one. Only one of them
-    runs at a time.
+    The script has the main thread, as it has without this plugin, and the measuring code has another thread. Only one
+    of the two runs at a time.
     """
 
     def __init__(self, ctx: RankView, script: Script, needed: int, roots: tuple[str, ...]) -> None:
@@ -73,7 +73,7 @@ class ScriptRun:
         self._error: BaseException | None = None
 
     def beside(self, measure: Callable[[], T]) -> T:
-        """Returns what ``measure`` returns in a thread of its own, while this thread runs the script for it."""
+        """Returns the result of ``measure`` from another thread, while this thread runs the script for it."""
         on_cpu = self._ctx.device.type == "cpu"
         with (
             self.gpu_calls.on_cpu() if on_cpu else nullcontext(),
@@ -104,14 +104,14 @@ class ScriptRun:
         self.marked(1, nothing)
 
     def _meeting(self) -> Any:
-        """A group of its own, which the script's own ``init`` and ``destroy_process_group`` do not touch."""
+        """Returns a separate process group, which the script's ``init`` and ``destroy_process_group`` do not touch."""
         rank, ranks = self._ctx.rank, self._ctx.world_size
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(address, port, ranks, is_master=False, timeout=_PATIENCE)  # type: ignore[attr-defined]
         return dist.ProcessGroupGloo(dist.PrefixStore("ddpperf", store), rank, ranks, _PATIENCE)  # type: ignore[attr-defined]
 
     def marked(self, steps: int, mark: Callable[[], Any]) -> list[Any]:
-        """Lets the script make so many steps; returns the marks made before them and after each."""
+        """Lets the script run ``steps`` steps; returns the marks made before them and after each."""
         if not self._ended:
             of_functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch's
             modes = [*of_functions, *_get_current_dispatch_mode_stack()]
@@ -134,7 +134,7 @@ class ScriptRun:
         )
 
     def close(self) -> None:
-        """Stops the script, and returns when it has ended."""
+        """Stops the script, and waits until it has ended."""
         if not self._ended:
             self._ended = True
             self._orders.put(None)
@@ -159,7 +159,7 @@ class ScriptRun:
             self._answers.put(None)
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Ends a step; called when an optimizer has stepped, with all that belongs to its step."""
+        """Ends a step; called when an optimizer has stepped, with everything inside its step."""
         if self._counted() is None:
             self._counted = weakref.ref(optimizer)
         if self._counted() is not optimizer:
@@ -183,7 +183,7 @@ class ScriptRun:
         self._marks = [self._order.mark()]
 
     def _follow(self, modes: Sequence[_Mode]) -> None:
-        """Enters the modes that the measuring thread is in: each thread of Python has its own."""
+        """Enters the modes of the measuring thread, because each thread of Python has separate modes."""
         if list(modes) == self._modes:
             return
         for mode in reversed(self._modes):

@@ -1,4 +1,4 @@
-"""What steps show beside their counts: objects that they leave behind, loaders, and the lines that all that comes from.
+"""Observations on steps besides counts: objects that steps leave behind, loaders, and the lines that cause them.
 
 Needs torch.
 """
@@ -30,7 +30,7 @@ _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not count
 
 
 class Seen:
-    """What plain steps show before one is counted: Python objects that they leave behind, DataLoaders.
+    """Observations on plain steps before a step is counted: Python objects that they leave behind, DataLoaders.
 
     Objects are counted two steps before the end of the warm-up, at its end, and after the ``steps`` that follow it.
     """
@@ -40,12 +40,12 @@ class Seen:
         self._after = {max(0, warmup - 2), warmup, warmup + steps}
 
     def look(self, ran: int) -> None:
-        """Looks after so many steps."""
+        """Counts the objects if the class counts them after ``ran`` steps."""
         if ran in self._after:
             self.objects.take(ran)
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
-        """Returns what a warm step does, with this rank's copy of what it trains; adds to ``remarks``."""
+        """Returns the counts of a warm step and the facts on this rank's copy of the model; adds to ``remarks``."""
         watch, left, subject = CopyWatch(), self.objects.left_behind(), countable(ctx, step, job)
         plain = {**compiled, **({} if left is None else {"python_objects": left})}
         any_rank = partial(on_any_rank, ctx, step)
@@ -88,13 +88,13 @@ class Seen:
 
 
 def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
-    """Returns a finding where the profiler could not count what the device does."""
+    """Returns a finding if the profiler could not count the device's work."""
     missing = tuple(metric for metric, row in COUNTS.items() if row.profiled and metric not in counts.totals)
     return [Finding("no_device_counts", {"counts": missing})] if missing and device.type == "cuda" else []
 
 
 def countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
-    """Returns what the counters are told of a step."""
+    """Returns the facts of a step that the counters need."""
     return Countable(
         device=ctx.device,
         modules=step.modules,

@@ -1,4 +1,4 @@
-"""A user's step that can train with and without the gradients of other ranks, as a trainer can."""
+"""A user's step that can train with and without averaging gradients over the ranks, as a trainer can."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pytest_ddpperf.units import format_count
 
 
 class SynchronisationKept(Exception):
-    """A step sends as much where its synchronisation should be left out; says so, the same on all ranks."""
+    """Raised on all ranks if a step sends as much as usual although it should skip its synchronisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSynchronisation:
-    """A user's step that can leave out its synchronisation. What it trains so is not put back.
+    """A user's step that can skip its synchronisation. Its training without synchronisation is not undone.
 
-    Ranks then train on with other values, which take as long: of these steps and of those that follow only times are
-    told.
+    Ranks then train on with other values, which takes as long. So only the times of these steps, and of the steps that
+    follow, are reported.
     """
 
     who: str  # the function that made the step, and where it stands
@@ -38,14 +38,14 @@ class OwnSynchronisation:
         return nothing
 
     def snapshot_bytes(self) -> int:
-        """Returns the memory that this takes."""
+        """Returns the memory that a snapshot takes: none."""
         return 0
 
     def still_sent(self, run: Callable[[], Any]) -> str:
-        """Returns what a step without synchronisation sends all the same, in words.
+        """Returns, in words, the communication that a step without synchronisation still does.
 
-        Runs a step with and one without; a collective. Raises SynchronisationKept where both make as many calls of
-        collectives: it leaves nothing out, or sends only in every few calls, and this was none of them.
+        Runs a step with and one without synchronisation; a collective. Raises SynchronisationKept if both call as many
+        collectives: the step skips nothing, or it sends only in every few calls, and not in this one.
         """
         whole = _collectives_of(run)
         with self.unsynchronised():
@@ -62,7 +62,7 @@ class OwnSynchronisation:
 
 
 def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
-    """Returns what a user's step offers; raises a WorkloadError if that gives no context."""
+    """Returns the synchronisation that a user's step offers; raises a WorkloadError if it returns no context."""
     problem = unfit(offered) if callable(offered) else f"it is {describe_value(offered)}"
     if problem is not None:
         raise WorkloadError(
@@ -73,7 +73,7 @@ def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
 
 
 def _collectives_of(run: Callable[[], Any]) -> int:
-    """Calls of collectives in the default group that a step makes; 0 if the backend does not count them."""
+    """Returns how many collectives a step calls in the default group; 0 if the backend does not count them."""
     before = collectives_called()
     run()
     return collectives_called() - before

@@ -1,4 +1,4 @@
-"""One training step, ready to be called: made from a workload, or by a user's function."""
+"""A training step that is ready to be called, made from a workload, or by a user's function."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
 Separable: TypeAlias = "Trainer | OwnSynchronisation"
-"""What trains with the gradients of all ranks, and can train without those of the others."""
+"""Code that trains with the gradients of all ranks, and can also train without other ranks' gradients."""
 _UNKNOWN = -1  # the size of a batch without tensors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step, and what is known of it."""
+    """A step, and the known facts about it."""
 
     run: Callable[[], Any]  # returns the loss: a number, a scalar tensor, or None
     samples_per_step: float | None  # of this rank; None if unknown
@@ -67,9 +67,9 @@ class Step:
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
     """Builds the step of a workload, or calls ``subject(ctx)`` for a user's step; a collective.
 
-    The job's counts win over the subject's. A workload's counts are those of one batch, and a step that accumulates
-    takes several. In strong mode these counts and the job's are the whole group's, of which each rank has a share; the
-    counts of a user's step object are this rank's.
+    The job's numbers of samples and tokens override the subject's. A workload's numbers are per batch, and a step that
+    accumulates takes several. In strong mode these numbers and the job's are the whole group's, and each rank has a
+    share; the numbers of a user's step object are this rank's.
     """
     progress.stage(progress.BUILD)
     subject, settings = job.subject, job.settings
@@ -111,7 +111,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
 
 
 def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float) -> tuple[Finding, ...]:
-    """Returns what is strange about a workload, though it can be trained."""
+    """Returns findings about oddities of a workload that can still be trained."""
     found = []
     size = contradicting_size(data.shapes, samples)
     if size is not None:
@@ -122,7 +122,7 @@ def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float)
 
 
 def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode | None) -> list[Finding]:
-    """A finding if the batches of a user's step have another number of rows than the samples that the test says."""
+    """Returns a finding if the batches of a user's step do not have as many rows as the samples that the test gives."""
     rows, samples = counts.totals.get("batch_rows"), step.samples_per_step
     # A workload's batches are known before; and ranks may have parts of samples, or of batches.
     if not rows or samples is None or step.data is not None or settings.mesh is not None or mode == "strong":
@@ -137,19 +137,19 @@ def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode 
 
 
 def _tf32_override(ctx: RankView, settings: Settings) -> tuple[Finding, ...]:
-    """A variable by which NVIDIA's libraries go, whatever torch asks for."""
+    """Returns a finding if an environment variable makes NVIDIA's libraries ignore torch's setting of TF32."""
     value = os.environ.get("NVIDIA_TF32_OVERRIDE") if ctx.device.type == "cuda" else None
     return (Finding("tf32_override", {"value": value, "precision": settings.precision}),) if value else ()
 
 
 def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:
-    """A rank's samples or tokens of one step, from those of one batch of the rank, or of the group in strong mode."""
+    """Returns a rank's samples or tokens of a step, from one batch of the rank, or of the group in strong mode."""
     ranks = ctx.world_size if ctx.mode == "strong" else 1
     return None if count is None else count * batches_per_step / ranks
 
 
 def of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
-    """Returns the numbers of every rank, in the order of ranks; a collective, of as many numbers on each."""
+    """Returns the numbers of every rank, in the order of ranks; a collective with equally many numbers on each rank."""
     if not dist.is_initialized() or ctx.backend == SIMULATED:
         return [list(own)]
     mine = torch.tensor(own, device=ctx.device)
@@ -159,7 +159,7 @@ def of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
 
 
 def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
-    """Refuses ranks with batches of different sizes: samples would not all count the same."""
+    """Raises an error if ranks have batches of different sizes: samples would not all count the same."""
     given = workload.batch if workload.loader is None else workload.loader
     if given is not None and len({size for size in sizes if size != _UNKNOWN}) > 1:
         told = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes) if size != _UNKNOWN)
@@ -170,7 +170,7 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
 
 
 def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[PhaseHook, ...]:
-    """Marks the phases of a workload's step; none of a compiled step, which guards on what hooks replace."""
+    """Marks the phases of a workload's step, unless it is compiled: it would be recompiled when hooks replace code."""
     if settings.compile == "step":
         return ()
     return (
@@ -186,7 +186,7 @@ def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[P
 def _training_step(
     ctx: RankView, workload: Workload, strategy: Strategy, settings: Settings, warmup: int
 ) -> tuple[Trainer, Batches, Callable[[], torch.Tensor]]:
-    """Builds model, optimizer and data, and binds them into the step that trains them."""
+    """Builds model, optimizer and data, and combines them into the step that trains them."""
     trainer = Trainer(ctx, workload, strategy, settings, warmup=warmup)
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     data = batches(ctx, workload, settings.loader if workload.batch is None else None)
@@ -245,7 +245,7 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
 
 
 def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
-    """Begins the script; its steps are those that follow its first."""
+    """Begins the script; its measured steps are those after the first."""
     script.begin()
     return Step(
         run=script,
@@ -259,7 +259,7 @@ def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
 
 @contextmanager
 def _group_kept(who: str) -> Iterator[None]:
-    """Refuses code that touches the default process group: ranks meet in it, and would wait for each other."""
+    """Raises an error for code that changes the default process group, in which ranks meet: they would hang."""
     ours, cure = dist.group.WORLD, "; leave that out, or give code that does it as it is: Script(function)"
     try:
         yield

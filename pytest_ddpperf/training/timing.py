@@ -1,4 +1,4 @@
-"""Untimed steps, blocks of timed ones, and blocks with and without synchronisation. Importable without torch."""
+"""Runs untimed steps, timed blocks, and blocks with and without synchronisation. Importable without torch."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ DEVICE_BLOCKS, MIN_DEVICE_STEPS = 10, 5  # of a launch on CUDA; in the first ste
 
 
 def warmup_seconds(device: torch.device, job: LaunchJob) -> float:
-    """How long the warm-up of a launch goes on after its first step, at least: on CUDA until clocks have risen."""
+    """Returns the least seconds of a launch's warm-up after its first step: on CUDA until clocks have risen."""
     return CUDA_WARMUP_SECONDS if device.type == "cuda" and job.times_matter else 0.0
 
 
 def keeping_loss(run: Callable[[], Any], number: int, kept: list[Any]) -> Callable[[], Any]:
-    """The same steps; ``kept`` gets a copy of the loss of one, as a CUDA graph would overwrite it. Nothing waits."""
+    """Returns steps that copy one loss into ``kept``, because a CUDA graph would overwrite it. Nothing waits."""
     made = itertools.count(1)
 
     def keeping() -> Any:
@@ -51,8 +51,8 @@ def keeping_loss(run: Callable[[], Any], number: int, kept: list[Any]) -> Callab
 def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int], object]) -> int:
     """Runs untimed steps, and returns their number, which is the same on all ranks.
 
-    Where times do not matter, it goes on until a step updates the parameters. ``after_each`` is called with the
-    number of steps so far, but not in what clocks need.
+    If times do not matter, it goes on until a step updates the parameters. ``after_each`` is called with the number of
+    steps so far, but not in the additional steps that clocks need.
     """
     run, ran, seconds = checked_run(ctx, step), 0, warmup_seconds(ctx.device, job)
     progress.stage(progress.WARM_UP)
@@ -79,7 +79,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
 
 
 def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
-    """Returns a function that runs steps of a warm-up, by default one, and checks the loss of the last."""
+    """Returns a function that runs warm-up steps, by default one, and checks the loss of the last."""
     made = itertools.count(1)
 
     def run(steps: int = 1) -> None:
@@ -104,7 +104,7 @@ def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001 
 
 
 def loss_value(loss: Any, when: str) -> float | None:
-    """Returns a step's loss as a finite number, or None for a step without one; raises a WorkloadError for all else."""
+    """Returns a step's loss as a finite number, or None for a step without loss; else raises a WorkloadError."""
     if loss is None:
         return None
     value = loss.item() if getattr(loss, "numel", lambda: 0)() == 1 else loss
@@ -124,7 +124,7 @@ def loss_value(loss: Any, when: str) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedSteps:
-    """Timed steps of a rank."""
+    """The timed steps of a rank."""
 
     seconds: tuple[float, ...]  # of each step
     loss: Any  # what the last step returned
@@ -140,8 +140,9 @@ def timed_block(
 
     ``losses`` gets the result of each call, a scalar tensor as a number: a view would keep all of its tensor alive.
 
-    The marks are consecutive, so the loop's own time is inside and the times add up to the block's. Where they miss
-    work of it, as that of a stream which theirs does not wait for, each step has an equal part of the wall time.
+    The marks are consecutive, so the loop's own time is included and the times add up to the block's time. If events
+    miss work, for example of a stream that the marked stream does not wait for, each step gets an equal part of the
+    wall time.
     """
     loss = None
     mark = clock.mark
@@ -184,7 +185,7 @@ def timed_blocks(
     *,
     keep_losses: bool = False,
 ) -> TimedSteps:
-    """Times blocks of these sizes; ``begin(part of the blocks that has ended)`` returns when the next may begin."""
+    """Times blocks of these sizes; ``begin(finished part of the blocks)`` returns when the next may begin."""
     seconds: list[float] = []
     cpu: list[float] = []
     loss, losses = None, list[Any]() if keep_losses else None
@@ -210,7 +211,7 @@ def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_P
 
     Long steps make fewer blocks than ``blocks``, down to one, of ``least`` periods or more each. No untimed step
     precedes a block: on every side the first step pays for caches that went cold while its ranks waited, and another
-    step would cost time for nothing.
+    step would only cost time.
     """
     periods = steps // period
     number = min(blocks, max(1, periods // least))
@@ -223,7 +224,7 @@ def device_sizes(steps: int, period: int) -> tuple[int, ...]:
 
 
 def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
-    """The mean of each period: work that one step of several does belongs to all of them, and nothing may hide it."""
+    """Returns the mean of each period, because a step's work may serve several steps, and must not be hidden."""
     whole = max(1, len(step_times) // period) * period
     periods = [step_times[i : i + period] for i in range(0, min(whole, len(step_times)), period)]
     return tuple(math.fsum(times) / len(times) for times in periods)
@@ -243,9 +244,9 @@ def alternating_blocks(
 ) -> BlockTimes | None:
     """Times synchronised and unsynchronised steps on this rank; None if a step overflowed in fp16.
 
-    A collective, called with the same numbers on all ranks. Ranks begin the timed steps of a block together and meet
-    in it only where the steps do. After each block a trainer restores parameters, buffers, the state of optimizer and
-    scaler and the number of steps; the learning rate, data and random numbers go on.
+    A collective, called with the same numbers on all ranks. Ranks begin the timed steps of a block together; within it
+    they meet only in the steps' own collectives. After each block a trainer restores parameters, buffers, the state of
+    optimizer and scaler and the number of steps; the learning rate, data and random numbers go on.
     """
     still_sent = trainer.still_sent(run)
     pairs, of_block = blocks_for(steps, period)
@@ -264,7 +265,7 @@ def alternating_blocks(
 
 
 def _block(run: Callable[[], Any], steps: int, period: int, device: torch.device) -> tuple[float, ...]:
-    """Times steps after one untimed period."""
+    """Returns the times of steps after one untimed period."""
     import torch.distributed as dist
 
     for _ in range(period):

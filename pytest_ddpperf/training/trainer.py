@@ -1,4 +1,4 @@
-"""Trains a workload on one rank: gradients of one optimizer step, then the update."""
+"""Trains a workload on one rank: computes the gradients of an optimizer step, then updates."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trainer:
     """Model, strategy, precision and optimizer of a workload on one rank.
 
-    Phase hooks replace ``synchronise``, ``clip``, ``rise``, ``schedule`` and what computes the loss during a diagnosed
-    pass and under the profiler.
+    Phase hooks replace ``synchronise``, ``clip``, ``rise``, ``schedule`` and the loss function during a diagnosed pass
+    and under the profiler.
     """
 
     def __init__(
@@ -116,14 +116,14 @@ class Trainer:
         return total
 
     def zero_grad(self) -> None:
-        """Clears all gradients; those of parameters that the optimizer does not hold would add up otherwise."""
+        """Clears all gradients, also of parameters outside the optimizer, whose gradients would add up otherwise."""
         self.optimizer.zero_grad(set_to_none=True)
         for parameter in self._untrained:
             parameter.grad = None
 
     @contextmanager
     def unsynchronised(self) -> Iterator[None]:
-        """In this context, steps average no gradients: each rank updates with its own."""
+        """Lets steps in this context average no gradients: each rank updates with its own gradients."""
         parallel = self.parallel
         before = self.synchronise, self._sync_context
         self.synchronise, self._sync_context = nothing, parallel.unsynchronised or parallel.no_sync or nullcontext
@@ -133,7 +133,7 @@ class Trainer:
             self.synchronise, self._sync_context = before
 
     def snapshot(self) -> Callable[[], None]:
-        """Saves what training changes, except the learning rate; the result restores it."""
+        """Saves all that training changes, except the learning rate; the returned function restores it."""
         put_back, steps = snapshot(self.parallel.module, self.optimizer, self._scaler), self._steps
 
         def restore() -> None:
@@ -143,7 +143,7 @@ class Trainer:
         return restore
 
     def still_sent(self, _run: Callable[[], Any]) -> str:
-        """Returns what steps send all the same that average no gradients, in words."""
+        """Returns, in words, the communication that steps still do when they average no gradients."""
         return self.parallel.still_sent
 
     def snapshot_bytes(self) -> int:
@@ -169,9 +169,9 @@ class Trainer:
             self.schedule(self._scheduler)
 
     def _watch_updates(self) -> None:
-        """Notes each call of the optimizer's step, because asking the scaler for its scale would wait for the device.
+        """Notes each call of the optimizer's step, because reading the scaler's scale would wait for the device.
 
-        An optimizer that skips overflowed steps itself is refused, because nobody would know of them.
+        Raises an error for an optimizer that itself skips overflowed steps, because such steps would go unnoticed.
         """
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
             raise SettingError(
@@ -217,7 +217,7 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(self.parallel.module.parameters(), max_norm)
 
     def schedule(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-        """Sets the learning rate of the next step; the last rate stays once a schedule has ended."""
+        """Sets the learning rate of the next step; after the end of a schedule the last rate stays."""
         with Section("lr_scheduling"):
             try:
                 scheduler.step()
@@ -227,7 +227,7 @@ class Trainer:
                 self._scheduler = None
 
     def _require_whole_optimizer(self) -> None:
-        """Refuses fp16 if the optimizer lacks parameters: their gradients would be neither unscaled nor checked."""
+        """Raises an error for fp16 if the optimizer lacks parameters: nobody would unscale or check their gradients."""
         if not self._untrained:
             return
         named = self.parallel.module.named_parameters()
@@ -258,9 +258,9 @@ class Trainer:
 
 
 def prepare_precision(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Makes what makes the context of each forward pass and its loss.
+    """Returns a function that makes the context of each forward pass and its loss.
 
-    A device without the precision raises RankSkipped.
+    Raises RankSkipped for a device without the precision.
     """
     if precision == "tf32" and device.type != "cuda":
         raise RankSkipped("precision tf32 is a mode of NVIDIA GPUs; this rank computes on the CPU")
@@ -276,7 +276,7 @@ def prepare_precision(precision: str, device: torch.device) -> Callable[[], Abst
 
 
 def choose_kernels(settings: Settings, device: torch.device) -> None:
-    """Sets what decides which kernels torch takes: TF32 on a GPU, and the search of cuDNN where it is asked for."""
+    """Sets the switches by which torch chooses kernels: TF32 on a GPU, and cuDNN's search if it is set."""
     if settings.cudnn_benchmark:
         torch.backends.cudnn.benchmark = True
     if device.type == "cuda":
@@ -284,10 +284,10 @@ def choose_kernels(settings: Settings, device: torch.device) -> None:
 
 
 def set_tf32(allowed: bool) -> None:  # noqa: FBT001  it is what is set
-    """Allows TF32 in products of matrices, convolutions and recurrent layers, or rules it out in all of them.
+    """Allows TF32 in products of matrices, convolutions and recurrent layers, or forbids it in all of them.
 
-    The old switches come first, for torch and others read them, and raise where they disagree with the new ones. They
-    alone leave convolutions to ``torch.backends.fp32_precision``, which the workload may have set.
+    The old switches are set first, because torch and others read them, and raise if they contradict the new switches.
+    The old ones alone would leave convolutions to ``torch.backends.fp32_precision``, which the workload may have set.
     """
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed

@@ -1,4 +1,4 @@
-"""The findings and the words of a verification. Importable without torch."""
+"""The findings and the texts of a verification. Importable without torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HEADS: Mapping[Quantity, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extent:
-    """How much of the model differs: ``differing`` of ``names`` parameters (or buffers), on ``ranks`` of the ranks."""
+    """The extent of a difference: ``differing`` of ``names`` parameters (or buffers), on ``ranks`` of the ranks."""
 
     differing: int
     names: int
@@ -58,7 +58,7 @@ class Discrepancy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Agreement:
-    """The largest error of a quantity, its tolerance, and the name of what has it."""
+    """The largest error of a quantity, its tolerance, and the name of the tensor that has it."""
 
     error: float
     tolerance: float
@@ -67,7 +67,7 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leniency:
-    """Why a strategy is held to less than others."""
+    """The reason why a strategy has weaker requirements than others."""
 
     precision: str | None  # in which it sends or computes gradients; None if it is held to convergence
     exact_steps: int = 0  # steps that it is held to as others are, before convergence alone counts
@@ -75,7 +75,7 @@ class Leniency:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
-    """What a verification found; the same on every rank."""
+    """The findings of a verification; the same on every rank."""
 
     discrepancy: Discrepancy | None = None
     unverified: str = ""  # why there is nothing to compare with; empty if there is
@@ -85,7 +85,7 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedTensor:
-    """A tensor in figures."""
+    """The figures of a tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -94,7 +94,7 @@ class TracedTensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedStep:
-    """One step of an optimizer, parameter by parameter in the optimizer's order."""
+    """A step of an optimizer, parameter by parameter in the optimizer's order."""
 
     gradients: tuple[TracedTensor, ...]  # zeros for a parameter without one
     before: tuple[TracedTensor, ...]  # parameters
@@ -104,7 +104,7 @@ class TracedStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepsTrace:
-    """The first steps of one rank, or of the twin."""
+    """The first steps of one rank, or of the twin, a single process."""
 
     steps: tuple[TracedStep, ...]
     losses: tuple[float | None, ...]  # that each call of the user's step returned
@@ -112,7 +112,7 @@ class StepsTrace:
 
 
 def discrepancy_text(found: Discrepancy) -> str:
-    """Returns a discrepancy in one line: what differs, where, by how much, why, and how much differs."""
+    """Returns a discrepancy in one line: the tensor, the place, the error, the cause, and the extent."""
     place = found.name
     if found.rank is not None:
         place += f" on rank {found.rank}"

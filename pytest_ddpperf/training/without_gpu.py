@@ -1,4 +1,4 @@
-"""A script for GPUs on ranks that compute on the CPU: its calls for a GPU are ignored or moved to the CPU, and noted.
+"""Runs a script for GPUs on CPU ranks: its calls for a GPU are ignored or moved to the CPU, and noted.
 
 Needs torch.
 """
@@ -34,7 +34,7 @@ _ASKING = ("current_accelerator", "device_count")  # by these libraries choose w
 
 
 class GpuCalls:
-    """The calls for a GPU in one run of a script; ``remarks`` names them in one finding, if there are any."""
+    """The calls for a GPU in one run of a script; if there are any, ``remarks`` has a finding that names them."""
 
     def __init__(self, ranks: int, roots: tuple[str, ...]) -> None:
         self.remarks: list[Finding] = []
@@ -45,9 +45,10 @@ class GpuCalls:
 
     @contextmanager
     def on_cpu(self) -> Iterator[None]:
-        """Within, ignores calls that only choose a GPU or wait for it, and keeps on the CPU what others would move.
+        """Ignores, in this context, calls that only choose a GPU or wait for it, and keeps data on the CPU.
 
-        The first such call replaces the functions that make tensors. A script without one has torch's own functions.
+        The first such call replaces the functions that make tensors. A script without such calls has torch's own
+        functions.
         """
         cpu: Any = torch.cpu
         answers: dict[str, Callable[..., Any]] = {
@@ -74,14 +75,14 @@ class GpuCalls:
         self._index = device if isinstance(device, int) else torch.device(device).index or 0
 
     def _replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
-        """Lets ``by`` follow calls of a function, which it gets with the name; not every torch has each."""
+        """Replaces a function, if this torch has it, by ``by``, which gets the function's name and arguments."""
         function = getattr(owner, name, None)
         if function is not None:
             called = functools.wraps(function)(lambda *args, **kwargs: by(name, function, args, kwargs))
             self._stack.enter_context(replaced(owner, name, called))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Lets others answer in place of functions."""
+        """Replaces functions by others, and notes calls of them."""
 
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             if name in _ASKING and in_library(sys._getframe(2).f_code.co_filename):  # noqa: SLF001
@@ -93,7 +94,7 @@ class GpuCalls:
             self._replace(owner, name, call)
 
     def _move(self, owner: Any, *names: str) -> None:
-        """Lets arguments of functions name the CPU and gloo in place of a GPU and NCCL."""
+        """Lets functions use the CPU and gloo if arguments name a GPU or NCCL."""
 
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             moved = [_on_cpu(given, index=name == "to" and place == 1) for place, given in enumerate(args)]
@@ -111,7 +112,7 @@ class GpuCalls:
             self._replace(owner, name, call)
 
     def _sharded(self, _: str, init: Callable[..., None], args: Any, kwargs: Any) -> None:
-        """Gives FSDP1 its device: without one it wants a GPU."""
+        """Gives FSDP1 the CPU as its device, because otherwise it requires a GPU."""
         self._note("FullyShardedDataParallel(device_id)")
         init(*args, **{**kwargs, "device_id": _CPU})
 
@@ -137,7 +138,7 @@ def _ignored(*_: Any, **__: Any) -> None:
 
 
 def _on_cpu(given: Any, *, index: bool) -> Any:
-    """An argument, or what names the CPU or gloo in its place; ``index``: whether a number names a GPU."""
+    """Returns an argument, with the CPU or gloo in place of a GPU or NCCL; ``index``: whether a number names a GPU."""
     if isinstance(given, torch.device):
         return _CPU if given.type == "cuda" or given.index else given
     if isinstance(given, str):

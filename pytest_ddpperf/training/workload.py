@@ -1,4 +1,4 @@
-"""What a test measures, as factories. Importable without torch."""
+"""The training job that a test measures, as factories. Importable without torch."""
 
 from __future__ import annotations
 
@@ -105,7 +105,6 @@ class Workload:
                 raise WorkloadError(f"Workload({name}=...): {problem}; give {form}")
 
     def _refuse_modules(self) -> None:
-        """A module is callable, but no factory: it takes inputs. A class of losses takes no outputs."""
         torch = sys.modules.get("torch")
         if torch is None:
             return
@@ -131,7 +130,7 @@ def _short(value: object, limit: int = 60) -> str:
 
 
 def unfit(function: Callable[..., object], *names: str, **options: object) -> str | None:
-    """Returns why a function cannot be called with these arguments, in a sentence; None if it can, or nobody knows.
+    """Returns why a function cannot be called with these arguments, in a sentence; None if it can, or if unknown.
 
     ``names`` name the positional arguments; ``options`` are the keyword arguments.
     """
@@ -161,7 +160,7 @@ def _takes(function: Callable[..., object], *names: str, **options: object) -> b
 
 
 def require_same_names(workload: Workload, names: Iterable[str], others: Iterable[str], where: str) -> None:
-    """Raises a WorkloadError unless the same metrics are evaluated in both places."""
+    """Raises a WorkloadError unless both places evaluate the same metrics."""
     odd = sorted({*names} ^ {*others})
     if odd:
         assert workload.evaluate is not None  # noqa: S101  the loss alone has one name

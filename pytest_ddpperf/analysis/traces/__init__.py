@@ -1,1 +1,1 @@
-"""Chrome traces of ranks: what is in them, how their clocks differ, how two runs differ. Pure."""
+"""Chrome traces of ranks: their contents, the differences of ranks' clocks, and the differences of two runs. Pure."""

@@ -1,13 +1,13 @@
-"""How the clocks of ranks differ, by the collectives in which they met; and one trace of all ranks. Pure.
+"""The differences of the ranks' clocks, from the collectives in which ranks met; and one trace of all ranks. Pure.
 
 No rank can end a collective whose result needs the data of all ranks before the last rank has begun it. If the clock of
 a rank is ahead of the first rank's by x seconds, then for each such collective
 
     begin here - end there  <=  x  <=  end here - begin there
 
-The bounds of all collectives together hold x. Ranks end a collective at about the same time, so the estimate of x is
-the median difference of the ends, moved into the bounds; the uncertainty is its distance to the farther bound. Nothing
-is assumed of the network but that no message is read before it is sent.
+So x lies within the bounds of all collectives. Ranks end a collective at about the same time, so the estimate of x is
+the median difference of the ends, moved into the bounds; the uncertainty is its distance to the farther bound. The only
+assumption about the network is that no message is read before it is sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Meetings: TypeAlias = "Mapping[_Key, Sequence[Span]]"  # on one rank, in the or
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClockAlignment:
-    """What to take from the times of each rank's trace so that all are those of the first rank."""
+    """The corrections to subtract from the times of each rank's trace, so that all use the clock of the first rank."""
 
     shifts: tuple[float, ...]  # seconds by rank, in the order of the traces
     uncertainties: tuple[float, ...]  # the most that each can be wrong, in seconds
@@ -42,7 +42,7 @@ class ClockAlignment:
 
 
 def align(traces: Sequence[RankTrace]) -> ClockAlignment:
-    """Returns how the clocks of ranks differ; raises a TraceError with the reason where that cannot be told."""
+    """Returns how the clocks of ranks differ; raises a TraceError with the reason if that is unknown."""
     first, *others = traces
     numbers = [trace.rank for trace in traces]
     if len(set(numbers)) < len(numbers):
@@ -81,7 +81,7 @@ def _ahead(
 
 
 def _meetings(trace: RankTrace, ranks: int) -> _Meetings:
-    """When a rank was in the collectives of so many ranks, by what is the same on all of them."""
+    """Returns when a rank was in the collectives of this number of ranks; the keys are the same on all ranks."""
     found: dict[_Key, list[Span]] = defaultdict(list)
     sent = (event for event in trace.events if class_of(event) == "communication")
     for event in sorted(sent, key=lambda event: event.start):
@@ -105,10 +105,10 @@ def _require_alike(traces: Sequence[RankTrace], meetings: Sequence[_Meetings]) -
 def merged_trace(
     documents: Sequence[Mapping[str, Any]], traces: Sequence[RankTrace], alignment: ClockAlignment
 ) -> dict[str, Any]:
-    """One Chrome trace of all ranks by the clock of the first one; ``documents`` are what ``traces`` were read from.
+    """Returns one Chrome trace of all ranks by the first rank's clock; ``traces`` were read from ``documents``.
 
     Processes are renumbered, so that each rank has its own, and so are the flows from calls to kernels. Events come
-    first: some readers look for nothing behind other keys.
+    first, because some readers ignore events that follow other keys.
     """
     events: list[dict[str, Any]] = []
     flows: dict[tuple[int, str], int] = {}  # their numbers, by the rank and the number that it gives them

@@ -1,4 +1,4 @@
-"""What differs between two runs, by their traces: operators, kernels and collectives. Pure; gives no verdict."""
+"""The differences between two runs, by their traces: operators, kernels and collectives. Pure; gives no verdict."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MARKS = ("profiler::", EVENT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceUse:
-    """How often something runs in a step of a rank, and for how many seconds; means over steps and ranks.
+    """The number of times and the seconds that something runs in a step of a rank; means over steps and ranks.
 
-    The time of an operator is its own, without the operators that it calls. The time of a collective is that from its
-    begin to its end on a rank, the wait for other ranks included.
+    The time of an operator excludes the operators that it calls. The time of a collective lasts from its begin to its
+    end on a rank, including the wait for other ranks.
     """
 
     calls: float
@@ -33,7 +33,7 @@ class TraceUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceChange:
-    """One operator, kernel or kind of collective in both runs; None if a run has none."""
+    """An operator, kernel or kind of collective in both runs; None for a run without it."""
 
     what: What
     name: str
@@ -42,17 +42,17 @@ class TraceChange:
 
     @property
     def seconds(self) -> float:
-        """Returns how much longer a step is in it."""
+        """Returns by how many seconds its time in a step has grown."""
         return (self.after.seconds if self.after else 0.0) - (self.before.seconds if self.before else 0.0)
 
     @property
     def calls(self) -> float:
-        """Returns how many more calls a step makes."""
+        """Returns by how many calls a step has grown."""
         return (self.after.calls if self.after else 0.0) - (self.before.calls if self.before else 0.0)
 
     @property
     def word(self) -> str:
-        """What happened to it: ``added``, ``gone``, ``more calls``, ``fewer calls``, ``slower`` or ``faster``."""
+        """Returns the change: ``added``, ``gone``, ``more calls``, ``fewer calls``, ``slower`` or ``faster``."""
         if self.before is None or self.after is None:
             return "added" if self.before is None else "gone"
         if self.calls:
@@ -62,7 +62,7 @@ class TraceChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceDifference:
-    """What differs between two runs."""
+    """The differences between two runs."""
 
     steps: tuple[float, float]  # seconds of a step in each, mean over steps and ranks
     # All that calls differ in, which no other load changes, then all that takes another time; the largest change first.
@@ -71,9 +71,9 @@ class TraceDifference:
 
 
 def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: float = 0.01) -> TraceDifference:
-    """Returns what differs between the traces of two runs.
+    """Returns the differences between the traces of two runs.
 
-    A time that differs by less than the share ``least`` of the first run's step is left out where calls are the same.
+    If the calls are equal, a time that differs by less than the share ``least`` of the first run's step is omitted.
     """
     first, second = usage(before), usage(after)
     steps = _step(before), _step(after)
@@ -94,7 +94,7 @@ def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: f
 
 
 def usage(traces: Sequence[RankTrace]) -> dict[Name, TraceUse]:
-    """Returns what a step of a rank runs, by what it is and its name."""
+    """Returns the operators, kernels and collectives that a step of a rank runs, by kind and name."""
     calls: dict[Name, int] = defaultdict(int)
     seconds: dict[Name, float] = defaultdict(float)
     for trace in traces:
@@ -106,7 +106,7 @@ def usage(traces: Sequence[RankTrace]) -> dict[Name, TraceUse]:
 
 
 def _uses(trace: RankTrace) -> Iterator[tuple[Name, float]]:
-    """Each operator, kernel, copy and collective that begins in a step, and its seconds."""
+    """Yields each operator, kernel, copy and collective that begins in a step, and its seconds."""
     operators: dict[tuple[str, str], list[TraceEvent]] = defaultdict(list)
     for event in trace.events:
         communicates = class_of(event) == "communication"
@@ -126,7 +126,7 @@ def _uses(trace: RankTrace) -> Iterator[tuple[Name, float]]:
 
 
 def _own_seconds(events: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, float]]:
-    """The events of one thread, which nest, each with its time without the events inside it."""
+    """Yields the nested events of a thread, each with its time without the events inside it."""
     around: list[tuple[TraceEvent, float]] = []  # from the outermost to the innermost, with the time inside them
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         while around and around[-1][0].end <= event.start:

@@ -1,4 +1,4 @@
-"""A Chrome trace of torch's profiler as events, and the time of a step by what it was spent on. Pure."""
+"""Reads a Chrome trace of torch's profiler as events, and divides the time of a step by activity. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TraceEvent(ProfilerEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class RankTrace:
-    """What one rank did."""
+    """The events of one rank."""
 
     rank: int
     world_size: int | None  # how many ranks there were; None if the trace does not say
@@ -49,7 +49,7 @@ class RankTrace:
 
     @cached_property
     def marks(self) -> tuple[Span, ...]:
-        """The steps: ranges named ``step``, else those of ``torch.profiler.schedule``, else all of it as one step."""
+        """Returns the steps: ranges named ``step``, else those of ``torch.profiler.schedule``, else the whole trace."""
         spans: Sequence[Span] = marks_of(self.events)
         if not spans:
             named = (event for event in self.events if event.activity == ANNOTATION)
@@ -59,7 +59,7 @@ class RankTrace:
 
     @cached_property
     def steps(self) -> tuple[ProfiledStep, ...]:
-        """Returns what was sent and computed in each step."""
+        """Returns the communication and computation of each step."""
         return steps_of(self.events, device=self.device, marks=self.marks)
 
 
@@ -76,23 +76,23 @@ class RankTimes:
 
     @property
     def idle(self) -> float:
-        """In which nothing was computed and nothing sent."""
+        """Returns the time in which the rank neither computed nor sent."""
         return self.step - self.computed - self.communicated + self.overlapped
 
     @property
     def overlap(self) -> float | None:
-        """The share of the communication in which something was computed; None if nothing was sent."""
+        """Returns the share of the communication during which the rank computed; None if it sent nothing."""
         return self.overlapped / self.communicated if self.communicated else None
 
 
 def rank_in_name(name: str) -> int | None:
-    """Returns the rank in the name of a file of ours; None in another one."""
+    """Returns the rank in a file name that this plugin gives; None for any other name."""
     found = _RANK_OF_FILE.search(name)
     return None if found is None else int(found[1])
 
 
 def read_trace(document: object, name: str) -> RankTrace:
-    """The trace in a JSON document; raises a TraceError that names ``name`` where it is none, or holds no work."""
+    """Returns the trace in a JSON document; raises a TraceError that has ``name`` if it is no trace or has no work."""
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(events, list):
         raise TraceError(f"{name} is no Chrome trace: it has no list of traceEvents")
@@ -153,7 +153,7 @@ def _is_shape(value: object) -> bool:
 
 
 def times_of(trace: RankTrace) -> RankTimes:
-    """Returns the mean step of a rank by what it was spent on."""
+    """Returns the mean step of a rank, divided by activity."""
     steps = trace.steps
     return RankTimes(
         rank=trace.rank,
@@ -166,7 +166,7 @@ def times_of(trace: RankTrace) -> RankTimes:
 
 
 def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
-    """Returns the profile of a group from the traces of all its ranks, as ``--ddpperf-profile`` has it.
+    """Returns the profile of a group from the traces of all its ranks, as ``--ddpperf-profile`` returns it.
 
     None if a rank is missing, or ranks differ in their number of steps.
     """
@@ -182,5 +182,5 @@ def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
 
 
 def in_steps(trace: RankTrace, event: ProfilerEvent) -> int | None:
-    """Returns the number of the step in which an event begins; None if it is in none."""
+    """Returns the number of the step in which an event begins; None if the event begins outside all steps."""
     return next((i for i, (start, end) in enumerate(trace.marks) if start <= event.start < end), None)

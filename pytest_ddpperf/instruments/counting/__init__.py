@@ -1,1 +1,1 @@
-"""What a step does, counted by watching its operators, modules and optimizers, without a clock. Needs torch."""
+"""Counts the work of a step by watching its operators, modules and optimizers, without a clock. Needs torch."""

@@ -1,4 +1,4 @@
-"""Which operators of torch are communication, how many bytes each of them moves, and how they run on a CPU."""
+"""Recognises the operators of torch that communicate, counts their bytes, and runs them on a CPU."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd",
 
 @dataclass(frozen=True)
 class CollectiveCall:
-    """One call of a collective on this rank.
+    """A call of a collective on this rank.
 
     ``nbytes`` are the bytes of the whole buffer, counted from the arguments' elements: the tensor of an all-reduce or a
-    broadcast, the output of an all-gather, the input of a reduce-scatter or an all-to-all, what all ranks together give
-    to a gather or get from a scatter.
+    broadcast, the output of an all-gather, the input of a reduce-scatter or an all-to-all, and for a gather or a
+    scatter the data of all ranks together.
     """
 
     name: str  # ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``send`` ...
@@ -39,7 +39,7 @@ class CollectiveCall:
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that a rank sends, by the ring algorithms; of rooted ones the mean over the ranks.
+        """Returns the bytes that a rank sends, by the ring algorithms; for rooted collectives the mean over the ranks.
 
         S is ``nbytes``, n is ``ranks``: an all-reduce sends 2 (n-1)/n S, a send S, all others (n-1)/n S (Thakur,
         Rabenseifner and Gropp 2005; the factors of nccl-tests, whose broadcast counts the busiest rank's S instead).
@@ -76,9 +76,9 @@ _FUNCTIONAL_PARTS = frozenset({"all_gather"})
 
 
 def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[CollectiveCall]:
-    """Returns what a call of an operator communicates: mostly one collective, several for a batch of sends, or nothing.
+    """Returns the collectives of an operator's call: mostly one, several for a batch of sends, or none.
 
-    An unknown operator of these namespaces, and one of symmetric memory, counts under its own name with all its bytes.
+    An unknown operator of these namespaces, or of symmetric memory, counts under its own name with all its bytes.
     """
     name = str(func._schema.name).partition("::")[2].rstrip("_")  # noqa: SLF001  torch offers no other way to ask
     if func.namespace not in NAMESPACES or name in _NO_COMMUNICATION:
@@ -100,7 +100,7 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Returns the tensors among an operator's arguments or results, in lists of lists too."""
+    """Returns the tensors among an operator's arguments or results, also those inside lists."""
     found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -111,9 +111,9 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def completion_of(out: Any) -> Callable[[], bool]:
-    """Returns the function that tells whether a c10d operator has ended, from its result.
+    """Returns a function that returns whether a c10d operator has ended, from the operator's result.
 
-    Some of gloo's (reduce-scatter) end in ``wait()`` only: they have no future, and count as ended.
+    Some of gloo's operators (reduce-scatter) end only in ``wait()``: they have no future, and count as ended.
     """
     handle = out[-1] if isinstance(out, tuple) else out
     if not isinstance(handle, torch.ScriptObject):
@@ -131,7 +131,7 @@ def _nbytes(value: Any) -> int:
 
 
 def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dist.ProcessGroup | None:
-    """Returns the process group that an operator is called for; None without one."""
+    """Returns the process group that an operator is called for; None if it has no group."""
     group = _given(func, _GROUP, args, kwargs)
     if group is None:
         return None
@@ -142,14 +142,14 @@ def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def _given(func: OpOverload, names: frozenset[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Returns what an operator is given as an argument of one of these names; None if it has none or gets none."""
+    """Returns the argument of an operator that has one of these names; None if there is none."""
     place, name = _argument(func, names)
     return args[place] if place < len(args) else kwargs.get(name)
 
 
 @cache
 def _argument(func: OpOverload, names: frozenset[str]) -> tuple[int, str]:
-    """The place and name of an operator's argument that has one of these names; its end if none has."""
+    """Returns place and name of an operator's argument with one of these names; the end if there is none."""
     arguments: Sequence[Any] = func._schema.arguments  # noqa: SLF001  as above
     found = ((place, argument.name) for place, argument in enumerate(arguments) if argument.name in names)
     return next(found, (len(arguments), ""))
@@ -183,7 +183,7 @@ def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 class _Inside(TorchDispatchMode):
-    """Sees the collectives that a functional collective calls; nothing of them is counted."""
+    """A mode that handles the collectives that a functional collective calls, and counts none of them."""
 
     def __init__(self, tracker: TensorTracker) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch
@@ -200,7 +200,7 @@ class _Inside(TorchDispatchMode):
 
 
 def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """An operator's arguments with other tensors in place of its own."""
+    """Returns an operator's arguments with each tensor replaced by a function's result."""
     if isinstance(value, (list, tuple)):
         return type(value)(_mapped(function, inner) for inner in value)
     return function(value) if isinstance(value, torch.Tensor) else value

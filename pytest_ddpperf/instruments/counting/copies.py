@@ -1,4 +1,4 @@
-"""What this rank trains a copy of a model on, and what becomes of it; the controller compares those of all ranks."""
+"""Watches this rank's copy of a model, with its data; the controller compares the copies of all ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HOOKS = ("default_hooks", "powerSGD_hook", "quantization_hooks")  # of DDP, aft
 
 
 class CopyWatch:
-    """Watches the models that counted steps train."""
+    """An observer of the models that counted steps train."""
 
     def __init__(self) -> None:
         self._models: dict[nn.Module, None] = {}
@@ -46,7 +46,7 @@ class CopyWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """In this context, calls of modules are noted."""
+        """Notes the calls of modules in this context."""
         called, compiler = nn.Module.__call__, sys.modules.get("torch._dynamo")
         note: Any = self._note if compiler is None else compiler.disable(self._note)
 
@@ -72,7 +72,7 @@ class CopyWatch:
             yield
 
     def _note(self, module: nn.Module, given: Any) -> None:
-        """Looks at a call that trains: of a model, or inside of one that was given no tensors itself."""
+        """Notes a call that trains: of a model, or inside of a model that itself got no tensors."""
         if not self._depth:
             self._open = next(module.parameters(), None) is not None
             if self._open:
@@ -91,7 +91,7 @@ class CopyWatch:
                     self._batch = checksum(tensors, self._batch or 0, _HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
-        """Returns the lines that made wrappers with buckets, and those whose buckets, of so many bytes, are copies."""
+        """Returns the lines that made wrappers with buckets, and a line whose buckets, ``size`` bytes, are copies."""
         made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
         copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
         of_one = copying if len(copying) == 1 else {}
@@ -101,9 +101,9 @@ class CopyWatch:
         }
 
     def copy(self, loaders: Loaders, steps: int, of_data: tuple[str, ...], roots: Sequence[str]) -> RankCopy:
-        """Returns what this rank shows after so many steps.
+        """Returns the facts about this rank's copy of the model after ``steps`` steps.
 
-        ``of_data``: how the names of dimensions of a mesh begin that share out data; ``roots``: of the project.
+        ``of_data``: how the names of mesh dimensions begin that divide data; ``roots``: the folders of the project.
         """
         peers = next((_peers(each) for each in self._reduced), ())
         named = {
@@ -129,7 +129,7 @@ class CopyWatch:
 
 
 def checksum(tensors: Iterable[Tensor], start: int = 0, most: int | None = None) -> int:
-    """Returns a number that other tensors would hardly have, of at most so many elements of each."""
+    """Returns a number that other tensors would hardly have, from at most ``most`` elements of each."""
     for tensor in tensors:
         head = tensor.detach().reshape(-1)[:most].contiguous().to("cpu")
         start = zlib.crc32(head.view(torch.uint8).numpy().tobytes(), start)
@@ -137,18 +137,18 @@ def checksum(tensors: Iterable[Tensor], start: int = 0, most: int | None = None)
 
 
 def _peers(wrapped: DistributedDataParallel) -> tuple[int, ...]:
-    """The ranks of a wrapper's group; empty if the group is no longer there."""
+    """Returns the ranks of a wrapper's group; empty if the group no longer exists."""
     known = wrapped.process_group in dist.distributed_c10d._world.pg_group_ranks  # noqa: SLF001 - else it raises
     return tuple(dist.get_process_group_ranks(wrapped.process_group)) if known else ()
 
 
 def _hooks_reduce(wrapped: DistributedDataParallel) -> bool:
-    """Returns whether gradients are equal on all ranks after a wrapper's hooks; those of a user's may do anything."""
+    """Returns whether gradients are equal on all ranks after a wrapper's hooks; a user's hooks may do anything."""
     return all(getattr(hook, "__module__", "").endswith(_HOOKS) for hook, _ in wrapped._comm_hooks)  # noqa: SLF001
 
 
 def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The trained parameters of a model that are no shards."""
+    """Yields the trained parameters of a model that are not sharded."""
     inside, ignored = model, frozenset[str]()
     if isinstance(model, DistributedDataParallel):
         inside, ignored = model.module, frozenset(model.parameters_to_ignore)
@@ -162,7 +162,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _sums(parameter: Tensor) -> tuple[float, ...]:
-    """By how much a parameter may differ, and the sums of its parts: of rows, and of each 8th element."""
+    """Returns the allowed difference of a parameter, and the sums of its parts: of rows, and of every 8th element."""
     flat = parameter.reshape(-1)
     whole = flat.numel() // _PARTS * _PARTS
     size, rest = (_PARTS, whole // _PARTS), flat[whole:].double()
@@ -172,9 +172,9 @@ def _sums(parameter: Tensor) -> tuple[float, ...]:
 
 
 def _place(models: Iterable[nn.Module], of_data: tuple[str, ...]) -> tuple[str, ...]:
-    """This rank's coordinates in meshes, of dimensions that share out a model or a sequence, and no data.
+    """Returns this rank's coordinates in meshes, in dimensions that divide a model or a sequence instead of data.
 
-    A dimension without a name is one of those, but for the mesh that ``fully_shard`` makes if it is given none.
+    Dimensions without a name count as such, except in the mesh that ``fully_shard`` makes if it is given no mesh.
     """
     made: Any = sys.modules.get("torch.distributed.device_mesh")
     meshes = [] if made is None else [found for found in gc.get_objects() if type(found) is made.DeviceMesh]

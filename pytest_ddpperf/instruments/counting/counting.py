@@ -1,4 +1,4 @@
-"""The counted pass: a few warm steps under the counters, and what one of them does."""
+"""Counts a few warm steps, and returns the work of one step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _SECONDS = 10.0  # that steps may take beyond those counted whole, or as long as
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Countable:
-    """What is known of a step before it runs."""
+    """The known facts about a step before it runs."""
 
     device: torch.device
     modules: Sequence[nn.Module] = ()  # other models are found as they run
@@ -70,13 +70,13 @@ def count_warm_step(
     steps: int = SEEN_STEPS,
     on_any_rank: Callable[[bool], bool] = bool,
 ) -> Counts:
-    """Counts what one call of a warm ``run`` does on this rank: collectives, FLOPs, operators, memory.
+    """Counts the work of a call of a warm ``run`` on this rank: collectives, FLOPs, operators, memory.
 
-    A collective, called with the same numbers on all ranks. After steps that show which tensors outlive a step, two
-    count whole, or the known period of the work. Further ones are watched: if each calls torch as the one before did,
-    all counts are those of the whole steps. At the first that does not, a survey of ``steps`` counts what takes little
-    time, as means. On CUDA as many then run under the profiler. What was compiled is counted as it was written, but for
-    what ``plain`` steps have shown. ``on_any_rank`` says whether a fact holds on one rank at least.
+    A collective, called with the same numbers on all ranks. First, some steps show which tensors outlive a step. Then
+    two steps are counted whole, or a known period of them. Further steps are watched: if each calls torch as the step
+    before did, all counts are those of the whole steps. After the first other step, a survey of ``steps`` counts only
+    cheap figures, as means. On CUDA more steps then run under the profiler. Compiled code is counted as it was written,
+    except for the counts in ``plain``. ``on_any_rank`` returns whether a fact holds on at least one rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -115,7 +115,7 @@ def count_warm_step(
 
 
 class _Pass:
-    """The counters of one pass, and what they found in the step that is running."""
+    """The counters of a pass, and their results for the step that is running."""
 
     def __init__(self, subject: Countable) -> None:
         self._batches = BatchRows()
@@ -144,7 +144,7 @@ class _Pass:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """In this context, modules, optimizers, batches and costly functions are seen, and loading is left out."""
+        """Follows modules, optimizers, batches and costly functions in this context, without loading."""
         left_out = loading_left_out(self._operators.paused, self._batches.loaded)
         calls = calls_counted(self._called, self._device, self._operators.waited)
         with self.used.watching(), left_out, calls, checkpoints_seen(self._called), self._operators.questions_named():
@@ -152,7 +152,7 @@ class _Pass:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """In this context, operators are counted, too."""
+        """Counts operators, too, in this context."""
         with self._tracker.resizes_seen(), self._operators:
             yield
 
@@ -163,7 +163,7 @@ class _Pass:
             self._set[name, place or self._stack.place()] += 1
 
     def step(self, run: Callable[[], Any]) -> Details:
-        """Counts a step whole; returns what takes time to count."""
+        """Counts a whole step; returns the counts that take time."""
         self._set.clear()
         with self._operators.paused():
             self._file_known()
@@ -195,10 +195,10 @@ class _Pass:
         }
 
     def watch(self, others: OtherSteps, steps: int) -> bool:
-        """Watches so many steps more, or until one does not call torch as that of the period before did.
+        """Watches up to ``steps`` more steps, until one calls torch in another way than the step a period before.
 
         Returns:
-            Whether all steps do the same, those counted whole among them.
+            Whether all steps do the same, including the steps that were counted whole.
         """
         period, calls, watched = self._period, CallWatch(lambda: self._operators.is_paused), list[int]()
         if steps <= 0:
@@ -223,10 +223,10 @@ class _Pass:
         return not self._gap
 
     def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
-        """Looks at further steps, until ``steps`` that follow each other are seen; ``after`` so many counted whole.
+        """Counts further steps until ``steps`` consecutive steps are seen, including ``after`` steps counted whole.
 
-        If a watched step did something else, those before it do not count. If few follow it, because training ends or
-        time is up, they do, and nobody knows how often such a step comes.
+        After a watched step that did other work, the steps before it do not count. If only few steps follow, because
+        training or time ends, the earlier steps count, and it is unknown how often such a step comes.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -296,18 +296,17 @@ class _Pass:
 
 
 def _has_hooks(root: nn.Module) -> bool:
-    """Returns whether a model has communication hooks of DDP in Python."""
     inside = (each for each in root.modules() if isinstance(each, DistributedDataParallel))
     return any(each._comm_hooks for each in inside)  # noqa: SLF001 - torch does not tell otherwise
 
 
 def _differ(steps: Sequence[object], period: int) -> bool:
-    """Returns whether any step is another than the one a period before."""
+    """Returns whether any step differs from the step one period before it."""
     return any(one != other for one, other in zip(steps, steps[period:], strict=False))
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """What a step has left behind, by category; its own tensors that are still there are activations no more."""
+    """Returns the bytes that a step leaves behind, by category; tensors that it made count as kept."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

@@ -1,4 +1,4 @@
-"""What a step has a GPU do, as torch's profiler sees it: kernels, copies, and calls that wait for the device."""
+"""The work of a step on a GPU, as torch's profiler sees it: kernels, copies, and calls that wait for the device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WAITS = re.compile(
 
 
 class Recorded(NamedTuple):
-    """One event of a profile: kineto's word for what it is, its name, start and end in nanoseconds."""
+    """One event of a profile: kineto's name for its kind, its name, start and end in nanoseconds."""
 
     activity: str
     name: str
@@ -36,9 +36,9 @@ class Recorded(NamedTuple):
 
 
 def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
-    """The details of ``kernel_launches``, ``device_copies`` and ``device_synchronisations`` of one step on a GPU.
+    """Returns the details of ``kernel_launches``, ``device_copies`` and ``device_synchronisations`` of a step on a GPU.
 
-    What the profiler cannot see is left out.
+    Metrics that the profiler cannot see are omitted.
     """
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
@@ -56,9 +56,9 @@ def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
 def work_in(events: Sequence[Recorded]) -> dict[str, dict[str, float]]:
     """Counts kernels by name without arguments, copies by kind (``Memcpy HtoD``), and waits by the CUDA call.
 
-    Only waits during the event ``STEP`` count, the time that the host was in the step: those before or after it are
-    ours or the profiler's. An ``.item()`` is a wait. Without any kernel nothing is known of the device, and without the
-    name of any call nothing of waits: such metrics are left out.
+    Only waits during the event ``STEP`` count, the time that the host was in the step; other waits belong to the plugin
+    or the profiler. An ``.item()`` is a wait. If there is no kernel, no metric is known. If no call has a name, no
+    waits are known. Unknown metrics are omitted.
     """
     kernels, copies, waits = Counter[str](), Counter[str](), Counter[str]()
     steps = [event for event in events if event.name == STEP and event.activity == "user_annotation"]

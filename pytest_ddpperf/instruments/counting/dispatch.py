@@ -60,7 +60,7 @@ _QUESTIONS = {
     "__format__": "format(tensor)",
     "__contains__": "x in tensor",
 }
-"""Methods of a tensor that wait for a number, and what a step writes to call them; an ``if`` calls the first one."""
+"""Methods of a tensor that wait for a number, and the code that calls them; an ``if`` calls the first method."""
 
 SITED = (
     *("collective_calls", "blocking_collectives", "collective_bytes", "collective_send_bytes", "flops"),
@@ -72,11 +72,11 @@ METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "opera
 
 
 class OperatorCounter(TorchDispatchMode):
-    """While it is entered, counts operators as they are dispatched, below autograd and below tensor subclasses.
+    """A mode that counts operators as they are dispatched, below autograd and below tensor subclasses.
 
-    Threads of autograd inherit it, other threads (loading of data, the backends') do not. An operator that another one
-    calls is not counted. Collectives on a CPU are awaited at once: what follows one (the second half of a communication
-    hook of DDP) then happens in this thread and in one order.
+    Threads of autograd inherit it, other threads (loading of data, the backends') do not. An operator that another
+    operator calls is not counted. Collectives on a CPU are awaited at once. So the code after a collective, such as the
+    second half of a communication hook of DDP, runs in this thread and in a fixed order.
     """
 
     supports_higher_order_operators = True
@@ -100,7 +100,7 @@ class OperatorCounter(TorchDispatchMode):
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Counts from zero."""
+        """Begins a new step with all counts at zero."""
         self._counts = {metric: defaultdict(float) for metric in METRICS}
         self._sites = {metric: defaultdict(float) for metric in (*SITED, RECORDED_LINES)}
         self._attribution.forget()
@@ -109,16 +109,16 @@ class OperatorCounter(TorchDispatchMode):
         self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
     def details(self) -> dict[str, dict[str, float]]:
-        """Returns what was counted since the step began, by metric and by what it is made of."""
+        """Returns the counts since the step began, by metric and by part."""
         return {metric: dict(found) for metric, found in self._counts.items()}
 
     def sites(self) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns where it was called from, by metric and by what it is made of."""
+        """Returns the places of the counted calls, by metric and by part."""
         return {metric: dict(found) for metric, found in self._sites.items()}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """In this context, nothing is counted: code that looks at tensors is no part of the step."""
+        """Pauses counting in this context, because code that only inspects tensors is no part of the step."""
         before, self.is_paused = self.is_paused, True
         try:
             yield
@@ -126,7 +126,7 @@ class OperatorCounter(TorchDispatchMode):
             self.is_paused = before
 
     def add(self, metric: str, part: str, value: float = 1.0, place: Place | None = None) -> None:
-        """Counts, with the place that led here; nothing while counting is paused."""
+        """Adds to a count, with the place of the call; adds nothing while counting is paused."""
         if not self.is_paused:
             self._counts[metric][part] += value
             self._sites[metric][part, place or self._stack.place()] += value
@@ -157,12 +157,12 @@ class OperatorCounter(TorchDispatchMode):
         return out
 
     def _here(self) -> Place:
-        """Returns the place of the operator that runs, which is looked for once."""
+        """Returns the place of the running operator, which is searched only once."""
         self._place = self._place or self._stack.place()
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, apart: bool) -> bool:
-        """Returns whether autograd has made a node since this was asked last: that of the operator that runs now."""
+        """Returns whether autograd has made a node since the last call, which is the running operator's node."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
@@ -248,13 +248,13 @@ class OperatorCounter(TorchDispatchMode):
             self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
-        """Whether a GPU's host has it too: a copy, an optimizer's number, or a number made of such, as ``-lr`` is."""
+        """Returns whether the host also has a tensor, as a copy or as a number of an optimizer such as ``-lr``."""
         known = self._on_host.get(id(tensor))
         copied = known is not None and known() is tensor
         return copied or (not tensor.dim() and self._tracker.is_state(tensor))
 
     def waited(self, name: str, tensor: torch.Tensor) -> None:
-        """Counts a function that waits for the values of a tensor, if they would not be on the host of a GPU."""
+        """Counts a call that waits for the values of a tensor, unless the host of a GPU would have them already."""
         if not self._is_on_host(tensor):
             self.add("synchronisations", name)
         if name == "tensor.cpu":
@@ -262,7 +262,7 @@ class OperatorCounter(TorchDispatchMode):
 
     @contextmanager
     def questions_named(self) -> Iterator[None]:
-        """In this context, a wait for a number is called by what asks for it in Python."""
+        """Names waits for a number, in this context, by the Python method that requests the number."""
 
         def named(method: Callable[..., Any], label: str) -> Callable[..., Any]:
             @functools.wraps(method)
@@ -281,7 +281,7 @@ class OperatorCounter(TorchDispatchMode):
             yield
 
     def _follow(self, tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-        """Shows all tensors to the tracker; those made while gradients are recorded are backward's, or die soon."""
+        """Shows all tensors to the tracker; tensors made while gradients are recorded are for backward, or die soon."""
         recorded = torch.is_grad_enabled()
         for tensor in tensors:
             if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # asking takes long
@@ -295,12 +295,12 @@ class OperatorCounter(TorchDispatchMode):
 
 
 def _shows_all(func: Any, out: Any) -> bool:
-    """Whether an operator's name is all that there is to count of a call, and no number that an optimizer may read."""
+    """Returns whether a call has nothing to count but its name, and makes no number that an optimizer may read."""
     return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and is_plain(func)
 
 
 def _asked_by_autograd() -> bool:
-    """Whether C++ of backward asks, with no Python in between: DDP's reducer reads its table of used parameters so."""
+    """Returns whether backward's C++ code requests a number, as DDP's reducer does, without Python in between."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
         frame = frame.f_back
@@ -308,7 +308,7 @@ def _asked_by_autograd() -> bool:
 
 
 def has_a_say(kind: type) -> bool:
-    """Returns whether tensors of a class take operators apart themselves, as DTensors do."""
+    """Returns whether tensors of a class decompose operators themselves, as DTensors do."""
     if issubclass(kind, FakeTensor):
         return False
     return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]  # all have it

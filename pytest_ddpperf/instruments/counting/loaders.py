@@ -1,4 +1,4 @@
-"""The DataLoaders of training code, whoever made them: the steps of an epoch, samples, workers, those that are kept."""
+"""The DataLoaders of training code: the steps of an epoch, samples, workers, and loaders that stay in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RECORD = "_ddpperf_followed"  # of a loader and of its iterators
 
 @dataclass(eq=False, slots=True)
 class _Followed:
-    """One DataLoader."""
+    """The facts about a DataLoader."""
 
     made: Place  # the line that made it, else the one that first asked it for batches
     by: tuple[str, Place]  # the type of what draws its samples, if the line that made that is known, and that line
@@ -41,7 +41,7 @@ class _Followed:
 
 
 class Loaders:
-    """Follows the DataLoaders of a training."""
+    """An observer of the DataLoaders of a training."""
 
     def __init__(self) -> None:
         self._known: dict[_Followed, ReferenceType[Any]] = {}  # and the loaders themselves, as long as they are there
@@ -50,7 +50,7 @@ class Loaders:
 
     @contextmanager
     def followed(self) -> Iterator[Loaders]:
-        """In this context, what DataLoaders give is counted, and the lines that make them and others are noted."""
+        """Counts the batches of DataLoaders in this context, and notes the lines that make loaders."""
         kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  all loaders' iterators are of it
         begun, following, drawing = kind.__init__, kind.__next__, kind._next_index  # noqa: SLF001
         lines = Stack()
@@ -89,7 +89,7 @@ class Loaders:
             yield self
 
     def look(self) -> None:
-        """Notes after a step which lines have made loaders that gave it a batch."""
+        """Notes, after a step, the lines whose loaders gave a batch to the step."""
         given = self._batches()
         self._giving.update(place for place, batches in given.items() if batches > self._given[place])
         self._given, self._looks = given, self._looks + 1
@@ -101,9 +101,9 @@ class Loaders:
         return given
 
     def used(self, steps: int) -> list[list[_Followed]]:
-        """Returns the loaders of lines that gave as many batches as steps, those of one dataset together.
+        """Returns the loaders of lines that gave at least one batch per step; loaders of one dataset form a list.
 
-        They gave one to most steps: not those of an evaluation, which may take many batches in few steps.
+        A line must have given a batch to most steps, unlike an evaluation, which may take many batches in few steps.
         """
         given, found = self._batches(), dict[tuple[str, int], list[_Followed]]()
         for each in self._known:
@@ -114,21 +114,21 @@ class Loaders:
     def samples(self, steps: int, ranks: int) -> tuple[int, ...]:
         """Returns a checksum of the samples that each of these loaders drew.
 
-        Empty if one knows no numbers of samples, has too few samples for so many ranks, or shuffles by our seed.
+        Empty if a loader has no sample numbers, has too few samples for ``ranks``, or shuffles by the plugin's seed.
         """
         used = [each for loaders in self.used(steps) for each in loaders]
         known = all(each.drawn and each.data[1] >= ranks for each in used)
         return tuple(zlib.crc32(repr(each.drawn).encode()) for each in used) if known else ()
 
     def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
-        """Returns what draws the samples of the first of these loaders, and the line that made it."""
+        """Returns the sampler (or loader) that draws the samples of the first loader, and the line that made it."""
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
-        """Returns the lines of loaders that make each step wait: by count, those that it counts.
+        """Returns the lines of loaders that make each step wait, by the name of the count.
 
-        Workers start anew if a loader does not keep them, or if each epoch makes another loader. Nothing is said of
-        that if there are no workers, nor of what stays before three epochs have ended.
+        Workers start anew if a loader does not keep them, or if each epoch makes another loader; this count needs
+        workers. Loaders that stay in memory are counted only after three epochs.
         """
         found: dict[str, list[Place]] = {}
         last = [loaders[-1] for loaders in self.used(steps)]
@@ -145,9 +145,9 @@ class Loaders:
         return found
 
     def epoch_steps(self, steps: int) -> float | None:
-        """Returns the steps of an epoch, after so many steps; None without a loader that gives each step a batch.
+        """Returns the number of steps in an epoch; None if no loader gives each of the ``steps`` steps a batch.
 
-        It is the batches of the longest loader that gives each step one or more, divided by those that it gives a step.
+        It is the largest length of such a loader in batches, divided by the batches that the loader gives a step.
         """
         told = [(each.length, each.given) for each in self._known if each.length and each.given >= steps]
         return max((length / round(given / steps) for length, given in told), default=None)
@@ -175,9 +175,9 @@ def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
 def loading_left_out(
     paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
 ) -> Iterator[None]:
-    """Within, counting pauses while a DataLoader makes a batch, of which ``loaded`` is told, or begins an epoch.
+    """Pauses counting while a DataLoader makes a batch or begins an epoch; ``loaded`` gets each batch.
 
-    With workers that is done elsewhere; without, it would be chance whether an epoch begins in a counted step.
+    Workers load elsewhere; without workers, chance would decide whether an epoch begins in a counted step.
     """
 
     def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:

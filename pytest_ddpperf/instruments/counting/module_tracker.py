@@ -1,4 +1,4 @@
-"""What a step uses, found by torch's global hooks: which modules run, which optimizers step."""
+"""The modules that run in a step and the optimizers that step, found by torch's global hooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_ddpperf.instruments.counting.storages import bytes_of
 
 
 class Running(NamedTuple):
-    """What an operator is part of."""
+    """The module (or optimizer) that an operator is part of."""
 
     module: str  # the path of the innermost one
     called_at: Place | None = None  # the line that called the whole model, or the operator outside of any
@@ -37,21 +37,21 @@ _RECOMPUTING = frozenset({checkpoint.__file__, torch_modules.__file__})  # a che
 
 
 class Attribution:
-    """Tells which module an operator belongs to, and whether it is part of forward or backward.
+    """The assignment of operators to modules, and to forward or backward.
 
-    In forward it is the innermost module that is running. Each operator there leaves a node in the graph, whose
-    sequence number is noted. In backward the running node's number leads back to the module, without a hook in the
-    graph, which could change what backward does.
+    In forward an operator belongs to the innermost running module. Each operator there leaves a node in the graph,
+    whose sequence number is noted. In backward the running node's number leads back to the module, without a hook in
+    the graph, which could change the work of backward.
     """
 
     def __init__(self) -> None:
         self._modules: dict[int, Running] = {}
 
     def place(self, running: Running) -> tuple[Running, bool, bool]:
-        """The module of an operator that runs now inside ``running``, whether it is backward's, and if it recomputes.
+        """Returns the running operator's module, whether it is part of backward, and whether it recomputes.
 
-        What a checkpoint or a module computes in backward with gradients recorded is forward once more: it recomputes.
-        What backward itself computes so (``create_graph=True``) stays backward, and belongs to the same module.
+        If a checkpoint or a module computes in backward and records gradients, this is forward again: it recomputes. If
+        backward itself computes so (``create_graph=True``), it stays backward, and belongs to the same module.
         """
         in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         node = torch._C._current_autograd_node() if in_backward else None  # noqa: SLF001
@@ -67,12 +67,12 @@ class Attribution:
         return running, backward, node is not None and not backward
 
     def forget(self) -> None:
-        """Begins a new step, whose graph is a new one."""
+        """Begins a new step, which has a new graph."""
         self._modules.clear()
 
 
 def _recomputes() -> bool:
-    """Returns whether a checkpoint or a module's forward called this, after the innermost backward began."""
+    """Returns whether a checkpoint or a module's forward is on the stack, above the innermost backward."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename != graph.__file__:
         if frame.f_code.co_filename in _RECOMPUTING:
@@ -86,7 +86,7 @@ _PARALLEL = (DistributedDataParallel, DataParallel)
 
 
 class ModuleTracker:
-    """The modules and optimizers of a step, as they come to be used."""
+    """The modules and optimizers of a step, found when they are used."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ModuleTracker:
         self._paths: dict[nn.Module, str] = {}
 
     def add(self, module: nn.Module) -> None:
-        """Adds a model before it runs; the modules inside have paths from it."""
+        """Adds a model before it runs; the paths of the modules inside begin at the model."""
         if module in self._paths:
             return
         prefix, known = _kind(module), list(map(_kind, filter(_has_parameters, self.roots)))
@@ -118,33 +118,33 @@ class ModuleTracker:
 
     @property
     def running(self) -> Running:
-        """The innermost module whose forward is running, without the names of wrappers."""
+        """Returns the innermost module whose forward is running, without the names of wrappers."""
         return self._running[-1] if self._running else Running(OUTSIDE)
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """All parameters, of models and of optimizers, each once."""
+        """Returns all parameters of models and optimizers, each once."""
         groups = (group["params"] for optimizer in self.optimizers for group in optimizer.param_groups)
         return list(dict.fromkeys(chain(*(root.parameters() for root in self.roots), *groups)))
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """All buffers of models, each once."""
+        """Returns all buffers of models, each once."""
         return list({buffer: None for root in self.roots for buffer in root.buffers()})
 
     @property
     def optimizer_state(self) -> list[torch.Tensor]:
-        """The tensors that optimizers keep for their parameters, and those among their settings (a learning rate)."""
+        """Returns the tensors that optimizers keep for their parameters, or have as settings (a learning rate)."""
         kept = (state for optimizer in self.optimizers for state in optimizer.state.values())
         settings = (group for optimizer in self.optimizers for group in optimizer.param_groups)
         owners = chain((state for state in kept if isinstance(state, dict)), settings)
         return [value for owner in owners for value in owner.values() if isinstance(value, torch.Tensor)]
 
     def state_bytes(self) -> dict[str, float]:
-        """What training keeps on this rank: bytes of parameters, of their gradients now, and of optimizer states.
+        """Returns the bytes that training keeps on this rank: parameters, their present gradients, optimizer states.
 
-        Whole storages, each once, so for Adam in fp32 16 bytes a parameter, in autocast too; of sharded ones only this
-        rank's part. Scalars that optimizers keep (Adam's count of steps) are left out.
+        Whole storages count, each once: for Adam in fp32 16 bytes a parameter, also under autocast. Of sharded storages
+        only this rank's part counts. Scalars that optimizers keep (Adam's count of steps) are omitted.
         """
         parameters = self.parameters
         known: set[int] = set()
@@ -156,7 +156,7 @@ class ModuleTracker:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """In this context, what runs and steps is noted."""
+        """Notes the modules that run and the optimizers that step in this context."""
         self._running.clear()
         self._stepping = 0
         with ExitStack() as hooks:
@@ -204,7 +204,7 @@ def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
 def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:
     """Returns the bytes of each DistributedDataParallel bucket, in the order in which they are sent; empty without any.
 
-    The buckets are those that torch rebuilt after the first steps. torch reports them in the data for its own logs.
+    torch rebuilds the buckets after the first steps, and reports these in the data for its own logs.
     """
     inside = (child for module in modules for child in module.modules())
     sizes = [size for child in inside if isinstance(child, DistributedDataParallel) for size in _bucket_sizes(child)]
@@ -222,7 +222,7 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def _parts(root: nn.Module, name: str) -> list[str]:
-    """The parts of a module's name without those of wrappers."""
+    """Returns the parts of a module's name, without the names of wrappers."""
     parts = name.split(".")
     return [part for part in (parts[1:] if isinstance(root, _PARALLEL) else parts) if part not in _WRAPPERS]
 

@@ -1,4 +1,4 @@
-"""Which dispatched operators are work, their FLOPs, which of them wait for the device, and what they copy to it."""
+"""Classifies dispatched operators: which are work, their FLOPs, their waits for the device, their copies to it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ aten = torch.ops.aten
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
-    """FLOPs of a call, a multiplication and an addition being two; 0 for an operator that only moves memory.
+    """Returns the FLOPs of a call, a multiplication and an addition being two; 0 if it only moves memory.
 
-    By the formulas of torch.utils.flop_counter, which has some of higher-order operators too, and by those below.
-    Attention counts whole, even if a causal kernel leaves out half. Its backward counts without the first of its five
-    products, which computes the scores again: that an attention is written out or fused does not change its FLOPs.
+    The formulas are those of torch.utils.flop_counter, also for some higher-order operators, and those below. Attention
+    counts whole, even if a causal kernel skips half. Its backward counts without the first of its five products, which
+    computes the scores again: so attention has the same FLOPs, whether it is written out or fused.
     """
     packet = getattr(func, "_overloadpacket", func)
     formula = flop_registry.get(packet) or _FORMULAS.get(packet)
@@ -35,9 +35,9 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
 
 
 def full_precision(func: Any, dtype: torch.dtype) -> float:
-    """Returns how many times FLOPs with such numbers count as in full precision: float64 twice, float16 not at all.
+    """Returns how much FLOPs in this type count towards full precision: float64 twice, float16 not at all.
 
-    Products of float32 matrices that a GPU may compute in TF32 do not count, on whatever device they are now.
+    Products of float32 matrices that a GPU may compute in TF32 do not count, whatever the present device is.
     """
     matmul: Any = torch.backends.cuda.matmul
     if dtype is torch.float32 and not any(word in str(func) for word in ("conv", "rnn")):
@@ -47,9 +47,9 @@ def full_precision(func: Any, dtype: torch.dtype) -> float:
 
 
 def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
-    """The arguments of an attention with as many heads of keys and values as of the query, each in place of its shape.
+    """Returns an attention's arguments with one head of keys and values per query head, as shapes.
 
-    Fewer heads serve several of the query (grouped-query attention). The formulas of torch 2.11 refuse that.
+    A head may serve several heads of the query (grouped-query attention). The formulas of torch 2.11 refuse that.
     """
     heads = args[query].shape[1]
     wide = (torch.Size((each.shape[0], heads, *each.shape[2:])) for each in args[query + 1 : query + 3])
@@ -57,36 +57,36 @@ def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
 
 
 def _products_with(position: int) -> Callable[..., int]:
-    """One multiplication and one addition for each element of the argument at a position."""
+    """Returns a function that counts a multiplication and an addition per element of the argument at a position."""
     return lambda *args, **_: 2 * int(args[position].numel())
 
 
 def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
-    """Products of groups of rows, of a mixture of experts, as if all rows had a group: only the device knows."""
+    """Counts products of groups of rows (a mixture of experts) as if all rows had a group: only the device knows."""
     groups = rows.shape[0] if rows.dim() > columns.dim() else 1  # each group has its own columns
     return 2 * rows.numel() * columns.shape[-1] // groups
 
 
 def _products(rows: int, weights: Iterable[Tensor]) -> int:
-    """Products of vectors with each of the weights that is a matrix; the others are biases."""
+    """Counts the products of vectors with each weight that is a matrix; the other weights are biases."""
     return 2 * rows * sum(weight.numel() for weight in weights if weight.dim() > 1)
 
 
 def _recurrent(inputs: Tensor, weights: Tensor | list[Tensor], *others: Any, **_: Any) -> int:
-    """2 x rows x gates x hidden x (inputs + hidden), by the equations of torch.nn.LSTM (4 gates).
+    """Returns 2 x rows x gates x hidden x (inputs + hidden), by the equations of torch.nn.LSTM (4 gates).
 
-    oneDNN gets both matrices of a layer, cuDNN the weights of all layers and directions; a projection has one more.
+    oneDNN gets both matrices of a layer, cuDNN the weights of all layers and directions; a projection adds a matrix.
     """
     return _products(inputs.numel() // inputs.shape[-1], weights if isinstance(weights, list) else (weights, others[0]))
 
 
 def _twice(forward: Callable[..., int]) -> Callable[..., int]:
-    """Backward of matrix products: one of the same size for the gradient of the inputs, one for that of the weights."""
+    """Returns a function that counts backward's two equal products, for the gradients of inputs and of weights."""
     return lambda *args, **kwargs: 2 * forward(*args, **kwargs)
 
 
 def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -> int:
-    """The matrices that each row goes through, and 2 x 2 x length x length x width of scores and mixing a sequence."""
+    """Counts the matrices that each row goes through, and per sequence 4 x length x length x width for attention."""
     if inputs.is_nested:
         lengths: list[int] = [length for length, *_ in inputs._nested_tensor_size().tolist()]  # noqa: SLF001  no other way to ask
     else:
@@ -95,13 +95,13 @@ def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -
 
 
 def _encoder_layer(inputs: Tensor, width: int, _heads: int, *others: Any, **_: Any) -> int:
-    """torch.nn.TransformerEncoderLayer in inference; of four pairs of weights each second one is a bias."""
+    """Counts torch.nn.TransformerEncoderLayer in inference; of four pairs of weights each second one is a bias."""
     stacked, _bias, projection, *_norms = others
     return _self_attention(inputs, width, (stacked, projection, others[11], others[13]))
 
 
 def _attention_layer(inputs: Tensor, _keys: Tensor, _values: Tensor, width: int, *others: Any, **_: Any) -> int:
-    """torch.nn.MultiheadAttention in inference, of a sequence with itself."""
+    """Counts torch.nn.MultiheadAttention in inference, of a sequence with itself."""
     return _self_attention(inputs, width, (others[1], others[3]))
 
 
@@ -172,7 +172,7 @@ _COPIES = frozenset({aten._to_copy, aten.copy_})  # noqa: SLF001
 
 @cache
 def is_plain(func: Any) -> bool:
-    """Returns whether an operator can neither communicate, wait nor copy, and has no FLOPs, whatever it is given."""
+    """Returns whether no call of an operator communicates, waits, copies to the device or has FLOPs."""
     packet = getattr(func, "_overloadpacket", func)
     sends = getattr(func, "namespace", "") in NAMESPACES
     return not (sends or packet in flop_registry or packet in _FORMULAS or packet in {*_WAITS, *_INDEXED, *_COPIES})
@@ -180,9 +180,9 @@ def is_plain(func: Any) -> bool:
 
 @cache
 def operator_name(func: Any) -> str | None:
-    """Returns the name that an operator counts under, ``aten.mm`` for any overload; None for one that does no work.
+    """Returns the name that an operator counts under, ``aten.mm`` for any overload; None if it does no work.
 
-    Views and other operators that compute nothing, marks for the profiler, and communication are left out.
+    Views and other operators that compute nothing, marks for the profiler, and communication do not count as work.
     """
     packet = getattr(func, "_overloadpacket", None)
     if packet is None:
@@ -193,25 +193,25 @@ def operator_name(func: Any) -> str | None:
 
 
 def moved_bytes(tensors: Iterable[Tensor]) -> int:
-    """Returns bytes that a call reads and writes: those of the tensors that it is given and makes, each once.
+    """Returns the bytes that a call reads and writes: the bytes of its arguments and results, each tensor once.
 
-    A tensor that is expanded has the bytes that it is expanded from. What stays in caches counts as well.
+    An expanded tensor counts with the bytes before its expansion. Bytes that stay in caches count as well.
     """
     different = {id(tensor): tensor for tensor in tensors}.values()
     return sum(_elements(tensor) * tensor.element_size() for tensor in different)
 
 
 def _elements(tensor: Tensor) -> int:
-    """Returns how many different elements a tensor has; all of them where it has no strides, as a sparse one."""
+    """Returns how many different elements a tensor has; all of them if it has no strides, as a sparse tensor."""
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_contiguous():
         return tensor.numel()
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
 
 
 def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> str | None:
-    """How a call makes the host wait for the device: ``item``, ``nonzero``, ``copy to host`` ...; None if it does not.
+    """Returns how a call makes the host wait for the device: ``item``, ``nonzero``, ``copy to host``, or None.
 
-    On a CPU the same calls count as on a GPU, except copies, which have no other side there.
+    On a CPU the same calls count as on a GPU, except copies, because host and device are the same there.
     """
     packet = func._overloadpacket  # noqa: SLF001  torch offers no other way to ask
     if packet in _COPIES:
@@ -226,7 +226,7 @@ def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def host_to_device_bytes(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> int:
-    """Returns bytes that a call copies from the host's memory to the device's."""
+    """Returns the bytes that a call copies from the host's memory to the device's memory."""
     packet = func._overloadpacket  # noqa: SLF001  as above
     if device == "cpu" or packet not in _COPIES:
         return 0
@@ -240,7 +240,7 @@ def _is_mask(index: torch.Tensor | None) -> bool:
 
 
 def _fills(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether ATen (canDispatchToMaskedFill) makes a ``masked_fill_`` of an assignment like ``tensor[mask] = 0.0``."""
+    """Returns whether ATen (canDispatchToMaskedFill) makes ``tensor[mask] = 0.0`` or the like a ``masked_fill_``."""
     accumulates = kwargs.get("accumulate", False) or (len(args) > 3 and args[3])  # noqa: PLR2004  index_put(self, indices, values, accumulate)
     if packet is aten.index or accumulates:
         return False
@@ -250,7 +250,7 @@ def _fills(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> boo
 
 
 def _copy(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str, bool]:
-    """The type of device that a copy comes from, the type that it goes to, and whether it waits."""
+    """Returns the device type that a copy comes from, the type that it goes to, and whether it waits."""
     blocking = not kwargs.get("non_blocking", False)
     if packet is aten.copy_:
         blocking = blocking and not (len(args) > 2 and args[2])  # noqa: PLR2004  copy_(self, src, non_blocking)

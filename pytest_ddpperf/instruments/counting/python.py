@@ -1,4 +1,4 @@
-"""What a step does in Python, where no operator shows it: calls, processes that it starts, objects that it leaves."""
+"""Counts the work of a step in Python that no operator shows: calls, started processes, objects left behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _COSTLY = (  # functions that wait, give memory back, walk through all objects, 
     ("synchronisations", Tensor, "tensor", ("cpu", "tolist", "__repr__")),
     *(("collective_calls", module, "torch.distributed", ("new_group",)) for module in (dist, distributed_c10d)),
 )
-"""Each with the metric that counts it."""
+"""Functions, each with the metric that counts it."""
 _OF_PASS = ("retain_graph", "create_graph")  # what backward is given after tensors and their gradients
 _LABELS = {"__repr__": "print(tensor)", "_save_state_dict": "torch.distributed.checkpoint.save"}
 _BARE = ("cpu", "tolist")  # which call no operator on a CPU, and elsewhere one that is counted
@@ -67,11 +67,11 @@ _SLOW_MODES = {
 def calls_counted(
     called: Callable[[str, str], None], device: str, waited: Callable[[str, Tensor], None] | None = None
 ) -> Iterator[None]:
-    """Within, ``called`` hears of passes of backward and of costly functions: the metric that counts them, their name.
+    """Calls ``called``, in this context, for passes of backward and for costly functions, with metric and name.
 
-    Of functions that wait for a tensor ``waited`` hears instead, if it is given, with the tensor. ``device`` is the
-    type of the step's. A pass accumulates gradients; one inside of another is none. Functions of torch that do nothing
-    on a CPU are seen there too. Workers of a DataLoader are left out: whether an epoch begins here is chance.
+    For functions that wait for a tensor it calls ``waited`` instead, if given, with the tensor. ``device`` is the type
+    of the step's device. A pass accumulates gradients; a pass inside another does not count. Functions of torch that do
+    nothing on a CPU count there too. Starts of DataLoader workers do not: chance decides if an epoch begins here.
     """
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
     under_way = set[int]()  # threads in a call, of which no call inside counts
@@ -107,7 +107,7 @@ def calls_counted(
 
 
 def _followed(function: Callable[..., Any], told: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
-    """The function, whose calls ``told`` hears of, with the first argument: a tensor there, if ``device`` is given."""
+    """Wraps a function: ``told`` gets each call's first argument, with ``device`` only tensors on that device."""
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
 
     @functools.wraps(function)
@@ -134,17 +134,17 @@ def _device_of(tensor: Any) -> str:
 
 
 class ObjectCensus:
-    """Counts the objects that the garbage collector knows, between steps.
+    """A counter of the objects that the garbage collector knows, between steps.
 
-    What a rank inherits from the process that forked it is frozen, and neither counted nor walked through. What workers
-    of a DataLoader have sent, and no step has taken, is left out: how much that is depends on the clock.
+    Objects that a rank inherits from the process that forked it are frozen, and neither counted nor traversed. Batches
+    that DataLoader workers have sent, and no step has used, do not count, because their number depends on the clock.
     """
 
     def __init__(self) -> None:
         self._taken: list[tuple[int, Counter[str]]] = []  # steps so far, and objects by type
 
     def take(self, steps: int) -> None:
-        """Counts what is there after so many steps; garbage is collected before."""
+        """Counts the present objects, after ``steps`` steps; garbage is collected before."""
         gc.collect()
         forget_received()
         objects = gc.get_objects()
@@ -155,7 +155,7 @@ class ObjectCensus:
     def left_behind(self) -> dict[str, float] | None:
         """Returns the objects that each step leaves behind, by type; None after fewer than three counts.
 
-        It is the least growth of all stretches between two counts: a cache that fills up grows in one of them only.
+        It is the least growth between two consecutive counts, because a cache that fills up grows in one interval only.
         """
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
@@ -173,7 +173,7 @@ def _kind(each: object) -> str:
 
 
 def _waiting(objects: Iterable[object]) -> Iterator[object]:
-    """Yields what workers have sent to the DataLoaders among these objects, and no step has taken."""
+    """Yields the batches that workers have sent to the DataLoaders among these objects, and that no step has used."""
     kind: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001  torch has no other name for it
     left = [vars(each).get("_task_info") for each in objects if issubclass(type(each), kind)]
     known = set(map(id, left))
@@ -186,10 +186,10 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 
 
 def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, float]:
-    """Runs a few steps more, if there are more; returns the lines whose memory stays after each, with its blocks.
+    """Runs a few more steps, if there are more; returns the lines whose memory stays after each step, with its blocks.
 
     ``traces``: whether this rank looks for lines. Memory is traced until the process ends: a thread of a backend that
-    waits for Python's lock, while it allocates, would crash when tracing stops (mended in Python 3.12.9 and 3.13.2).
+    waits for Python's lock, while it allocates, would crash when tracing stops (fixed in Python 3.12.9 and 3.13.2).
     """
     taken, traces, found = list[tracemalloc.Snapshot](), traces and _can_trace(), Counter[Place]()
     with collector_paused(), suppress(TrainingEnded, StopIteration):
@@ -204,17 +204,17 @@ def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, flo
 
 
 def _can_trace() -> bool:
-    """Begins to trace memory; returns whether stacks are deep enough, which they may not be if somebody else began."""
+    """Begins to trace memory; returns whether stacks are deep enough: other code may have begun with fewer frames."""
     if not tracemalloc.is_tracing():
         tracemalloc.start(_FRAMES)
     return tracemalloc.get_traceback_limit() >= _FRAMES
 
 
 def shape_of(*given: Any) -> tuple[int, ...]:
-    """Returns the first two dimensions of a batch whose tensors agree in the first one.
+    """Returns the first two dimensions of a batch whose tensors agree in the first dimension.
 
-    Empty if they do not, or if the first dimension may be another one than that of samples: of a single row (packed
-    sequences), of tensors with one dimension (tokens), of a list of images, of nested or sharded tensors.
+    Empty if they disagree, or if the first dimension may not be samples: for a single row (packed sequences), tensors
+    with one dimension (tokens), a list of images, and nested or sharded tensors.
     """
     tensors = _tensors(given)
     if not tensors or any(each.is_nested or hasattr(each, "device_mesh") for each in tensors):
@@ -225,32 +225,32 @@ def shape_of(*given: Any) -> tuple[int, ...]:
 
 
 def _tensors(given: Any) -> list[Tensor]:
-    """All tensors of a batch that have dimensions; a tokenizer's batch is a mapping that torch takes for a leaf."""
+    """Returns all tensors of a batch that have dimensions; a tokenizer's batch is a mapping, but a leaf for torch."""
     leaves = [dict(leaf) if isinstance(leaf, UserDict) else leaf for leaf in tree_leaves(given)]
     return [leaf for leaf in tree_leaves(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
 
 
 class BatchRows:
-    """Notes the batches of a step."""
+    """The batches of a step."""
 
     def __init__(self) -> None:
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Notes anew."""
+        """Forgets the batches of the step before."""
         self._models: set[int] = set()
         self._inputs: list[ReferenceType[Tensor]] = []
         self._forward: list[tuple[int, ...]] = []  # shapes
         self._loaded: list[tuple[int, ...]] = []
 
     def loaded(self, batches: Any, batch: Any) -> None:
-        """Notes a batch of a DataLoader's iterator; one of more or fewer rows than samples tells nothing."""
+        """Notes a batch of a DataLoader's iterator; its shape counts only if it has as many rows as samples."""
         samples = getattr(getattr(batches, "_index_sampler", None), "batch_size", None)
         shape = shape_of(batch)
         self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
 
     def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> None:
-        """Notes what the forward of a model got, if it is trained; ``joined``: tensors that were made of several."""
+        """Notes the inputs of a trained model's forward; ``joined``: tensors that were made of several others."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:
             return
@@ -263,10 +263,10 @@ class BatchRows:
         self._forward.append(() if again or grown or hasattr(trained[0], "device_mesh") else shape_of(given))
 
     def rows(self, passes: float) -> dict[str, float]:
-        """Returns the rows of the step by shape of its batches; empty if they are not sure.
+        """Returns the rows of the step by the shape of its batches; empty if the rows are uncertain.
 
-        They are sure if one model is trained, which is called once for each backward pass, each time with other
-        tensors; and if loaders gave as many rows, or nothing.
+        They are certain if one model is trained, which is called once for each backward pass, each time with other
+        tensors; and if loaders gave the same number of rows, or nothing.
         """
         forward, loaded = (sum(shape[0] for shape in shapes if shape) for shapes in (self._forward, self._loaded))
         sure = len(self._models) == 1 and len(self._forward) == passes and all((*self._forward, *self._loaded))
@@ -279,6 +279,6 @@ class BatchRows:
 
 
 def _is_flattened(tensor: Tensor) -> bool:
-    """Returns whether a tensor has several rows for one of the tensor that it is a view of."""
+    """Returns whether a tensor is a view that has several rows for each row of its base."""
     base = tensor._base  # noqa: SLF001  torch has no other name for it
     return base is not None and base.dim() > 0 and base.shape[0] < tensor.shape[0]

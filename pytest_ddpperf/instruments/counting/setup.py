@@ -1,4 +1,4 @@
-"""How training is set up: its wrappers, checkpoints and optimizers, with settings that are no defaults, and lines."""
+"""The setup of training: its wrappers, checkpoints and optimizers, with settings that are no defaults, and lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FRAMES = 12  # between a checkpoint and the module that wraps what it recompute
 
 @contextmanager
 def checkpoints_seen(seen: Callable[[str, str, Place], None]) -> Iterator[None]:
-    """Within, ``seen`` hears of each checkpoint of forward, and of the line that made its wrapper or called it."""
+    """Calls ``seen``, in this context, for each checkpoint of forward, with the line that wrapped or called it."""
     stack = Stack()
 
     def followed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ def checkpoints_seen(seen: Callable[[str, str, Place], None]) -> Iterator[None]:
 
 
 def _wrapped_at() -> Place | None:
-    """The line that made the module which wraps what a checkpoint recomputes; None if none does."""
+    """Returns the line that made the module which wraps the code of a checkpoint; None if no module does."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
     for _ in range(_FRAMES):
         if frame is None:
@@ -90,7 +90,7 @@ def _parts(owner: object, kind: str, settings: Mapping[str, object]) -> list[tup
 
 
 def _of_module(module: nn.Module) -> tuple[object, str, Mapping[str, object]]:
-    """Returns what wraps a module, the name of its kind, and its settings; a name is empty if nothing does."""
+    """Returns the wrapper of a module, the name of its kind, and its settings; the name is empty without a wrapper."""
     if isinstance(module, DistributedDataParallel):
         return module, "DistributedDataParallel", _of_ddp(module)
     if type(module).__name__ == "FullyShardedDataParallel":
@@ -121,7 +121,7 @@ def _of_fsdp1(wrapped: Any) -> dict[str, object]:
 
 
 def _of_fsdp2(state: Any) -> dict[str, object]:
-    """Settings of ``fully_shard``; the root keeps its parameters after forward if nobody says otherwise."""
+    """Returns the settings of ``fully_shard``; by default the root keeps its parameters after forward."""
     settings = _dtypes(state._mp_policy)  # noqa: SLF001  no public reader
     if state._is_root:  # noqa: SLF001  as above
         every = {parameter for module in state._modules for parameter in module.parameters()}  # noqa: SLF001  as above
@@ -141,7 +141,7 @@ def _of_fsdp2(state: Any) -> dict[str, object]:
 
 
 def _groups(state: Any) -> list[Any]:
-    """Returns what a unit of ``fully_shard`` shards together; torch before 2.13 has one group at most."""
+    """Returns the parameter groups of a unit of ``fully_shard``; torch before 2.13 has one group at most."""
     return [*filter(None, getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group])]  # noqa: SLF001  as above
 
 
@@ -150,7 +150,7 @@ def _dtypes(policy: Any) -> dict[str, object]:
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """The settings that it was made with; a schedule may change those that it has now. Wrappers may tell none."""
+    """Returns an optimizer's initial settings, because a schedule may change them; a wrapper may have none."""
     usual, made = inspect.signature(type(optimizer).__init__).parameters, getattr(optimizer, "defaults", {})
     return {
         name: value

@@ -1,4 +1,4 @@
-"""The lines of the user's code that operators are called from, and that make loaders, samplers and wrappers."""
+"""The lines of the user's code that call operators, and that make loaders, samplers and wrappers."""
 
 from __future__ import annotations
 
@@ -45,39 +45,39 @@ class Place(NamedTuple):
 
     @property
     def innermost(self) -> tuple[str, int, str]:
-        """The file, line and function that called torch."""
+        """Returns file, line and function of the code that called torch."""
         return self.through or (self.file, self.line, self.function)
 
 
 T = TypeVar("T")
 SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
-"""What was counted by metric, and by part and place."""
+"""Counts by metric, and by part and place."""
 
 
 class Stack:
-    """Tells where the code that runs now was called from.
+    """The stack of the code that called the running code.
 
-    Autograd of a GPU runs in threads of its own, without the frames that called it. There the thread that made this
-    object has them, as it waits for backward.
+    Autograd of a GPU runs in separate threads, without the frames that called it. The frames are then those of the
+    thread that made this object, because that thread waits for backward.
     """
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
 
     def place(self) -> Place:
-        """The innermost line of the user's own code or of a strategy, and that of another package which it called.
+        """Returns the innermost line of the user's code or of a strategy, and the line of a package that it called.
 
-        Without any line of the user's it is that of the other package.
+        If the user's code has no line in the stack, it is the package's line.
         """
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         return place_of(self._frames(), _frame_file, _frame_line, backward=backward)
 
     def comes_from(self, codes: frozenset[CodeType]) -> bool:
-        """Returns whether a function with one of these codes has led here."""
+        """Returns whether a function with one of these codes is in the stack."""
         return any(frame.f_code in codes for frame in self._frames())
 
     def is_compiled(self, captured: frozenset[tuple[str, int]]) -> bool:
-        """Returns whether torch.compile wraps what has led here, and one of these functions inside is compiled."""
+        """Returns whether torch.compile wraps the running code, and one of these functions inside is compiled."""
         found, wrappers = False, compiled_wrappers()
         for code in (frame.f_code for frame in self._frames()):
             found = found or _is_captured(code, captured)
@@ -97,7 +97,7 @@ class Stack:
 
 @cache
 def compiled_wrappers() -> frozenset[CodeType]:
-    """Returns the codes of what torch.compile puts around a function, whatever it has compiled of it."""
+    """Returns the codes of the wrappers that torch.compile puts around a function, compiled or not."""
     from torch._dynamo.eval_frame import _TorchDynamoContext
 
     inside = (each for each in _TorchDynamoContext.__call__.__code__.co_consts if isinstance(each, CodeType))
@@ -105,7 +105,7 @@ def compiled_wrappers() -> frozenset[CodeType]:
 
 
 def captured_lines() -> frozenset[tuple[str, int]]:
-    """Returns file and line of each function that is compiled, or of where its rest begins; empty if unknown."""
+    """Returns file and line of each compiled function, or of the part after a graph break; empty if unknown."""
     return frozenset((at.filename, at.lineno or 0) for _, at in compilations())
 
 
@@ -116,7 +116,7 @@ def _is_captured(code: CodeType, captured: frozenset[tuple[str, int]]) -> bool:
 
 
 def break_sites() -> dict[tuple[str, Place], float]:
-    """Returns the places of the graph breaks of all steps so far, by the first line of their reason."""
+    """Returns the places of the graph breaks of all steps so far, by the first line of the reason of each break."""
     found: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for reason, stack in graph_breaks():
         place = place_of(reversed(stack), file_of_trace, lambda frame: (frame.lineno or 0, frame.name), backward=False)
@@ -133,7 +133,7 @@ def compiled_sites(reasons: Iterable[str]) -> dict[tuple[str, Place], float]:
 
 @contextmanager
 def making_noted() -> Iterator[None]:
-    """Within, loaders, samplers, wrappers and optimizers remember the line that makes them, for ``made_at``."""
+    """Lets loaders, samplers, wrappers and optimizers, in this context, remember the line that makes them."""
     stack = Stack()
 
     def noting(init: Callable[..., None]) -> Callable[..., None]:
@@ -157,7 +157,7 @@ def _noted() -> list[Any]:
 
 
 def made_at(made: object) -> Place | None:
-    """Returns the line that made an object; None if nobody noted that."""
+    """Returns the line that made an object; None if ``making_noted`` was not active."""
     found = getattr(made, "__dict__", {}).get(_MADE)
     return None if found is None else Place(*found)
 
@@ -165,7 +165,7 @@ def made_at(made: object) -> Place | None:
 def call_sites(
     steps: Sequence[SiteCounts], roots: Sequence[str], strategy: str = ""
 ) -> dict[str, tuple[CallSite, ...]]:
-    """Returns the sites of some steps for one step, by metric, of the steps that have it."""
+    """Returns the call sites of a step, by metric, from the steps that have the metric."""
     metrics = dict.fromkeys(metric for step in steps for metric in step)
     found = {metric: _sites([step[metric] for step in steps if metric in step], roots, strategy) for metric in metrics}
     return {metric: sites for metric, sites in found.items() if sites}
@@ -204,7 +204,7 @@ def place_of(
 ) -> Place:
     """Returns the place that a stack shows, as ``Stack.place`` does.
 
-    ``frames``: the innermost first; ``line_of`` gives the line and the function of one.
+    ``frames`` begin with the innermost; ``line_of`` returns line and function of a frame.
     """
     through: tuple[str, int, str] | None = None
     for frame in frames:
@@ -225,9 +225,9 @@ _frame_line: Callable[[FrameType], tuple[int, str]] = attrgetter("f_lineno", "f_
 
 @cache
 def _owner(file: str) -> str:
-    """``user`` (of the project or a strategy), ``package`` (another one), or empty for torch, Python and the plugin.
+    """Returns ``user`` (project or strategy), ``package`` (another package), or "" (torch, Python, the plugin).
 
-    Code that is compiled from a text, such as a dataclass's methods, is nobody's.
+    Code that is compiled from a text, such as a dataclass's methods, has no owner: "".
     """
     if file.startswith(("<", f"{Path(torch.__file__).parent}/")):
         return ""
@@ -240,12 +240,12 @@ def _owner(file: str) -> str:
 
 
 def digest(source: str) -> str:
-    """What tells a line from others without its text, which may hold what no baseline should; empty for no text."""
+    """Returns a code that identifies a line without its text, which baselines may not store; empty for no text."""
     return hashlib.sha256(source.encode(errors="replace")).hexdigest()[:_DIGITS] if source else ""
 
 
 def _relative(file: str, roots: Sequence[str]) -> str:
-    """A file as every machine calls it: relative to the project or to where it is imported from, else its name."""
+    """Returns a file as every machine names it: relative to the project or to its import folder, else its name."""
     for folder in _PACKAGES:
         if folder in file:
             return file.rpartition(folder)[2]

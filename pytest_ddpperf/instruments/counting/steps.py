@@ -1,4 +1,4 @@
-"""Steps that are watched without being counted, and the counts of a step from what several did: means with rhythms."""
+"""Steps that are watched without being counted, and the counts of a step from several steps: means with rhythms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_ddpperf.units import format_number
 Details = dict[str, dict[str, float]]
 Whole: TypeAlias = "Mapping[str, Mapping[str, float]]"
 Seen: TypeAlias = "dict[str, Mapping[Any, float]]"
-"""What a step did, by metric, and by part and place: None of counts that have none."""
+"""The counts of a step by metric, and by part and place; the place is None for counts without places."""
 
 K = TypeVar("K")
 
@@ -34,7 +34,7 @@ _TELLING = (torch.dtype, torch.device, torch.layout, bool, str)  # numbers chang
 
 
 def per_step(steps: Sequence[Details]) -> Details:
-    """Returns what a step does, from the steps of a period: of levels the largest, of all else the mean."""
+    """Returns the counts of a step, from the steps of a period: the largest for levels, the mean for all else."""
     return {
         metric: max((step[metric] for step in steps), key=total_of)
         if metric in _LEVELS
@@ -53,24 +53,23 @@ def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
-    """The values of each step by name."""
     names = dict.fromkeys(name for parts in found for name in parts)
     return {name: tuple(parts.get(name, 0.0) for parts in found) for name in names}
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns each of the steps counted whole that does what most of those seen do, or what one less does.
+    """Returns each step counted whole whose work is the most frequent, or is seen at most once less often.
 
-    ``shown``: what the steps counted whole, and those that follow, did.
+    ``shown``: the work of the steps counted whole, and of the steps that follow them.
     """
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
 
 def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence[Seen], *, unusual: bool) -> Counts:
-    """The counts of a step: of steps that are alike, metric by metric, the most, and the means of all that were seen.
+    """Returns the counts of a step: by metric, the most of the steps that are alike, and the means of all seen steps.
 
-    ``unusual``: whether the steps counted whole do what few steps do, so that nothing is known of what most do.
+    ``unusual``: whether the steps counted whole do rare work, so that the usual work is unknown.
     """
     details: dict[str, Mapping[str, float]] = {}
     totals, unstable, varying = {}, {}, {}
@@ -101,19 +100,19 @@ def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence
 
 
 def _mean(parts: Sequence[tuple[float, ...]]) -> float:
-    """The mean of what is the sum of some parts, whose order changes nothing."""
+    """Returns the mean of a sum of some parts; the order of the parts changes nothing."""
     return math.fsum(rhythm_of(values).mean for values in parts)
 
 
 def _widest(of_part: Mapping[str, Sequence[tuple[float, ...]]]) -> str:
-    """Returns what steps differ in most."""
+    """Returns the part in which steps differ most, with its values."""
     sums = {part: tuple(map(math.fsum, zip(*parts, strict=True))) for part, parts in of_part.items()}
     part = max(sums, key=lambda part: max(sums[part]) - min(sums[part]))
     return f"{part} {rhythm_text(sums[part])}"
 
 
 def _difference(first: Mapping[str, float], following: Mapping[str, float]) -> str:
-    """Returns what two steps differ in most; empty if they are alike."""
+    """Returns the largest difference between two steps; empty if they are alike."""
     sizes = {name: abs(following.get(name, 0.0) - first.get(name, 0.0)) for name in {**following, **first}}
     name = max(sizes, key=sizes.__getitem__, default="")
     if not sizes.get(name):
@@ -128,27 +127,27 @@ def total_of(parts: Mapping[str, float]) -> float:
 
 
 class Graph(NamedTuple):
-    """What any step shows, counted or not: the nodes that it adds to autograd's graph, and its collectives."""
+    """The facts that any step shows, counted or not: the nodes that it adds to autograd's graph, its collectives."""
 
     nodes: int
     collectives: int
 
     @classmethod
     def so_far(cls) -> Graph:
-        """Returns what this thread has added, and called in all groups, since it began."""
+        """Returns the nodes that this thread has added, and the calls of collectives in all groups, since its begin."""
         return cls(torch._C._autograd._get_sequence_nr(), collectives_called(process_groups()))  # noqa: SLF001 - no public number
 
     def since(self, before: Graph) -> Graph:
-        """Returns what came after ``before``."""
+        """Returns the difference from ``before``."""
         return Graph(self.nodes - before.nodes, self.collectives - before.collectives)
 
 
 class CallWatch(TorchFunctionMode):
-    """While it is entered, adds up which functions of torch Python calls, and what they are given.
+    """A mode that adds up which functions of torch Python calls, and with which arguments.
 
-    Of tensors the shape, type and device count, of other arguments types, devices, words and truths. A function of
-    torch that calls others is one call. Hooks that backward runs are seen, too, and in the thread of a script its
-    steps. Not seen is what C++ decides alone, such as a scripted module.
+    Shape, type and device of tensors count; of other arguments types, devices, strings and booleans count. A function
+    of torch that calls others is one call. Hooks that backward runs are seen, too, and in the thread of a script its
+    steps. Decisions inside C++, such as in a scripted module, are not seen.
     """
 
     def __init__(self, paused: Callable[[], bool]) -> None:
@@ -166,7 +165,7 @@ class CallWatch(TorchFunctionMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """In this context, calls are added up from zero, those of hooks that backward runs among them."""
+        """Adds up calls from zero in this context, also calls of hooks that backward runs."""
         run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
 
         def with_hooks(*args: Any, **kwargs: Any) -> Any:
@@ -203,7 +202,7 @@ def _looks(given: Any) -> list[Any]:
 
 
 class OtherSteps:
-    """Runs steps beyond those counted whole, until training has ended or they take too long on any rank."""
+    """The steps after the steps counted whole, until training has ended or they take too long on any rank."""
 
     def __init__(self, run: Callable[[], Any], on_any_rank: Callable[[bool], bool], seconds: float) -> None:
         self._run, self.any, self._seconds = run, on_any_rank, seconds
@@ -211,11 +210,11 @@ class OtherSteps:
         self.over = self.ended = False  # whether no step follows; whether that is because training has ended
 
     def begin_anew(self) -> None:
-        """Gives the steps that follow as much time as those before."""
+        """Gives the steps that follow as much time as the steps before had."""
         self._until = time.monotonic() + self._seconds
 
     def end_with(self, look: Callable[[Callable[[], Any]], bool]) -> bool:
-        """Lets ``look`` run a step; returns whether it said on any rank that this is no step to go on after."""
+        """Lets ``look`` run a step; returns whether ``look`` has requested on any rank to stop after it."""
         ended, last = False, False
         try:
             last = look(self._run)

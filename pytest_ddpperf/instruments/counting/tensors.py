@@ -25,7 +25,7 @@ KEPT = "kept_tensors"  # the name of those that outlive their step
 
 @dataclass(eq=False)
 class _Record:
-    """A storage."""
+    """A storage and the facts about it."""
 
     nbytes: int
     category: str
@@ -34,14 +34,14 @@ class _Record:
 
 
 class TensorTracker:
-    """Follows the storages of all tensors that it is shown, until they die.
+    """A tracker that follows the storages of all tensors that it is shown, until they die.
 
-    A storage counts with all its bytes, once, however many views there are. It dies when its last tensor does, even one
-    that only C++ holds (autograd's saved tensors), so the numbers depend on nothing but the program. What an operator
-    allocates inside of its kernel is not seen, nor are tensors that no step uses.
+    A storage counts with all its bytes, once, however many views there are. It dies when its last tensor dies, even a
+    tensor that only C++ holds (autograd's saved tensors), so the numbers depend only on the program. Memory that an
+    operator allocates inside its kernel is not seen, nor are tensors that no step uses.
 
-    A storage has the category that it was last marked with. A gradient is known as one only when the optimizer takes
-    it, so those of the peak are told from temporaries with hindsight.
+    A storage has the category that it was last marked with. A gradient is known as a gradient only when the optimizer
+    takes it, so gradients at the peak are distinguished from temporaries afterwards.
     """
 
     def __init__(self, device: str, *, fake: bool = False) -> None:
@@ -63,7 +63,7 @@ class TensorTracker:
         self._placed, self._placed_at_peak = Counter[tuple[str, Place]](), Counter[tuple[str, Place]]()
 
     def begin_step(self) -> None:
-        """Forgets the peak: from now on it is that of a new step."""
+        """Forgets the peak: from now on it is the peak of a new step."""
         with self._lock:
             self.settle()
             self._lent = {key: lent for key, lent in self._lent.items() if lent[0]() is not None}
@@ -88,7 +88,7 @@ class TensorTracker:
     ) -> None:
         """Follows a tensor; the category applies to new storages, and with ``mark`` to known ones too.
 
-        ``made_by`` tells the place of code that has made it just now.
+        ``made_by`` returns the place of the code that has just made it.
         """
         with self._lock:
             self._bury()
@@ -104,28 +104,28 @@ class TensorTracker:
                     self._refile(key, record, category)
 
     def mark(self, tensors: Iterable[torch.Tensor], category: str) -> None:
-        """Follows tensors, and files them under a category from now on."""
+        """Follows tensors, and gives them a category from now on."""
         for tensor in tensors:
             self.see(tensor, category, mark=True)
 
     def mark_buckets(self, sent: Iterable[torch.Tensor]) -> None:
-        """Files tensors that an all-reduce takes under ``buckets``, if they were there before: DDP keeps such ones."""
+        """Gives tensors of an all-reduce the category ``buckets`` if they existed before: DDP keeps its buckets."""
         with self._lock:
             for key in [key for tensor in sent for key, _ in self._storages(tensor)]:
                 if key in self._unnamed and self._unnamed[key].place is None:
                     self._refile(key, self._unnamed[key], "buckets")
 
     def is_state(self, tensor: torch.Tensor) -> bool:
-        """Returns whether a tensor is an optimizer's state."""
+        """Returns whether a tensor is part of an optimizer's state."""
         records = (self._records.get(storage._cdata) for storage in storages_of(tensor))  # noqa: SLF001  as above
         return any(record is not None and record.category == "optimizer_state" for record in records)
 
     def lend(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns another tensor of the same memory, for a backend with threads of its own.
 
-        It is luck when such a thread releases what it has sent. So memory that only the backend still holds counts as
-        dead. To tell, the backend gets a storage of its own, which lives as long as the backend holds anything of it,
-        and keeps the tensor's storage alive.
+        Chance decides when such a thread releases a tensor that it has sent. So memory that only the backend still
+        holds counts as dead. To recognise this, the backend gets a separate storage, which lives as long as the backend
+        holds any part of it, and keeps the tensor's storage alive.
         """
         try:
             other = torch.utils.dlpack.from_dlpack(tensor.detach())
@@ -152,7 +152,7 @@ class TensorTracker:
             return at_peak
 
     def peak_places(self) -> dict[tuple[str, Place], float]:
-        """The bytes at the step's peak by category and by the place that made them, if they are a good part of it."""
+        """Returns the bytes at the step's peak by category and by the place that made them, without small parts."""
         with self._lock:
             self._note_peak()
             found = self._placed_at_peak.copy()
@@ -163,7 +163,7 @@ class TensorTracker:
             return {key: float(nbytes) for key, nbytes in found.items() if nbytes >= max(1, _GOOD_PART * self._peak)}
 
     def passing(self) -> Counter[tuple[str, Place]]:
-        """Returns the live bytes of tensors that steps have made for themselves, by the places that have made them."""
+        """Returns the live bytes of tensors that steps have made for temporary use, by the places that made them."""
         with self._lock:
             self._bury()
             places: Counter[tuple[str, Place]] = Counter()
@@ -173,7 +173,7 @@ class TensorTracker:
             return places
 
     def settle(self) -> None:
-        """Counts what has died, and what only a backend still holds."""
+        """Counts as dead all storages that have died or that only a backend still holds."""
         with self._lock:
             self._bury()
             for record, loans in list(self._loans.items()):
@@ -188,7 +188,7 @@ class TensorTracker:
 
     @contextmanager
     def resizes_seen(self) -> Iterator[None]:
-        """Within, storages that change their size in place are followed too, as FSDP's do: no operator does that."""
+        """Follows, in this context, storages that change their size in place, as FSDP's do without an operator."""
         storage_class: Any = torch.UntypedStorage
         original = storage_class.resize_
 
@@ -205,7 +205,7 @@ class TensorTracker:
             yield
 
     def _storages(self, tensor: torch.Tensor) -> list[tuple[int, torch.UntypedStorage]]:
-        """Returns the storages of a tensor on the device with their keys; of what was lent the original."""
+        """Returns the storages of a tensor on the device with their keys; for a lent tensor the original's."""
         found: list[tuple[int, torch.UntypedStorage]] = []
         for storage in storages_of(tensor):
             key = storage._cdata  # noqa: SLF001  torch has no other identity for it
@@ -270,7 +270,7 @@ class TensorTracker:
             self._unnamed.pop(key, None)
 
     def _note_peak(self) -> None:
-        """Keeps what the peak is made of, if this is one: called before anything shrinks."""
+        """Stores the parts of the peak, if this is a peak: called before anything shrinks."""
         if self._rising:
             self._rising = False
             self._at_peak, self._placed_at_peak = dict(self.live), self._placed.copy()
@@ -278,7 +278,7 @@ class TensorTracker:
 
 
 def _usual_owners() -> tuple[int, int]:
-    """The owners of a storage beside its tensors, and those that a loan adds: versions of torch differ in both."""
+    """Returns the numbers of a storage's owners besides tensors, and of a loan's owners; torch's versions differ."""
     tensor = torch.empty(1)
     reference = weakref.ref(tensor.untyped_storage())  # as records have it: Python's object may be C++'s by now
 
@@ -295,5 +295,5 @@ def _usual_owners() -> tuple[int, int]:
 
 
 def _owners(storage: torch.UntypedStorage) -> int:
-    """Returns how many owners a storage has in C++: tensors, and what makes it an object of Python."""
+    """Returns how many owners a storage has in C++: tensors, and its Python object."""
     return torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001  torch offers no other way to ask

@@ -1,1 +1,1 @@
-"""The diagnosed pass: where the time of a step goes, phase by phase. Importing this package imports no torch."""
+"""The diagnosed pass: the time of a step, phase by phase. Importing this package imports no torch."""

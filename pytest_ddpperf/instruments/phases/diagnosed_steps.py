@@ -1,4 +1,4 @@
-"""The diagnosed pass on one rank: a few more steps, taken apart, and what its device reaches in simple work."""
+"""The diagnosed pass on one rank: a few more steps, divided into phases, and the device's rates in simple work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TICK = 1e-9  # seconds: no work takes less
 
 
 def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind, Trace] | None = None) -> PhaseTimes:
-    """Takes the steps of a trace apart, with the ``seconds`` between consecutive marks.
+    """Divides the steps of a trace into phases, with the ``seconds`` between consecutive marks.
 
     The time between two marks belongs to one phase, and to every section around. So phases add up to the step, and
     nested sections overlap. ``memory`` is the trace of a step whose marks are readings of memory, and their kind.
@@ -69,7 +69,7 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
 
 
 def _memory_uses(kind: MemoryKind, trace: Trace) -> tuple[dict[str, MemoryUse], dict[str, MemoryUse]]:
-    """The bytes of phases, without what is inside them, and of sections, with what is inside them."""
+    """Returns the bytes of phases, without the phases inside them, and of sections, with everything inside them."""
     phases: dict[str, MemoryUse] = {}
     sections: dict[str, MemoryUse] = {}
     readings: Sequence[Reading] = trace.marks
@@ -84,23 +84,23 @@ def _memory_uses(kind: MemoryKind, trace: Trace) -> tuple[dict[str, MemoryUse], 
 def diagnose(
     run: Callable[[], object], steps: int, device: torch.device, hooks: Sequence[PhaseHook] = ()
 ) -> PhaseTimes:
-    """Measures where the time of a step goes: calls ``run`` ``steps`` + 1 times, under instruments.
+    """Measures the time of a step by phases: calls ``run`` ``steps`` + 1 times, under instruments.
 
     The first step measures memory only, because reading it takes longer than marking the clock; the others are timed.
     In each, time belongs to one phase only, so the phases of a step add up to it:
 
-    - ``data_wait``: a DataLoader is asked for the next batch, or for a new epoch.
+    - ``data_wait``: the rank requests the next batch of a DataLoader, or a new epoch.
     - ``forward``: a call of a module that no other module called, with all its hooks: DDP's broadcast of buffers or
       FSDP's gathering of parameters. A loss that is a plain function is no module, unless ``hooks`` name it.
     - ``backward``: autograd runs. It includes recomputation, and the gradients that are sent in backward with the wait
-      for the last of them: no timer of phases can tell how much of that is communication.
-    - ``gradient_sync``: the rank begins a collective or waits for one, whatever is sent, outside of the other phases.
+      for the last of them: no timer of phases can measure which part is communication.
+    - ``gradient_sync``: the rank begins a collective or waits for one, for any data, outside of the other phases.
     - ``optimizer``: ``step`` and ``zero_grad`` of an optimizer, torch's gradient clipping and gradient scaler.
-    - ``other``: everything else, and whatever torch.compile has taken into the graph of a whole step.
+    - ``other``: everything else, and all code that torch.compile has taken into the graph of a whole step.
 
-    On CUDA the clock is that of the stream which is current at first, and nothing waits for it. A phase lasts as long
-    as that stream takes to get through it, so work and waits of the host that the device hides cost nothing. Work in
-    other threads belongs to the phase that the step's own thread is in. If ``run`` raises, no instrument stays.
+    On CUDA the clock belongs to the stream that is current at first, and nothing waits for it. A phase lasts as long as
+    that stream works on it, so work and waits of the host that the device hides cost nothing. Work in other threads
+    belongs to the present phase of the step's thread. If ``run`` raises, all instruments are removed.
     """
     recorder = Recorder()
     reader = memory_reader(device)
@@ -124,8 +124,8 @@ def diagnose(
 def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | None:
     """Times simple work on this rank; all ranks do so at the same time, as they do in steps.
 
-    ``precision`` is that of the products, as in the settings. Each kind of work counts with its shortest time. No
-    random number is drawn.
+    ``precision`` is the precision of the products, as in the settings. Each kind of work counts with its shortest time.
+    No random number is drawn.
 
     Returns:
         The rates; None if the tensors, less than 100 MB on the CPU, do not fit into memory.
@@ -151,7 +151,7 @@ def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | 
 
 
 def _small_step(device: torch.device) -> Callable[[], object]:
-    """Forward and backward of layers so small that nothing counts but the calls."""
+    """Returns forward and backward of layers so small that only the calls take time."""
     import torch
 
     weight = torch.ones((4, 4), device=device, requires_grad=True)
@@ -169,7 +169,7 @@ def _small_step(device: torch.device) -> Callable[[], object]:
 
 
 def _shortest(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the shortest of several times, after one that warms up."""
+    """Returns the seconds of the shortest of several runs, after a run that warms up."""
     work()
     settle(device)
     begun, times = time.perf_counter(), list[float]()

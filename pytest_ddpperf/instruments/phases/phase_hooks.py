@@ -1,4 +1,4 @@
-"""Where a phase begins and ends in any training code: the functions of torch that all of it calls."""
+"""The begin and end of phases in any training code, found by the functions of torch that all training code calls."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ CLIPPING, SCALING, SCHEDULING, ZERO_GRAD = "gradient_clipping", "loss_scaling", 
 
 
 class Follower(Protocol):
-    """Who is told where a phase or a section begins, and where the rank goes back to when it ends."""
+    """A recorder that phase hooks call when a phase or a section begins, and when it ends."""
 
     def enter(self, phase: str, name: str = "") -> Any:
-        """Begins a phase, in a trace under a name of its own; returns where to go back to, or None for nowhere."""
+        """Begins a phase, in a trace under a separate name; returns the place to go back to, or None for no place."""
 
     def enter_section(self, name: str) -> Any:
-        """Begins a section; returns the same."""
+        """Begins a section; returns the place to go back to, or None."""
 
     def go(self, place: Any) -> None:
-        """Goes back there."""
+        """Goes back to a place."""
 
 
 class PhaseHook(NamedTuple):
@@ -70,7 +70,7 @@ _WHERE_LOADED = (
 
 
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
-    """Returns the phase hooks of this torch, in those of its modules that are loaded.
+    """Returns the phase hooks of this torch, for the modules of torch that are loaded.
 
     Modules are followed by their ``__call__`` and not by torch's global hooks. Those are much slower in each of a
     model's modules, make torch.compile warn, and are compiled into its graphs.
@@ -111,7 +111,7 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
 
 @contextmanager
 def followed(recorder: Follower, hooks: Sequence[PhaseHook]) -> Iterator[None]:
-    """In this context, the phase hooks and the user's sections report to a recorder."""
+    """Lets the phase hooks and the user's sections, in this context, report to a recorder."""
     with ExitStack() as stack:
         for hook in hooks:
             within = _within(recorder, hook, getattr(hook.owner, hook.name))
@@ -150,10 +150,10 @@ def _within(recorder: Follower, hook: PhaseHook, function: Callable[..., Any]) -
 
 @contextmanager
 def optimizers_followed(recorder: Follower) -> Iterator[None]:
-    """In this context, every optimizer's ``step`` reports to a recorder.
+    """Lets every optimizer's ``step``, in this context, report to a recorder.
 
-    By torch's own hooks, because each class has a ``step`` of its own, and a learning rate scheduler keeps the one that
-    it found. A graph into which torch.compile has taken ``step`` is recompiled while there are hooks.
+    It uses torch's own hooks, because each class has a ``step`` of its own, and a learning rate scheduler keeps the
+    ``step`` that it found. A graph into which torch.compile has taken ``step`` is recompiled while there are hooks.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 

@@ -27,10 +27,10 @@ RANGES: Mapping[str, str] = {
 
 
 class Ranges:
-    """Opens a named range for each phase and section of the main thread.
+    """A recorder that opens a named range for each phase and section of the main thread.
 
-    As a ``Recorder``, but for two things: a part of a phase opens within the range of that phase, and a collective that
-    is begun in backward has a range there.
+    It differs from a ``Recorder`` in two ways: a part of a phase opens within the range of that phase, and a collective
+    that is begun in backward has a range there.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Ranges:
         self._rates: dict[int, list[tuple[int, tuple[float, ...]]]] = {}
 
     def enter(self, phase: str, name: str = "") -> int | None:
-        """Begins the range of a phase; returns how many were open, or None if it belongs to the current one."""
+        """Begins the range of a phase; returns how many were open, or None if the current range includes the phase."""
         name = name or RANGES[phase]
         top, top_name = self._open[-1][:2] if self._open else (OTHER, "")
         opens = phase in OPENS[top] or (phase, top) in {(GRADIENT_SYNC, BACKWARD), (OTHER, OTHER)}
@@ -51,7 +51,7 @@ class Ranges:
         return self._opened(phase, name)
 
     def enter_section(self, name: str) -> int | None:
-        """Begins the range of a user's section; returns the same, and None for one with the name of what is open."""
+        """Begins the range of a user's section; returns how many were open, or None if the open range has its name."""
         if get_ident() != self._thread:
             return None
         top, top_name = self._open[-1][:2] if self._open else (OTHER, "")
@@ -60,19 +60,19 @@ class Ranges:
         return None if name == top_name else self._opened(phase, name)
 
     def go(self, place: int) -> None:
-        """Ends all ranges but the ``place`` outermost ones."""
+        """Ends all ranges except the ``place`` outermost ranges."""
         while len(self._open) > place:
             self._open.pop()[2].__exit__(None, None, None)
 
     def note_rates(self, optimizer: Any, _args: object, _kwargs: object) -> None:
-        """Notes the learning rates with which an optimizer begins a step; not those that are on a device."""
+        """Notes the learning rates with which an optimizer begins a step; not rates that are on a device."""
         rates = [group.get("lr") for group in getattr(optimizer, "param_groups", ())]
         if all(isinstance(rate, (int, float)) or getattr(rate, "is_cpu", False) for rate in rates):
             self._rates.setdefault(id(optimizer), []).append((time.time_ns(), tuple(map(float, rates))))
 
     @property
     def rates(self) -> tuple[LearningRates, ...]:
-        """The learning rates of each optimizer; one that steps another one, with the same rates, is told once."""
+        """Returns the learning rates of each optimizer; one of two nested optimizers, if their rates are equal."""
         different = {tuple(rates for _, rates in notes): tuple(notes) for notes in self._rates.values()}
         return tuple(different.values())
 
@@ -85,9 +85,9 @@ class Ranges:
 
 @contextmanager
 def named_ranges(run: Callable[[], object], hooks: Sequence[PhaseHook]) -> Iterator[Ranges]:
-    """In this context, phases and sections are ranges of the profiler. Calls ``run`` once before.
+    """Makes phases and sections, in this context, ranges of the profiler. Calls ``run`` once before.
 
-    Where that compiles, an optimizer's step is part of a compiled graph, and nobody follows optimizers.
+    If that call compiles, an optimizer's step is part of a compiled graph, and optimizers are not followed.
     """
     ranges = Ranges()
     with followed(ranges, (*torch_phase_hooks(), *hooks)), ExitStack() as optimizers:

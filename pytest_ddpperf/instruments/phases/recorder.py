@@ -24,7 +24,7 @@ OPENS: Mapping[str, frozenset[str]] = {
 
 
 class PhaseNode:
-    """A state of the stack. There is one node of each, however often a step passes it."""
+    """A state of the stack. Each state has one node, however often a step enters it."""
 
     __slots__ = ("_inner", "opens", "parent", "phase", "sections")
 
@@ -36,14 +36,14 @@ class PhaseNode:
         self._inner: dict[tuple[str, bool], PhaseNode] = {}
 
     def phase_inside(self, phase: str) -> PhaseNode:
-        """Returns the node of a phase that begins here."""
+        """Returns the node of a phase that begins inside this node."""
         key = phase, False
         if key not in self._inner:
             self._inner[key] = PhaseNode(self, phase, self.sections)
         return self._inner[key]
 
     def section_inside(self, name: str) -> PhaseNode:
-        """Returns the node of a section that begins here; a section with the name of a phase is that phase."""
+        """Returns the node of a section that begins inside this node; a section named like a phase is that phase."""
         key = name, True
         if key not in self._inner:
             path = f"{self.sections[-1]}/{name}" if self.sections else name
@@ -53,7 +53,7 @@ class PhaseNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """What was on top of the stack at which time."""
+    """The top of the stack at each time."""
 
     marks: list[Any]  # read at each change and at the end: one more than there are ``places``
     places: list[PhaseNode]  # the node from each mark to the next
@@ -61,7 +61,7 @@ class Trace:
 
 
 class Recorder:
-    """Follows the main thread through its steps; other threads have no phases of their own."""
+    """A recorder of the main thread's phases in its steps; other threads have no separate phases."""
 
     def __init__(self) -> None:
         for instrument in (
@@ -81,7 +81,7 @@ class Recorder:
         self._places: list[PhaseNode] = []
 
     def record(self, run: Callable[[], object], steps: int, mark: Callable[[], Any]) -> Trace:
-        """The trace of ``steps`` calls of ``run``; ``mark`` is called at each change, and its result is kept."""
+        """Returns the trace of ``steps`` calls of ``run``; calls ``mark`` at each change, and keeps its result."""
         self._mark, self._marks, self._places = mark, [], []
         starts = []
         for _ in range(steps):
@@ -92,7 +92,7 @@ class Recorder:
         return Trace(marks=self._marks, places=self._places[:-1], starts=starts)
 
     def enter(self, phase: str, _name: str = "") -> PhaseNode | None:
-        """Begins a phase; returns the node to go back to, or None if the phase belongs to the current one."""
+        """Begins a phase; returns the node to go back to, or None if the current phase includes it."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
             return None
@@ -108,7 +108,7 @@ class Recorder:
         return before
 
     def go(self, place: PhaseNode) -> None:
-        """Moves to a node: inside something, or back, whatever was left open on the way."""
+        """Moves to a node, inside the current node or back, even if nodes on the way were left open."""
         self._marks.append(self._mark())
         self._places.append(place)
         self._top = place
@@ -117,8 +117,8 @@ class Recorder:
 class Section:
     """``with ctx.phase(name)``: does nothing until a diagnosed pass replaces these methods.
 
-    No state tells whether a pass runs: reading it would cost time in timed steps, and make torch.compile compile anew
-    what it has compiled without a pass.
+    No state shows whether a pass runs: reading it would cost time in timed steps, and torch.compile would recompile
+    code that it has compiled without a pass.
     """
 
     __slots__ = ("before", "name")
@@ -128,7 +128,7 @@ class Section:
         self.before: PhaseNode | None = None
 
     def __enter__(self) -> None:
-        """Nothing, outside of the pass."""
+        """Does nothing outside the pass."""
 
     def __exit__(self, *_raised: object) -> None:
-        """Nothing, outside of the pass."""
+        """Does nothing outside the pass."""

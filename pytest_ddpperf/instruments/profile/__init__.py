@@ -1,1 +1,1 @@
-"""A few steps under torch's profiler: what was sent when, and what was computed meanwhile."""
+"""A few steps under torch's profiler: the communication, its times, and the simultaneous computation."""

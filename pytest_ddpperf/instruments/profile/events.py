@@ -1,12 +1,12 @@
-"""What torch's profiler calls communication, computation and neither; and what a step of such events amounts to. Pure.
+"""Divides events of torch's profiler into communication, computation and neither, and sums them up by step. Pure.
 
 On CPU gloo's threads run the collectives: a span ``gloo:all_reduce`` lasts from the moment that a thread begins with
 it, before the other ranks have come, to its end; while a collective still waits for a thread it has none. Computation
-is every operator of the dispatcher. An operator that waits for a collective is none, nor is what only holds other
-operators (autograd's functions, which run hooks). On CUDA both are kernels on streams, NCCL's named after it; copies
-and memsets are neither, but for copies that are noted to be a collective's: NCCL 2.28 and newer may send by the copy
-engines alone. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do. On a GPU
-the span of gloo has the copy back to the device in it; the copy to the host goes before and is no communication.
+is every operator of the dispatcher. An operator that waits for a collective does not count, nor do operators that only
+contain others (autograd's functions, which run hooks). On CUDA both are kernels on streams; NCCL's have its name.
+Copies and memsets are neither, except copies that the notes assign to a collective: NCCL 2.28 and newer may send by the
+copy engines alone. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do. On a
+GPU the span of gloo has the copy back to the device in it; the copy to the host precedes it and is no communication.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Span = tuple[float, float]  # from, to
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """Returns the time that is in any of the spans, as ordered spans that do not touch; empty ones are dropped."""
+    """Returns the union of the spans, as ordered spans that do not touch; empty spans are dropped."""
     merged: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if merged and start <= merged[-1][1]:
@@ -36,7 +36,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def intersection(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
-    """Returns the time that is in both unions."""
+    """Returns the intersection of the unions of two lists of spans."""
     ours, theirs = union(first), union(second)
     common: list[Span] = []
     i = j = 0
@@ -81,7 +81,7 @@ _NCCL = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfilerEvent:
-    """One event of a profile; None for what the profile does not say."""
+    """One event of a profile; None for facts that the profile does not have."""
 
     name: str
     activity: str  # kineto's word for what it is: ``cpu_op``, ``kernel``, ``user_annotation`` ...
@@ -93,17 +93,17 @@ class ProfilerEvent:
 
     @property
     def span(self) -> Span:
-        """From its start to its end."""
+        """Returns the span from start to end."""
         return self.start, self.end
 
 
 def is_nccl_kernel(name: str, activity: str) -> bool:
-    """Returns whether an event is a collective on a GPU."""
+    """Returns whether an event is a kernel of NCCL, which runs a collective on a GPU."""
     return activity == "kernel" and _NCCL.match(name) is not None
 
 
 def class_of(event: ProfilerEvent) -> Class | None:
-    """Returns what an event is; None for events that are ignored."""
+    """Returns the class of an event; None for events that are ignored."""
     if event.activity == GPU_ANNOTATION:
         return None
     if event.kind or event.name.startswith("gloo:"):
@@ -116,7 +116,7 @@ def class_of(event: ProfilerEvent) -> Class | None:
 
 
 def kind_of(name: str) -> str:
-    """Which collective an event of communication is: ``gloo:all_reduce`` and ``ncclDevKernel_AllReduce_...`` alike."""
+    """Returns the collective of an event, the same for ``gloo:all_reduce`` and ``ncclDevKernel_AllReduce_...``."""
     if name.startswith("gloo:"):
         return name.removeprefix("gloo:")
     found = _NCCL.match(name)
@@ -125,7 +125,7 @@ def kind_of(name: str) -> str:
 
 
 def marks_of(events: Iterable[ProfilerEvent]) -> list[Span]:
-    """The spans of the steps that are the result of a profile, in order: the outermost ranges named ``STEP``."""
+    """Returns the spans of a profile's steps, in order: the outermost ranges named ``STEP``."""
     found: list[Span] = []
     for start, end in sorted(event.span for event in events if event.name == STEP and event.activity == ANNOTATION):
         if not found or start >= found[-1][1]:  # a range inside is the user's own
@@ -136,7 +136,7 @@ def marks_of(events: Iterable[ProfilerEvent]) -> list[Span]:
 def steps_of(
     events: Sequence[ProfilerEvent], *, device: str, marks: Sequence[Span] | None = None
 ) -> tuple[ProfiledStep, ...]:
-    """The steps of one rank's profile, each with its communication and computation; ``marks``: where they are."""
+    """Returns the steps of one rank's profile, each with communication and computation; ``marks``: the steps' spans."""
     communication = [event for event in events if class_of(event) == "communication"]
     # Operators on the CPU only launch the computation of ``cuda``.
     of_device = (event for event in events if (event.activity == "kernel") == (device == "cuda"))
@@ -181,7 +181,7 @@ _ITEM_SIZES = {  # by the names of types in small letters, of c10 and of the pro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """What is known of one collective before it begins."""
+    """The facts about a collective that are known before it begins."""
 
     kind: str  # ``all_reduce``, ``all_gather`` ...
     nbytes: float | None  # that this rank puts into it; None if the type is unknown
@@ -190,7 +190,7 @@ class Note:
 
 
 def note_of(fields: Mapping[str, Any]) -> Note | None:
-    """Returns the note with these fields, texts in JSON or values; None if it is of no collective."""
+    """Returns the note with these fields, texts in JSON or values; None if the note is not of a collective."""
     name = _value(fields, "Collective name")
     if not name or name == "wait":
         return None
@@ -210,11 +210,11 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 
 
 def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the notes of those numbers that exactly one kernel of NCCL is linked to.
+    """Returns the notes of the numbers that exactly one kernel of NCCL is linked to.
 
     ``links`` holds the number of each kernel, 0 for none. If collectives are sent as a group, one note stands for
-    several kernels, or one kernel for several notes: then nobody knows what a kernel sent. A kernel that stands for
-    several notes is linked to none of them.
+    several kernels, or one kernel for several notes: then the bytes of a kernel are unknown. A kernel that stands
+    for several notes is linked to none of them.
     """
     noted = {
         number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields
@@ -223,9 +223,9 @@ def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any
 
 
 def notes_of_copies(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the notes of those numbers that copies alone are linked to: collectives that copy engines send.
+    """Returns the notes of the numbers that only copies are linked to: collectives that copy engines send.
 
-    One has a copy for each peer, so none tells the bytes of the whole.
+    Such a collective has a copy for each peer, so no copy shows the bytes of the whole.
     """
     noted = {number: note_of(fields[number]) for number in links if number in fields}
     return {number: replace(note, nbytes=None, copied=True) for number, note in noted.items() if note is not None}
@@ -239,7 +239,7 @@ def _value(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def bytes_of(types: Sequence[str], shapes: Sequence[Sequence[int]]) -> float | None:
-    """The bytes of tensors of these types, as the profiler names them, and shapes; None if a type is unknown."""
+    """Returns the bytes of tensors of these types (in the profiler's names) and shapes; None if a type is unknown."""
     sizes = list(map(_item_size, types))
     if not sizes or None in sizes or len(sizes) != len(shapes):
         return None

@@ -1,4 +1,4 @@
-"""Steps under torch's profiler, and what torch notes of the collectives in them."""
+"""Runs steps under torch's profiler, and reads torch's notes on the collectives in them."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def profile_steps(
     warmup: int = 1,
     exported: Callable[[Callable[[], Mapping[str, Any]]], object] = lambda _: None,
 ) -> RankProfile:
-    """Profiles what ``steps`` calls of ``run`` send and compute; a collective, called after the warm-up.
+    """Profiles the communication and computation of ``steps`` calls of ``run``; a collective, called after the warm-up.
 
-    ``warmup`` more steps go before, in which the profiler itself warms up, and one after, in which gloo's threads note
+    ``warmup`` more steps run before, in which the profiler itself warms up, and one after, in which gloo's threads note
     the ends of collectives. On CUDA each step is waited for, so that its kernels are within it. ``modules`` are the
-    models, if known, because DDP reports figures of its own. ``exported`` is given what returns all of it as a Chrome
-    trace.
+    models, if known, because DDP reports figures of its own. ``exported`` gets a function that returns the profile as a
+    Chrome trace.
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -80,7 +80,7 @@ def profile_steps(
 
 
 def window_of(module: DistributedDataParallel) -> Window | None:
-    """DDP's own figures for the steps that it samples (the first ten, then every hundredth); None before there are any.
+    """Returns DDP's figures for the steps that it samples (the first ten, then every hundredth); None before the first.
 
     They are from ``_get_ddp_logging_data``, there in nanoseconds (torch/csrc/distributed/c10d/logger.cpp).
     """
@@ -92,7 +92,7 @@ def window_of(module: DistributedDataParallel) -> Window | None:
 
 
 def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
-    """Returns what ``save`` writes to a file: a Chrome trace."""
+    """Returns the Chrome trace that ``save`` writes to a file."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "trace.json")
         save(str(file))
@@ -101,9 +101,9 @@ def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
 
 
 def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns what is known of the collectives that NCCL's kernels send, by the number that the kernels are linked to.
+    """Returns the known facts about the collectives of NCCL's kernels, by the number that the kernels are linked to.
 
-    ``trace`` returns the trace as torch saves it: before torch 2.12 it holds what the events do not say.
+    ``trace`` returns the trace as torch saves it: before torch 2.12 it holds facts that the events lack.
     """
     noted = [event for event in recorded if event.name() == EVENT]
     if not noted:

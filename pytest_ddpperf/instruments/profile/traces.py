@@ -19,7 +19,7 @@ _MOST_ALLOCATIONS = 100_000  # in a snapshot; torch's viewer gets slow beyond
 
 
 def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Sequence[LearningRates]) -> None:
-    """Writes a Chrome trace as that of a rank, with the rates of its optimizers.
+    """Writes the Chrome trace of a rank, with the rates of its optimizers.
 
     Raises a SettingError if the file cannot be written.
     """
@@ -28,10 +28,10 @@ def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Seque
 
 
 def completed(document: Mapping[str, Any], rank: int, rates: Sequence[LearningRates]) -> dict[str, Any]:
-    """Returns a trace as torch saves it whose processes are named after the rank, with counters of the learning rates.
+    """Returns torch's trace with processes named after the rank, and with counters of the learning rates.
 
-    Steps are also there under the names that ``torch.profiler.schedule`` gives them, by which other tools go. Events
-    come first: some readers look for nothing behind other keys.
+    Steps are also there under the names of ``torch.profiler.schedule``, which other tools use. Events come first,
+    because some readers ignore events that follow other keys.
     """
     events = [_named(event, rank) for event in document["traceEvents"]]
     spans = [event for event in events if event.get("ph") == "X" and event.get("cat") == ANNOTATION]
@@ -56,10 +56,10 @@ def _named(event: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
 
 
 def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, file: Path) -> str:
-    """Writes what the caching allocator of a GPU does in ``steps`` calls of ``run``; returns why not, or nothing.
+    """Writes the actions of a GPU's caching allocator in ``steps`` calls of ``run``; returns why not, or "".
 
-    The steps are run in any case, because other ranks wait for them. They are slower than others: each allocation notes
-    where it was made.
+    The steps are run in any case, because other ranks wait for them. They are slower than others, because each
+    allocation notes the place of the code that made it.
     """
     memory: Any = torch.cuda.memory
     reason = _refused(lambda: memory._record_memory_history(max_entries=_MOST_ALLOCATIONS))  # noqa: SLF001  no public way
@@ -75,7 +75,7 @@ def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, 
 
 
 def _refused(call: Callable[[], object]) -> str:
-    """Returns why an allocator does not do something; empty if it does."""
+    """Returns why an allocator refuses a call; empty if it does not."""
     try:
         call()
     except (RuntimeError, AttributeError) as error:
@@ -84,7 +84,7 @@ def _refused(call: Callable[[], object]) -> str:
 
 
 def _replaced(file: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file beside its place and then puts it there, so that no reader sees a part of it."""
+    """Writes a file under another name and then renames it, so that no reader sees a part of it."""
     draft = file.with_name(f".{file.name}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Lets the ranks of a verification compare and decide together, so that all of them go on or stop as one."""
+"""Lets the ranks of a verification compare and decide together, so that all of them continue or all stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ V = TypeVar("V", Tensor, "Tensor | None")
 
 
 class DiffersError(Exception):
-    """Raised on all ranks at once when a comparison fails."""
+    """Raised on all ranks together if a comparison fails."""
 
     def __init__(self, discrepancy: Discrepancy) -> None:
         super().__init__()
@@ -30,14 +30,14 @@ class DiffersError(Exception):
 
 
 class RankConsensus:
-    """Compares on every rank and decides for all; every method but ``note`` is a collective."""
+    """Comparisons on every rank, with decisions for all ranks; every method but ``note`` is a collective."""
 
     def __init__(self, ctx: RankView) -> None:
         self._ctx = ctx
         self.agreements: dict[Quantity, Agreement] = {}  # the largest error of each so far
 
     def gathered(self, value: T) -> list[T]:
-        """Returns the values of all ranks, in their order."""
+        """Returns the values of all ranks, in the order of ranks."""
         if self._ctx.world_size == 1:
             return [value]
         values: list[Any] = [None] * self._ctx.world_size
@@ -45,7 +45,7 @@ class RankConsensus:
         return values
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Returns what ``make`` returns on rank 0; an UnverifiableError there is raised on all ranks."""
+        """Returns the result of ``make`` on rank 0; an UnverifiableError there is raised on all ranks."""
         box: list[Any] = [None]
         if self._ctx.rank == 0:
             try:
@@ -60,7 +60,7 @@ class RankConsensus:
         return made
 
     def tensors_from_first(self, make: Callable[[], Mapping[str, V]]) -> dict[str, V]:
-        """The tensors that ``make`` returns on rank 0, by name; in pieces, because NCCL copies tensors to the GPU."""
+        """Returns by name the tensors of ``make`` on rank 0; they travel in pieces, as NCCL copies them to the GPU."""
         pieces: list[list[tuple[str, V]]] = []
 
         def cut() -> int:
@@ -85,8 +85,8 @@ class RankConsensus:
     ) -> None:
         """Raises DiffersError on all ranks if one of them deviates by more than the tolerance.
 
-        ``deviations`` are this rank's, ``step`` counts from 1, with 0 before the first. ``cause(rank, name, found)``
-        names the likely cause; rank 0 asks it.
+        ``deviations`` are this rank's deviations; ``step`` counts from 1, and 0 is the state before the first step.
+        Rank 0 calls ``cause(rank, name, found)``, which returns the likely cause.
         """
         own_worst = max(deviations, key=lambda deviation: deviation.error, default=Deviation("", 0.0))
         if own_worst.error <= tolerance:

@@ -1,4 +1,4 @@
-"""The deviation of tensors from the reference, name by name; common mistakes that would explain it."""
+"""The deviations of tensors from the reference, by name, and common mistakes that would explain them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Deviation:
 def deviations_of(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None], sizes: Mapping[str, float] | None = None
 ) -> list[Deviation]:
-    """Compares tensors, relative to the given sizes, or else to themselves; None and zeros are the same."""
+    """Compares tensors, relative to the given sizes, or else to the expected tensors; None equals zeros."""
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
         for name, target in expected.items()
@@ -44,13 +44,13 @@ def deviations_of(
 def parameter_deviations(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]
 ) -> list[Deviation]:
-    """Compares parameters, relative to how far training moved them, or to their own rounding if that is more."""
+    """Compares parameters, relative to how far training moved them, or to their own rounding if it is larger."""
     moved = {name: max(distance(target, start[name]), _rounding(target) / UPDATE) for name, target in expected.items()}
     return deviations_of(found, expected, moved)
 
 
 def buffer_deviations(found: Sequence[Tensor], expected: Sequence[Tensor], names: Sequence[str]) -> list[Deviation]:
-    """Compares buffers by their order, relative to themselves."""
+    """Compares buffers in their order, relative to the expected buffers."""
     if len(found) != len(expected):
         return [Deviation("the number of buffers", math.inf, f"is {len(found)} instead of {len(expected)}")]
     return deviations_of(dict(zip(names, found, strict=True)), dict(zip(names, expected, strict=True)))
@@ -65,8 +65,8 @@ def apart_from_rounding(
 ) -> list[Deviation]:
     """Scales the errors of gradients that rounding explains to below the tolerance.
 
-    ``sizes`` are what errors are relative to, ``noise`` is how far rounding moves the gradients, both by name. Noise
-    counts as at least what rounding to multiples of the ``smallest`` number makes, up to a sixteenth of a gradient.
+    Both by name: ``sizes`` divide the errors, and ``noise`` is how far rounding moves the gradients. Noise is at least
+    the rounding to multiples of the ``smallest`` number, up to a sixteenth of a gradient.
     """
 
     def judged(found: Deviation) -> Deviation:
@@ -86,7 +86,7 @@ def norm(tensor: Tensor) -> float:
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """Returns the norm of the difference; equal infinities, and NaN on both sides, do not differ."""
+    """Returns the norm of the difference; equal infinities count as equal, and so does NaN on both sides."""
     first, second = _wide(found), _wide(expected)
     same = (first == second) | (first.isnan() & second.isnan())
     return float(torch.linalg.vector_norm((first - second).masked_fill(same, 0)))
@@ -121,10 +121,10 @@ def _deviation(name: str, found: Mapping[str, Tensor | None], target: Tensor | N
 
 
 def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: int, tolerance: float) -> str:
-    """Returns names the mistake that explains a parameter's gradient on a rank; empty if none does.
+    """Returns the name of the mistake that explains a parameter's gradient on a rank; empty if none does.
 
-    ``parts`` holds for each rank the gradients of its micro-batches' losses, whose mean over all is the reference.
-    ``tolerance`` is how near an explanation must come, relative to what it expects.
+    ``parts`` holds for each rank the gradients of its micro-batches' losses; the mean of all is the reference.
+    ``tolerance`` is the largest difference from an explanation, relative to the expected gradient.
     """
     if found is None or not found.any():
         return "no gradient arrived here"
@@ -140,7 +140,7 @@ def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: 
 def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> str:
     """Explains gradients that DDP never sends because it waits for others; empty if that is not the cause.
 
-    ``gradients`` are those of a single process; None for parameters that took no part in the loss.
+    ``gradients`` are a single process's gradients; None for parameters that took no part in the loss.
     """
     unused = [name for name, gradient in gradients.items() if gradient is None]
     told = strategy.options.get("find_unused_parameters") or strategy.options.get("static_graph")
@@ -154,7 +154,7 @@ def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> 
 
 
 def _mistakes(shares: Sequence[Sequence[Tensor]], rank: int) -> Iterator[tuple[Tensor, str]]:
-    """Yields wrong gradients with their causes; of causes with the same gradient the likelier first."""
+    """Yields wrong gradients with their causes; if causes have the same gradient, the likelier cause first."""
     ranks, micro_batches = len(shares), len(shares[0])
     own = [_sum(share) for share in shares]
     right = _mean(own)
@@ -192,7 +192,7 @@ def _accumulation_mistakes(
 
 
 def _factor(gradient: Tensor, right: Tensor) -> str:
-    """Says by what factor a gradient is too large or too small, if nothing else is wrong with it."""
+    """Returns text that says by which factor a gradient is too large or too small, if it is wrong only by a factor."""
     size, expected = norm(gradient), norm(right)
     along = float(torch.sum(gradient * right))
     if not along >= _ALIKE * size * expected > 0:

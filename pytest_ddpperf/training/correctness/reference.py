@@ -43,7 +43,7 @@ _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class UnverifiableError(Exception):
-    """Raised when a single process cannot do what the ranks do; the text says why."""
+    """Raised if a single process cannot do the ranks' work; the text gives the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class SingleProcess:
     It does the work of one rank after the other and takes the mean of their gradients: the definition of data
     parallelism. Each rank's own gradients are then equal on both sides to the last bit, in every precision, and a
     BatchNorm sees the same samples. The model is neither compiled nor recomputed. If the strategy casts parameters to
-    ``param_dtype`` for the forward pass, so does the reference. ``values`` are the first parameters and buffers.
+    ``param_dtype`` for the forward pass, so does the reference. ``values`` are the initial parameters and buffers.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class SingleProcess:
     def noise(self, step: int, buffers: Buffers, unit: float) -> dict[str, float]:
         """Measures how far rounding moves the gradients of a step: the root mean square norm over the ranks, by name.
 
-        Parameters are moved at random by up to a unit in the last place, as arithmetic of that unit does anyway. A
-        gradient that is nothing but rounding moves by its own size; a gradient that is only small hardly moves.
+        Parameters are moved at random by up to a unit in the last place, which is as much as rounding changes them. A
+        gradient that is only rounding moves by its own size; a gradient that is merely small hardly moves.
         """
         parameters = [parameter for parameter in self._module.parameters() if _moves(parameter)]
         squares: dict[str, list[float]] = {}
@@ -145,10 +145,10 @@ class SingleProcess:
         return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
     def update(self, step: int, gradients: Gradients) -> None:
-        """Steps the optimizer with the given gradients, which may be others than its own.
+        """Steps the optimizer with the given gradients, which need not be its own gradients.
 
-        An optimizer such as Adam makes a whole step of a gradient that is nothing but rounding. With the same gradients
-        on both sides, parameters that differ afterwards were updated wrongly.
+        An optimizer such as Adam makes a full step even if a gradient is only rounding. With the same gradients on both
+        sides, parameters that differ afterwards were updated wrongly.
         """
         for name, parameter in self._module.named_parameters():
             gradient = gradients.get(name)
@@ -159,7 +159,7 @@ class SingleProcess:
             self.training.update(step)
 
     def parts(self, name: str, step: int, buffers: Buffers) -> list[list[Tensor]]:
-        """For each rank the gradients of one parameter that its micro-batches of a step give, each by itself."""
+        """Returns, for each rank, one parameter's gradients from each of its micro-batches of a step alone."""
         settings = replace(self._settings, accumulation_steps=1)
 
         def part(place: MicroBatchIndex) -> Tensor:
@@ -184,7 +184,7 @@ class SingleProcess:
         )
 
     def _watched(self, run: TrainingRun, step: int, buffers: Buffers) -> tuple[float, Gradients]:
-        """What ``_own`` gives; refuses a step that changes a batch of which the next step is given what is left."""
+        """Does as ``_own``, and raises an error if a step changes a batch whose remains the next step would get."""
         given = run.copies(step)
         before = list(map(copied, given))
         found = self._own(run, step, buffers, given)
@@ -212,12 +212,12 @@ class SingleProcess:
 
 
 def computing_in(module: nn.Module, _ctx: RankView, *, dtype: str) -> Parallel:
-    """Returns a strategy for one process: parameters and inputs are cast for the forward pass, as FSDP's are."""
+    """Returns a strategy for one process that casts parameters and inputs for the forward pass, as FSDP does."""
     return Parallel(_CastModule(module, _NARROW[dtype]))
 
 
 class _CastModule(nn.Module):
-    """Calls a module with inputs and parameters of another type; gradients come back in the parameters' own."""
+    """A wrapper that casts inputs and parameters to another type; gradients return in the parameters' own type."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class _CastModule(nn.Module):
 
 
 class _CollectivesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is not annotated
-    """Within, a collective raises: the other ranks take no part and would never answer."""
+    """A context in which a collective raises, because the other ranks take no part and would never answer."""
 
     supports_higher_order_operators = True
 
@@ -246,7 +246,7 @@ class _CollectivesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]  
 
 @contextmanager
 def _fitting() -> Iterator[None]:
-    """Turns want of device memory into an UnverifiableError: there is nothing to compare with."""
+    """Turns a lack of device memory into an UnverifiableError, because the comparison is then impossible."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -258,7 +258,7 @@ def _moves(parameter: Tensor) -> bool:
 
 
 def move(parameters: Iterable[Tensor], unit: float, draw: int) -> None:
-    """Moves each element of parameters at random by up to that share of itself, in each draw differently."""
+    """Moves each element of parameters at random by up to the share ``unit`` of itself; each draw differs."""
     for parameter in filter(_moves, parameters):
         still, generator = parameter.detach(), torch.Generator().manual_seed(draw)
         shifts = torch.rand(still.shape, generator=generator) * 2 - 1

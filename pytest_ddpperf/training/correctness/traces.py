@@ -1,7 +1,7 @@
-"""What the first steps of ranks and of their single-process twin did, in figures; and what differs. Pure.
+"""Compares the first steps of ranks and of their twin, a single process, by figures. Pure.
 
-Tensors are told by sketches. The distance of two sketches is an estimate of the distance of the tensors, right to about
-a fifth, and a sketch is small enough to be sent anywhere.
+Sketches stand for tensors. The distance of two sketches estimates the distance of the tensors, to about a fifth, and a
+sketch is small enough to be sent anywhere.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _ALIKE = 1e-3  # the same, between ranks
 
 
 def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
-    """Returns what ranks did beside what the twin did: losses, gradients and parameters of each step.
+    """Returns the comparison of ranks and twin: losses, gradients and parameters of each step.
 
-    Losses alone do not say that ranks train as their twin does, so without all optimizer steps nothing is verified.
+    Equal losses do not prove that ranks train as their twin does, so a missing optimizer step means: not verified.
     """
     discrepancy = next(_differences(ranks, twin), None)
     if discrepancy is not None or len(twin.steps) >= TRACED_STEPS:
@@ -35,7 +35,7 @@ def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
 
 
 def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Discrepancy]:
-    """All that differs; the first matters, as what follows may be its consequence."""
+    """Yields all differences, the most important first, because later ones may be its consequences."""
     tolerance = tolerances.tolerance(twin.precision, *(rank.precision for rank in ranks))
     made = [len(trace.steps) for trace in (*ranks, twin)]
     if len(set(made)) > 1:
@@ -59,7 +59,7 @@ def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Disc
 
 
 def _different_models(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator[Discrepancy]:
-    """Parameters have to be the same ones in the same order."""
+    """Yields a difference unless both sides have the same parameters in the same order."""
     for rank, step in enumerate(ranks):
         if len(step.before) != len(twin.before):
             fault = f"is {len(step.before)} in the optimizer and {len(twin.before)} in that of the reference"
@@ -95,7 +95,7 @@ def _different_losses(
 
 
 def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
-    """The losses of all calls for an optimizer step; of one call where no optimizer stepped."""
+    """Returns the losses of all calls for an optimizer step, or of a single call if no optimizer stepped."""
     if not trace.steps:
         return trace.losses[number : number + 1]
     first = trace.steps[number - 1].call + 1 if number else 0
@@ -132,7 +132,6 @@ def _beyond(quantity: Any, name: str, error: float, tolerance: float, **where: A
 
 
 def _whole(step: TracedStep) -> float:
-    """The norm of all gradients."""
     return math.hypot(*map(_norm, step.gradients))
 
 

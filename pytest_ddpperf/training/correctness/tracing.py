@@ -26,7 +26,7 @@ _PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def trace_steps(ctx: RankView, job: LaunchJob) -> StepsTrace:
-    """Builds the step of the job, and traces its first optimizer steps, however many calls they take."""
+    """Builds the step of the job, and traces its first optimizer steps, each of one or several calls."""
     tracer = _Tracer()
     with tracer.watching(), closing(build_step(ctx, job)) as step:
         progress.stage("the steps that are traced")
@@ -40,7 +40,7 @@ def trace_steps(ctx: RankView, job: LaunchJob) -> StepsTrace:
 
 
 class _Tracer:
-    """Follows modules and optimizers; an optimizer that another one steps is a part of that."""
+    """A recorder of modules and optimizers; an optimizer that another optimizer steps is part of the outer one."""
 
     def __init__(self) -> None:
         self.steps: list[TracedStep] = []
@@ -60,7 +60,7 @@ class _Tracer:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """In this context, modules and optimizers are followed."""
+        """Follows modules and optimizers in this context."""
         with ExitStack() as stack:
             stack.callback(register_module_forward_pre_hook(self._called).remove)
             stack.callback(register_optimizer_step_pre_hook(self._begun).remove)
@@ -68,7 +68,7 @@ class _Tracer:
             yield
 
     def _called(self, module: nn.Module, _inputs: Any) -> None:
-        """Learns names of parameters, from the outermost module, and the precision of the forward pass."""
+        """Notes the names of parameters, as the outermost module has them, and the precision of the forward pass."""
         if id(module) in self._seen:
             return
         for name, parameter in module.named_parameters():
@@ -116,7 +116,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 @torch.no_grad()
 def _sketch(tensor: Tensor) -> tuple[float, ...]:
-    """The elements of a tensor with random signs, which depend on its size alone, added up in buckets."""
+    """Returns sums of a tensor's elements in buckets, with random signs that depend only on the tensor's size."""
     flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().flatten()
     signed = flat * _signs(flat.numel())
     padded = nn.functional.pad(signed, (0, -flat.numel() % _BUCKETS))

@@ -1,4 +1,4 @@
-"""One side of a verification: a trainer, fed with given micro-batches from given buffers; what it does to them."""
+"""One side of a verification: a trainer, fed with given micro-batches from given buffers, and its results."""
 
 from __future__ import annotations
 
@@ -47,17 +47,16 @@ class MicroBatches:
         return [(rank, number) for number in range(self.in_step)]
 
     def copies(self, places: Sequence[MicroBatchIndex], step: int, device: torch.device) -> list[Pair]:
-        """These micro-batches of a step, copied: what it changes in them reaches no other step and no other side."""
+        """Returns copies of these micro-batches of a step, so that changes reach no other step and no other side."""
         return [copied(self.shards[rank][step * self.in_step + number], device) for rank, number in places]
 
     def feed(
         self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, given: Sequence[Pair] | None = None
     ) -> NextBatch:
-        """Returns the function that returns these micro-batches of a step one by one, each with its weight.
+        """Returns a function that returns these micro-batches of a step one by one, each with its weight.
 
-        ``given`` are the micro-batches, where they were copied before.
-
-        Random numbers are seeded anew for each, so that it meets the same dropout masks wherever it is trained on.
+        ``given`` are the micro-batches, if they were copied before. Random numbers are seeded anew for each
+        micro-batch, so that it has the same dropout masks on both sides.
         """
         order = zip(places, self.copies(places, step, device) if given is None else given, strict=True)
 
@@ -73,8 +72,8 @@ class MicroBatches:
     def weight(self, place: MicroBatchIndex) -> float:
         """Returns the factor of a micro-batch's loss: 0.5 for the first to 1.5 for the last, 1 on average.
 
-        Every micro-batch so has a gradient of its own, even if all data are alike. Otherwise a rank that kept its own
-        gradient would have the right one.
+        So all micro-batches have different gradients, even if all data are equal. Otherwise a rank that kept its own
+        gradient would have the right gradient.
         """
         rank, number = place
         last = len(self.shards) * self.in_step - 1
@@ -111,10 +110,8 @@ class TrainingRun:
     ) -> tuple[float, Gradients]:
         """Computes loss and gradients of a step, from 0; in fp16 of its first attempt without overflow.
 
-        It trains on ``given`` in place of copies of the step's own micro-batches.
-
-        Each attempt begins with ``buffers``. ``all_agree`` tells whether a fact holds on all ranks, which have to
-        repeat a step together.
+        It trains on ``given``, or else on copies of the step's own micro-batches. Each attempt begins with ``buffers``.
+        ``all_agree`` returns whether a fact holds on all ranks, because they have to repeat a step together.
         """
         attempts = _FP16_ATTEMPTS if self._settings.precision == "fp16" else 1
         while True:
@@ -131,21 +128,21 @@ class TrainingRun:
                 self.trainer.update()
 
     def copies(self, step: int) -> list[Pair]:
-        """Returns the micro-batches of a step, copied."""
+        """Returns copies of the micro-batches of a step."""
         return self._data.copies(self._places, step, self._ctx.device)
 
     def update(self, step: int) -> None:
-        """Steps the optimizer; if it draws random numbers, it draws the same on both sides."""
+        """Steps the optimizer; random numbers that it draws are the same on both sides."""
         seed(_UPDATE_SEED + step)
         self.trainer.update()
 
     def skip(self) -> None:
-        """Updates nothing, and makes the scaler ready for the next gradients."""
+        """Updates nothing, and prepares the scaler for the next gradients."""
         self.trainer.zero_grad()
         self.trainer.update()
 
     def gradients(self) -> Gradients:
-        """Returns the whole gradients of what is trained, on the CPU, by the model's own names.
+        """Returns the whole gradients of the trained parameters, on the CPU, by the model's own names.
 
         A collective if they are sharded.
         """
@@ -159,7 +156,7 @@ class TrainingRun:
         return self._named(parameters_of(parallel.module) if parallel.parameters is None else parallel.parameters())
 
     def buffers(self) -> list[Tensor]:
-        """Copies of the buffers on the CPU, in the module's order, because wrappers rename them."""
+        """Returns copies of the buffers on the CPU, in the module's order, because wrappers rename them."""
         return [whole(buffer) for buffer in self.trainer.parallel.module.buffers()]
 
     def _named(self, found: Mapping[str, T]) -> dict[str, T]:
@@ -168,7 +165,7 @@ class TrainingRun:
 
 
 def unwrapped(found: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
-    """Restores the known names: DDP prefixes ``module.``, torch.compile inserts ``_orig_mod.``."""
+    """Restores the model's own names: DDP prefixes ``module.``, torch.compile inserts ``_orig_mod.``."""
     mine = set(known)
     named = {name if name in mine else name.replace("_orig_mod.", ""): value for name, value in found.items()}
     while named and not mine.issuperset(named) and all(name.startswith("module.") for name in named):
@@ -177,7 +174,7 @@ def unwrapped(found: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
 
 
 def first_names(module: nn.Module) -> dict[str, str]:
-    """Returns the first name of the parameter that each name stands for; a tied weight has several."""
+    """Returns, for each name of a parameter, the parameter's first name; a tied weight has several names."""
     first: dict[nn.Parameter, str] = {}
     named = module.named_parameters(remove_duplicate=False)
     return {name: first.setdefault(parameter, name) for name, parameter in named}
@@ -197,7 +194,7 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
 
 
 def countless(settings: Settings) -> Settings:
-    """The settings for fp16 without those that count steps, because a step that overflows is repeated and counts."""
+    """Returns the settings without fp16's settings that count steps, because a step that overflows is repeated."""
     return replace(settings, clip_steps=None, lr_warmup_steps=None) if settings.precision == "fp16" else settings
 
 
@@ -216,8 +213,7 @@ def _other(tensor: Tensor, rank: int) -> Tensor:
 def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
     """Returns this rank's first batches of the timed steps, cut down to a few samples.
 
-    Of the loader's settings only the sampler is kept, because it decides which samples a batch holds; with ``auto``
-    none is.
+    Of the loader's settings only the sampler is kept, as it decides which samples a batch holds; ``auto`` has none.
     """
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     kept = None
@@ -228,7 +224,7 @@ def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSet
 
 
 def cut_down(pair: Pair) -> Pair:
-    """The first samples of a batch, copied to the CPU; a batch that cannot be cut along dimension 0 stays whole."""
+    """Returns the first samples of a batch, copied to the CPU; a batch that has no common dimension 0 stays whole."""
     sizes = {leaf.shape[0] if isinstance(leaf, Tensor) and leaf.dim() else None for leaf in tree_leaves(pair)}
     kept = slice(MAX_SAMPLES) if len(sizes) == 1 and None not in sizes else ...
 
@@ -240,7 +236,7 @@ def cut_down(pair: Pair) -> Pair:
 
 
 def copied(pair: Pair, device: torch.device | None = None) -> Pair:
-    """Returns a batch with containers and tensors of its own."""
+    """Returns a copy of a batch, with new containers and tensors."""
 
     def copy(leaf: Any) -> Any:
         return leaf.detach().to(device or leaf.device, copy=True) if isinstance(leaf, Tensor) else leaf
@@ -249,7 +245,7 @@ def copied(pair: Pair, device: torch.device | None = None) -> Pair:
 
 
 def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], set[Way]]:
-    """The ways to what the batches do not hold any more, and to tensors that have other values or are none any more."""
+    """Returns the paths to entries that are gone from the batches, and to tensors that changed or were replaced."""
     lost, changed = set(), set()
     for first, second in zip(map(_by_way, before), map(_by_way, after), strict=True):
         lost |= first.keys() - second.keys()
@@ -258,7 +254,7 @@ def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], se
 
 
 def refusal(workload: Workload, ways: set[tuple[Any, ...]], *, taken: bool) -> WorkloadError:
-    """Returns the error for a step whose batch the next step would find changed."""
+    """Returns the error for a step that changes a batch which the next step uses."""
     names = " and ".join(sorted(_name(way, whole=workload.forward is not None) for way in ways))
     assert workload.batch is not None  # noqa: S101  it is what makes the batch
     done = f"takes {names} out of its batch" if taken else f"changes {names} in place, in each step again"
@@ -275,7 +271,7 @@ def _by_way(pair: Pair) -> dict[tuple[Any, ...], Any]:
 
 
 def _name(way: tuple[Any, ...], *, whole: bool) -> str:
-    """``inputs['ids']``, or ``batch['ids']`` where the batch is passed as a whole."""
+    """Returns ``inputs['ids']``, or ``batch['ids']`` if the batch is passed as a whole."""
     first, *others = way
     return ("batch" if whole else ("inputs", "targets")[first.idx]) + keystr(tuple(others))
 

@@ -1,4 +1,4 @@
-"""Verifies a strategy: its ranks and a single process train the same, step by step."""
+"""Verifies a strategy: its ranks and a single process must train the same, step by step."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ LOSSY_STEPS = 20
 
 
 def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
-    """Trains a few steps as the job says, and as a single process on the same global batch, and compares both.
+    """Trains a few steps by the job, and by a single process on the same global batch, and compares both.
 
-    A collective, called on every rank of a launch of its own.
+    A collective, called on every rank of a separate launch.
     """
     consensus = RankConsensus(ctx)
     discrepancy, unverified, leniency = None, "", None
@@ -73,9 +73,9 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
 
 
 class StrategyVerifier:
-    """The strategy's run on all ranks, and on rank 0 the single process.
+    """The strategy's run on all ranks, and the single process on rank 0.
 
-    Every rank but the first begins with other parameters and buffers than those that the strategy must give it.
+    Every rank but the first begins with wrong parameters and buffers, which the strategy must replace.
     """
 
     def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
@@ -116,7 +116,7 @@ class StrategyVerifier:
         self._smallest = tolerances.smallest(*precisions)
 
     def compare_start(self) -> None:
-        """Compares the parameters and buffers that ranks begin with to those of rank 0."""
+        """Compares the initial parameters and buffers of all ranks with rank 0's."""
 
         def cause(rank: int, _name: str, _found: Tensor | None) -> str:
             return "this rank was not given those of rank 0" if rank else ""
@@ -129,8 +129,8 @@ class StrategyVerifier:
     def compare_step(self, index: int) -> None:
         """Trains one step on both sides; compares losses, gradients and then parameters.
 
-        The strategy decides what becomes of buffers (the statistics of a BatchNorm). So both sides begin each step with
-        rank 0's.
+        Strategies treat buffers (the statistics of a BatchNorm) in different ways. So both sides begin each step with
+        rank 0's buffers.
         """
         step = index + 1
         loss, gradients = self.run.backward(index, self._buffers, self._consensus.all_agree)
@@ -162,10 +162,10 @@ class StrategyVerifier:
         self._consensus.compare("gradients", index + 1, deviations, self._tolerance, cause)
 
     def compare_training(self) -> None:
-        """Trains on one small batch and holds a lossy strategy to what it promises.
+        """Trains on one small batch and checks the promises of a lossy strategy.
 
-        Its ranks have the same parameters at least once in a while (post-local SGD averages them then), and its loss
-        falls by at least a share of a single process's fall.
+        Its ranks must have the same parameters at least once in a while (post-local SGD averages them then), and its
+        loss must fall by at least a share of a single process's fall.
         """
         losses, reference, alike = [], [], False
         for step in range(1, LOSSY_STEPS + 1):
@@ -204,7 +204,7 @@ class StrategyVerifier:
         return found.loss
 
     def _alike(self) -> bool:
-        """Returns whether all ranks have the same parameters now, as far as their norms tell."""
+        """Returns whether all ranks have the same parameters now, judged by norms."""
         first, *others = self._consensus.gathered([norm(parameter) for parameter in self.run.parameters().values()])
         return all(
             math.isclose(ours, theirs, rel_tol=tolerances.ALIKE)
@@ -213,7 +213,7 @@ class StrategyVerifier:
         )
 
     def _from_reference(self, make: Callable[[SingleProcess], T]) -> T:
-        """Returns what rank 0 makes of the single process, for all ranks."""
+        """Returns, on all ranks, the result of ``make`` for rank 0's single process."""
         return self._consensus.from_first(lambda: make(self._reference_here()))
 
     def _tensors_from_reference(self, make: Callable[[SingleProcess], Mapping[str, V]]) -> dict[str, V]:
