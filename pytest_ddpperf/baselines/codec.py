@@ -118,7 +118,7 @@ def _short(series: Series) -> Series:
 
 
 def _stored(record: BaselineRecord) -> BaselineRecord:
-    """Returns a record with what a file keeps of it.
+    """Returns a record reduced to the data that a file keeps.
 
     Files have operators and FLOPs by line, not by operator or module.
     """

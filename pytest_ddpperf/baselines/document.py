@@ -1,4 +1,4 @@
-"""JSON objects of files: types of msgspec, made of records, that data are written as and read as."""
+"""The JSON objects in files: msgspec types, made from records, to write and read data."""
 
 from __future__ import annotations
 

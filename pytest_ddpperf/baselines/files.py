@@ -1,4 +1,4 @@
-"""Writes files that users name: whole, by one process at a time, and never over something else."""
+"""Writes files that users name: completely, by one process at a time, and never over other things."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def remove_drafts(file: Path) -> None:
 
 
 def _open_stream(path: Path) -> int | None:
-    """Opens a path that is no regular file, or that names a process's descriptor; None for other files."""
+    """Opens a path that is no regular file, or that names a process's descriptor; returns None for other files."""
     with contextlib.suppress(FileNotFoundError):
         path.stat()  # links in a circle raise OSError here
     link = path

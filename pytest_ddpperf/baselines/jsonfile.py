@@ -1,4 +1,4 @@
-"""JSON files that people review: reads them whole or refuses them, and renders them for small diffs."""
+"""JSON files that people review: reads them completely or rejects them, and renders them for small diffs."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class FileKind:
 
     @property
     def name(self) -> str:
-        """The name of a file in errors."""
+        """Returns the name of a file in errors."""
         return f"{self.subject} file"
 
     @property
     def schema(self) -> str:
-        """The current schema."""
+        """Returns the current schema."""
         return f"{TOOL}/{self.subject}/{self.version}"
 
     def error(self, file: Path, problem: str) -> BaselineError:

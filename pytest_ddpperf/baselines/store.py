@@ -192,14 +192,14 @@ class Store:
 
 
 def _told(folder: Path) -> str:
-    """Returns a folder relative to the current one, else its name: reports are shared, and paths may name a user."""
+    """Returns a folder relative to the current one, else its name: other paths may contain a user's name."""
     with suppress(OSError, ValueError):  # the current folder is gone, or does not hold it
         return str(folder.absolute().relative_to(Path.cwd()))
     return f".../{folder.name}"
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """Returns the record of another environment to compare counts with; of equally comparable ones the newest."""
+    """Returns the record of another environment to compare counts with: the most comparable, of equals the newest."""
     by_likeness = sorted(records, key=lambda record: len(differences(record.environment, environment)))
     ranked = [
         StoredBaseline(
@@ -232,7 +232,7 @@ def test_file(nodeid: str) -> str:
 
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
-    """Returns a safe slug; if ``whole`` cannot be read from it, a hash follows ``~``, which no plain slug holds."""
+    """Returns a safe slug; if ``whole`` cannot be read from it, a hash follows ``~``, which no plain slug contains."""
     if lossless and len(slug) <= _MAX_LENGTH:
         return slug
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]

@@ -41,7 +41,7 @@ class Shift(NamedTuple):
 
     @property
     def kind(self) -> ShiftKind:
-        """The name of its kind in reports."""
+        """Returns the name of its kind in reports."""
         return "step" if self.after == self.before + 1 else "creep"
 
 
@@ -140,21 +140,21 @@ def curves(shifts: Sequence[Shift], n: int) -> Array:
 
 
 def fitted(data: PenalisedSeries, shifts: Sequence[Shift]) -> Array:
-    """Returns the series as the shifts describe it, by least squares."""
+    """Returns the series that the shifts describe, by least squares."""
     basis = _basis(tuple(shifts), len(data.y))
     levels: Array = basis.T @ (basis @ data.y)
     return levels
 
 
 def residual(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
-    """Returns the sum of squares that the shifts leave; 0 if rounding explains it."""
+    """Returns the sum of squares that the shifts do not explain; 0 if rounding explains it."""
     rest = data.y - fitted(data, shifts)
     squares = float(rest @ rest)
     return squares if squares > ROUNDING * float(data.y @ data.y) else 0.0
 
 
 def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKind] | None = None) -> list[Shift]:
-    """Returns the shifts with places searched again until none moves: as one of ``kinds``, or each of its kind."""
+    """Returns the shifts after searching places until none moves: each as one of ``kinds``, or of its own kind."""
     shifts = sorted(shifts)
     for _ in range(MAX_SWEEPS):
         before = list(shifts)

@@ -50,7 +50,7 @@ class Trend:
 
     @property
     def worst(self) -> float:
-        """The largest worsening of its changes; negative if all are improvements."""
+        """Returns the largest worsening of its changes; negative if all are improvements."""
         return max(map(self.worsening, self.changes), default=-math.inf)
 
 
