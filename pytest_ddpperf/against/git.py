@@ -166,7 +166,7 @@ def introduced(text: str, name: str, folder: Path) -> str | None:
 
 
 def has_file(folder: Path, commit: str, path: str) -> bool:
-    """Returns whether a commit has a file, whose path is relative to ``folder``."""
+    """Returns whether a commit has a file with this path, relative to ``folder``."""
     with contextlib.suppress(GitError):
         git(folder, "cat-file", "-e", f"{commit}:./{path}")
         return True

@@ -19,7 +19,7 @@ LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 
 
 def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Returns the files and folders in site-packages that would be imported in place of a checkout's.
+    """Returns the files and folders in site-packages that would be imported instead of those in the checkout.
 
     They were installed from the checkout, or they look like its packages, as a wheel of another job or from an index
     does. ``path`` is the search path of an interpreter, by default this one's.

@@ -145,7 +145,7 @@ def foreign_entries(root: str) -> tuple[str, ...]:
 def differing(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
     """Returns the packages that differ between two environments: versions there and here, None if not installed.
 
-    Packages that both environments have come first. The plugin is left out: both sides use this environment's plugin.
+    Packages that both environments have come first. The plugin is omitted, because both sides use this environment's.
     """
     pairs = {name: (there.get(name), here.get(name)) for name in sorted({*there, *here} - {_TOOL})}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

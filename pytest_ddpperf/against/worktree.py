@@ -81,7 +81,7 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
 
 
 def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
-    """Returns this checkout, in another environment if one is given; without git the folder ``start``."""
+    """Returns this checkout as a revision, in the environment of ``python`` if given; without git, ``start``."""
     root = start
     with contextlib.suppress(GitError):
         root = top_folder(start)

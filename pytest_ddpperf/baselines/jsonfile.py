@@ -136,7 +136,7 @@ def _complaint(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object; ValueError if a name stands twice, of which JSON would silently keep the last."""
+    """Returns an object; ValueError if a name occurs twice, because JSON would silently keep only the last value."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

@@ -108,7 +108,7 @@ class Store:
         return True
 
     def save(self, test: str, records: Sequence[BaselineRecord]) -> tuple[SavedRecord, ...]:
-        """Adds records of a test to its others; a record of the same name and environment is replaced.
+        """Adds records to the stored ones of a test; it replaces records of the same name and environment.
 
         Processes may save at the same time: nothing is lost, and no reader sees half a file.
         """
@@ -138,7 +138,7 @@ class Store:
         return tuple(saved)
 
     def ensure_there(self) -> None:
-        """Ensures that a named set exists: with a misspelt name everything would pass as new."""
+        """Ensures that a named set exists, because with a misspelt name every benchmark would pass as new."""
         if self._name == DEFAULT_SET or self.folder.is_dir():
             return
         folder = self.folder.parent

@@ -24,7 +24,7 @@ Variables: TypeAlias = "tuple[tuple[str, str], ...]"
 def group_variables(
     rank: int, world_size: int, port: int, *, local: tuple[int, int] | None = None, node: int = 0, nodes: int = 1
 ) -> dict[str, str]:
-    """Returns the variables that torchrun would set on this rank; ``local``: its number on its node, and their number.
+    """Returns the variables that torchrun would set on this rank; ``local``: local rank and local world size.
 
     The address of the store is always this node, which forwards connections to rank 0.
     """

@@ -120,7 +120,7 @@ class Launcher:
     def preload(self, wanted: Wanted, judged: Judged, like: Launcher | None = None) -> None:
         """Makes later ranks fork from copies of the zygote that have imported these modules, if that is harmless.
 
-        With ``like``, a launcher that has preloaded the same modules, its copies are copied.
+        With ``like``, a launcher that has preloaded the same modules, the copies of that launcher are copied.
 
         Raises:
             SettingError: a module that the user named cannot be imported before ranks are forked.

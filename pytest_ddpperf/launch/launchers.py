@@ -98,7 +98,7 @@ class Launchers:
                     self._judged.note(one.module, Preloaded(reason=reason, own_rank=not reason, inner=one.inner))
 
     def why_not(self, one: SeenImport) -> str | None:
-        """Returns why ranks import a module themselves; empty if unknown, None if it will be preloaded or learned."""
+        """Returns why ranks import a module themselves; empty if unknown, None if imports are not learned."""
         if not one.installed:
             return "is not of an installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None

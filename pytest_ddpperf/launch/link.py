@@ -38,7 +38,7 @@ _SEND_SECONDS = 20.0  # in which a peer that lives takes some of what it is sent
 
 
 class LinkEnded(LaunchError):
-    """The error if the other end of a link has gone."""
+    """The error if the other end of a link is gone."""
 
 
 class NoAnswer(LinkEnded):

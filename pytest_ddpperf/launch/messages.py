@@ -208,7 +208,7 @@ class Preloaded:
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank's process has ended; ``status`` is its exit status, or minus the number of the signal."""
+    """The message that a rank's process has ended; ``status`` is its exit status, or minus the signal's number."""
 
     rank: int
     status: int
@@ -217,7 +217,7 @@ class Ended:
 
 
 def numbers(ranks: Iterable[int]) -> str:
-    """Write ``rank 1`` or ``ranks 0, 2``."""
+    """Returns ``rank 1`` or ``ranks 0, 2``."""
     listed = sorted(ranks)
     return f"rank{'s' if len(listed) > 1 else ''} {', '.join(map(str, listed))}"
 

@@ -197,7 +197,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_headless(pids: Iterable[int]) -> set[int]:
-    """Kills those of these children whose main thread has ended; no other event reports that end."""
+    """Kills the children among ``pids`` whose main thread has ended, and returns them; no event reports that end."""
     headless = {pid for pid in pids if _stat(pid)[:1] == ["Z"]}
     for pid in headless:
         kill(pid, group=False)

@@ -57,7 +57,7 @@ class Overdue:
 
 
 class StageWatch:
-    """A watch that records when ranks enter stages; ``seconds`` are limits, by the names of ``budget``."""
+    """A watch that records when ranks enter stages; ``seconds`` are time limits by the stage's ``budget``."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         self._seconds = seconds

@@ -209,7 +209,7 @@ class RankProcesses:
             self._asking = None
 
     def signal(self, ranks: Sequence[int], number: int) -> None:
-        """Sends a signal to those of these ranks that still run."""
+        """Sends a signal to each of these ranks that still runs."""
         for zygote in set(self.zygotes):
             zygote.ask("signal", tuple(ranks), number)
 

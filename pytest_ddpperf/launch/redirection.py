@@ -248,7 +248,7 @@ def _code_of_project(loader: SourceFileLoader, module: str) -> Any:
 
 
 def editable_folders(root: str) -> tuple[str, ...]:
-    """Returns the folders in ``root`` from which import hooks of editable installs import packages of that name."""
+    """Returns the folders in ``root`` that contain packages of editable installs with import hooks."""
     found: dict[str, None] = {}
     for name, paths in [item for table in _editable_installs() for item in table.items()]:
         for given in [paths] if isinstance(paths, str) else paths:

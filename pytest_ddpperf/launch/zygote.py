@@ -51,7 +51,7 @@ class Birth(NamedTuple):
 
 @dataclass
 class Zygote:
-    """The server of one controller; ``control`` receives requests, ``signals`` are two ends for numbers of signals.
+    """The server of one controller: requests come over ``control``, numbers of signals through ``signals``.
 
     It ends with ``parent``, even if a signal such as SIGSTOP has stopped it, because the kernel then sends SIGCONT.
     """
@@ -117,7 +117,7 @@ class Zygote:
     preload = staticmethod(imports.preload)
 
     def signal(self, ranks: Collection[int], number: int) -> None:
-        """Sends a signal to those of these ranks that still run."""
+        """Sends a signal to each of these ranks that still runs."""
         for pid, rank in self.ranks.items():
             if rank in ranks:
                 os.kill(pid, number)

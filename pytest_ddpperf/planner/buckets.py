@@ -34,7 +34,7 @@ def bucket_layout(
     bucket.
 
     Args:
-        sizes: bytes of each gradient, in the order of ``model.parameters()``, without parameters that have none.
+        sizes: bytes of each gradient, in the order of ``model.parameters()``, without parameters that have no gradient.
         cap_mb: DDP's ``bucket_cap_mb``, in units of 2^20 bytes; None for its default.
         ready_order: indices of parameters in the order in which gradients become ready; reversed by default.
         kinds: the dtype and device of each parameter, which must be equal in a bucket; all equal by default.

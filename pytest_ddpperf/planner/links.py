@@ -104,7 +104,7 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
 
 
 def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
-    """Returns links much slower than the fastest third of links; a rank whose links are all slow stands alone.
+    """Returns links much slower than the fastest third of links; one entry if all links of a rank are slow.
 
     The fastest message of a link must be slow, because disturbances do not slow every message. The link must also be
     slow in most turns, compared with other links: a busy machine may slow one link. ``times``: of the fastest message.

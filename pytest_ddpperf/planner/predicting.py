@@ -207,7 +207,7 @@ class Predictor:
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
     def _measured(self, training: Training, sent: Sequence[Transfer]) -> FittedNetwork:
-        """Returns the network between these ranks for what they send; a session measures each size only once."""
+        """Measures the network between these ranks for their transfers; a session measures each size only once."""
         __tracebackhide__ = True
         environment = training.variant.environment
         names = tuple(dict.fromkeys(map(like, sent)))
@@ -249,7 +249,7 @@ class Predictor:
     def peak_bytes(self, call: VerbCall, way: Contender, stands: str) -> float:
         """Returns the peak bytes of tensors of rank 0 in a step; ``stands``: the text of the live line meanwhile.
 
-        RankFailed if it ran out of memory here, because its tensors have values.
+        RankFailed if the rank ran out of memory here, because its tensors have values.
         """
         __tracebackhide__ = True
         training = replace(self.training(call, way, None), together=1)

@@ -76,7 +76,7 @@ def network_environment(launcher: Launcher, world_size: int, device: str, backen
 
 
 def stored_environment(world_size: int, device: str, backend: str) -> Environment | None:
-    """Returns the same without a rank and without importing torch; None with GPUs, because only torch can name them."""
+    """Returns what ``network_environment`` returns, without a rank; None with GPUs, which only torch can name."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations or any(Path(name).exists() for name in _GPUS):
         return None

@@ -193,7 +193,7 @@ def _kind(tensor: Any) -> tuple[Any, Any]:
 
 
 def _buffer_groups(buffers: Sequence[Any]) -> list[int]:
-    """The bytes of each broadcast of buffers: DDP flattens those of one kind, up to 250 MiB together."""
+    """Returns the bytes of each broadcast of buffers: DDP flattens buffers of one kind together, up to 250 MiB."""
     groups: list[int] = []
     for kind in dict.fromkeys(map(_kind, buffers)):
         filled = 0

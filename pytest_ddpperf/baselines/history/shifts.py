@@ -1,4 +1,4 @@
-"""Describes a series as a constant plus shifts, each a step or a linear creep: the search for the best description."""
+"""Searches for the best description of a series as a constant plus shifts, each a step or a linear creep."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def penalised(y: Array, alpha: float) -> PenalisedSeries:
     """Returns the values, with the penalty that makes ``alpha`` the largest probability of a shift in normal noise.
 
     The penalty is the threshold of a t test whose level is shared among all candidates (Bonferroni). There are dozens
-    of candidates for each point, but they overlap so much that they count as two, by simulated histories.
+    of candidates for each point, but they overlap so much that they count as two in simulated histories.
     """
     df = len(y) - 2
     t = t_reach(1 - alpha / (CANDIDATES * len(y)), df)
@@ -124,7 +124,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
 
 
 def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> Indices:
-    """Returns the points after which a step may lie: its residual exceeds the least by ``excess`` at most."""
+    """Returns the points after which a step may lie, because its residual is at most ``excess`` above the least."""
     before, after = _places(len(data.y), "step")
     gains = _gains(data, others)(before, after)
     likely: Indices = before[gains >= gains.max() - excess]

@@ -69,7 +69,7 @@ def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: in
 
 @dataclass(frozen=True, slots=True)
 class _AnalysisScale:
-    """The scale on which a metric's noise is constant, the way back, and the reported size of a difference on it."""
+    """The scale on which a metric's noise is constant, its inverse, and the reported size of a difference on it."""
 
     forward: Callable[[float], float]
     inverse: Callable[[float], float]

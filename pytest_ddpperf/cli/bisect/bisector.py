@@ -150,7 +150,7 @@ def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoin
 def measured_ends(
     commits: Searched, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
-    """Returns the ends, the last outcome, and all worse targets, the followed one first; None if none is worse.
+    """Returns the ends (None if no target is worse), the last outcome, and the worse targets, the best one first.
 
     The ends are measured until they are distinguishable: the bad end's error is part of every answer "good".
     """

@@ -1,4 +1,4 @@
-"""The packages that a bisection searches: two lists of them, and the environments between both."""
+"""The packages that a bisection searches: two lists of packages, and the states between the lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exception of a rank as a message to the controller."""
+"""Turns an exception of a rank into a message to the controller."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Returns the first error of the chain if ``error`` is an exit that handles another error, as in Hydra's main."""
+    """Returns the error; for an exit that handles another error, as in Hydra's main, the first of the chain."""
     seen = {id(error)}
     answers = isinstance(error, SystemExit) and error.code and not error.__suppress_context__
     before = error.__context__ if answers else None

@@ -124,7 +124,7 @@ def failure(
 ) -> DdpperfError:
     """Returns the error for a launch in which a rank failed: the root cause first, then the other ranks.
 
-    The root is the earliest failure that is not caused by another rank's. A skip counts only if no rank failed.
+    The root is the earliest failure that no other rank's failure caused. A skip counts only if no rank failed.
     ``stacks`` has faulthandler's text of ranks that still ran.
     """
     failed = sorted((end for end in ends if end.failed), key=lambda end: end.when)

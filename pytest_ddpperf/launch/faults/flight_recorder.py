@@ -93,7 +93,7 @@ def waits_in(calls: RankCalls) -> tuple[str, int] | None:
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
-    """Yields the part that needs no CUDA first, because CUDA may block behind a kernel launch; then everything."""
+    """Yields first the part that needs no CUDA, because CUDA may block behind a kernel launch; then everything."""
     for entries in (False, True):
         groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
         if entries or len(groups) == 1:

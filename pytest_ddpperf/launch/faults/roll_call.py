@@ -32,7 +32,7 @@ def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[S
 
 
 def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = False) -> dict[int, bool]:
-    """Returns whether each rank has left its position in ``before``; ranks without a stack are missing.
+    """Returns whether each rank has left its position in ``before``; the result lacks ranks without a stack.
 
     A rank that is in the same library function at the same line of the user's code has not moved. A rank that is only
     in ``before`` has finished meanwhile.

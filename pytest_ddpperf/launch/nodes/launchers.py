@@ -24,7 +24,7 @@ _READY_SECONDS = 240.0  # more than a zygote takes at most
 
 
 class NodeLaunchers:
-    """The launchers of other nodes that belong to one of the controller's; each starts when it is first needed."""
+    """The launchers of other nodes that belong to one launcher of the controller; each starts when first needed."""
 
     def __init__(self, cluster: Cluster, preload: Sequence[str], redirection: Redirection | None = None) -> None:
         self.cluster = cluster

@@ -49,7 +49,7 @@ def addresses() -> list[tuple[str, str]]:
 
 
 def own_address(other: str, environ: Mapping[str, str]) -> str:
-    """Returns this machine's address for other nodes: of the user's interface, else of the route to a node.
+    """Returns this machine's address on the user's network interface, else on the route to another node.
 
     ``other`` is the name or address of a node, maybe of this one; empty if none is known.
     """

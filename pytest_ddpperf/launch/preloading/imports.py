@@ -111,7 +111,7 @@ class ImportWatch:
                 end()
 
     def seen(self) -> tuple[SeenImport, ...]:
-        """Returns the slow imports: installed modules imported by other code, and outermost modules of other code."""
+        """Returns the slow imports: installed modules that other code imports, and outermost modules of other code."""
         seen = []
         for outermost in self.outer:
             of_installed = [one for one in outermost.flat() if not one.installed_outside and _is_installed(one.module)]

@@ -48,9 +48,9 @@ def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Mom
 
     Parameters are gathered while the layer before computes, because the host runs ahead and backward prefetches. A
     forward does not prefetch during the backward before it, because the optimizer runs between them. Gradients are
-    reduced while the next layer computes; that layer's own reduction waits for them. The last reduction is waited for
-    where it is. See the source of ``torch.distributed.fsdp._fully_shard`` (torch 2.13), ``FSDPParamGroup.unshard`` and
-    ``post_backward``.
+    reduced while the next layer computes; that layer's own reduction waits for them. The wait for the last reduction
+    keeps its place. See the source of ``torch.distributed.fsdp._fully_shard`` (torch 2.13), ``FSDPParamGroup.unshard``
+    and ``post_backward``.
     """
     found = list(moments)
     gathered = [one for one in sharded if one.gathers]
