@@ -135,7 +135,7 @@ class GroupCalls:
 
     @property
     def waits(self) -> bool:
-        """Returns whether a call has not ended."""
+        """Returns whether some call has not ended yet."""
         return self.point_to_point or (self.called is not None and self.called > self.ended)
 
 

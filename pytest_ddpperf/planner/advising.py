@@ -77,7 +77,7 @@ def advised(
     asked: Asked,
     measure: Callable[[Workload, Candidate], float] | None = None,
 ) -> StrategyAdvice:
-    """Returns all candidates, simulated and predicted, with the same settings of the call.
+    """Returns all candidates, simulated and predicted; the settings of the call hold for each.
 
     ``measure`` returns the seconds of a candidate's step on ranks of this machine; if it is None, nothing is measured.
     """

@@ -198,7 +198,7 @@ def outside(file: Path, test: str, measured: Measurement, metric: str, value: fl
 
 
 def last_verdict(file: Path, test: str, benchmark: BenchmarkId) -> tuple[str, str]:
-    """Returns the verdict of the last run with this benchmark, and when the run ended; empty without such a run."""
+    """Returns the verdict and the end time of the last run with this benchmark; empty strings if there is none."""
     query = """
         SELECT verdict, date
         FROM result JOIN run ON run.id = result.run JOIN environment ON environment.id = result.environment

@@ -199,7 +199,7 @@ def _best(gains: Gains, before: Indices, after: Indices) -> Shift:
 
 
 def _gains(data: PenalisedSeries, shifts: list[Shift]) -> Gains:
-    """Returns a function that says by how much one more shift, at given places, lowers the sum of squares."""
+    """Returns a function that computes by how much one more shift, at given places, lowers the sum of squares."""
     import numpy as np
 
     n, basis = len(data.y), _basis(tuple(shifts), len(data.y))

@@ -112,7 +112,7 @@ def _floor(benchmark: Benchmark, values: Sequence[float], min_change: float, min
 
 
 def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> _AnalysisScale:
-    """Returns logarithms for ratios; if a value has no logarithm, ratios to the typical value."""
+    """Returns a logarithmic scale for ratios; if a value has no logarithm, a scale relative to the typical value."""
     if benchmark.scale != "ratio":
         return _AnalysisScale(float, float, float)
     if min(values) > 0:

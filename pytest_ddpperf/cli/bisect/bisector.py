@@ -113,7 +113,7 @@ class Endpoints:
 
     @property
     def distinguishable(self) -> bool:
-        """Returns whether a commit like the good end, measured as well as the bad end, can be told apart from it."""
+        """Returns whether a commit like the good end, measured as well as the bad end, is distinct from the bad end."""
         like_good = replace(self.shift, worsening=0.0)
         return ATTEMPTS * classify(like_good, self.shift).error <= error_share(MAX_ERROR - self.error, self.commits)
 
@@ -150,9 +150,10 @@ def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoin
 def measured_ends(
     commits: Searched, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
-    """Returns the ends (None if no target is worse), the last outcome, and the worse targets, the best one first.
+    """Returns the ends (None if no target is worse), the last outcome, and the worse targets.
 
-    The ends are measured until they are distinguishable: the bad end's error is part of every answer "good".
+    The first target is the one to follow. The ends are measured until they are distinguishable, because every answer
+    "good" has the bad end's error.
     """
     settings = {**FORCED, **(COUNTED if metric in COUNTS else {})}
     worse: list[Target] = []

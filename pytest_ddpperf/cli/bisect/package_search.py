@@ -50,9 +50,9 @@ def _whole(environments: Environments, given: str, pins: Pins) -> Interpreter:
 
 
 def conclusion(bisector: Bisector) -> tuple[list[str], bool]:
-    """Returns lines that name the changes with an effect, and whether one change alone has the effect.
+    """Returns lines that name the responsible change or all candidates, and whether one change alone is responsible.
 
-    If other changes came before that change, it is measured once more, without them.
+    If other changes came before the responsible one, it is measured once more, without them.
     """
     packages, (*others, found) = bisector.commits, bisector.commits.suspects
     if not isinstance(packages, PackageRange):

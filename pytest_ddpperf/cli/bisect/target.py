@@ -88,7 +88,7 @@ def undecided(outcome: Outcome, metric: str | None) -> bool:
 
 
 def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = None) -> str | None:
-    """Returns a one-line reason why none of these results could be compared; None if one could. ``test`` narrows it."""
+    """Returns why no result could be compared, in a line, ``test``'s failure first; None if one could."""
     lacks = [_lack(result) for result in results]
     if lacks:
         return None if None in lacks else lacks[0]

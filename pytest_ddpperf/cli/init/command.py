@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the test or the job, and prints the next steps; refuses to replace an existing file."""
+    """Writes the test or the job, and prints the next steps; replaces an existing file only with --force."""
     project = look_at(Path.cwd(), options.script)
     tests = _folder(Path(options.tests), project.root)
     test = project.root / tests / TEST_FILE

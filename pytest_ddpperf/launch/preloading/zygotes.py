@@ -35,7 +35,7 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """The results about imports, valid for a session."""
+    """The results of tried imports, valid for a session."""
 
     refused: dict[str, str] = field(default_factory=dict)  # module -> why ranks import it themselves
     of_rank: set[str] = field(default_factory=set)  # those that read the number of their rank
