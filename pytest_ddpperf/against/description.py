@@ -1,7 +1,7 @@
-"""What an interpreter says of itself, as JSON.
+"""Prints facts about its interpreter as JSON.
 
-It runs as a file, also in Pythons that are refused, and needs only the standard library. Its arguments are names of
-modules; it tells which of them cannot be imported there.
+This file is run as a script, also by Pythons that are then refused, and needs only the standard library. Its arguments
+are names of modules; the output says which of them cannot be imported there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def described(wanted: list[str]) -> dict[str, Any]:
-    """Returns the facts; the folder of this file is not on the search path."""
+    """Returns the facts about this interpreter, with the folder of this file removed from the search path."""
     path = [entry for entry in sys.path[1:] if entry]
     facts: dict[str, Any] = {
         "tag": getattr(sys.implementation, "cache_tag", None),

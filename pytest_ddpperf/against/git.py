@@ -1,4 +1,4 @@
-"""Questions to git, and the state of a checkout."""
+"""Queries to git, and the state of a checkout."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _CI_JOBS = (
 
 
 class GitError(Exception):
-    """A git command failed; the message is git's own."""
+    """The error if a git command fails; the message is git's own."""
 
 
 class GitMissingError(GitError):
-    """There is no git."""
+    """The error if git is not installed."""
 
 
 def git(
     folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: Path | None = None, words: str | None = None
 ) -> str:
-    """Run git in a folder and return its output, stripped; GitError if git fails, is missing, or takes too long.
+    """Runs git in a folder and returns its stripped output; GitError if git fails, is missing, or takes too long.
 
-    ``index`` is a file to use in place of the work tree's index, ``words`` what git reads from its standard input.
+    ``index`` is a file that replaces the work tree's index, ``words`` the text for git's standard input.
     """
     # A refresh of the index takes a lock and may collide with the user's own git. With log.showSignature the output for
     # a commit begins with the check of its signature.
@@ -85,7 +85,7 @@ def commit_of(root: Path, name: str) -> str | None:
 
 
 def untracked(top: Path) -> tuple[str, ...]:
-    """Returns the paths in a work tree of what git does not track, ignored or not, and of folders with nothing else."""
+    """Returns the paths of all untracked files, ignored or not, and of folders that contain only untracked files."""
     with contextlib.suppress(GitError):
         listed = git(top, "ls-files", "-z", "--others", "--directory", seconds=_STATUS_SECONDS)
         return tuple(name.rstrip("/") for name in listed.split("\0") if name)
@@ -93,10 +93,10 @@ def untracked(top: Path) -> tuple[str, ...]:
 
 
 def code_of(root: Path, commit: str | None = None) -> str:
-    """Returns a digest of the files of code and configuration of a commit, or of the work tree; GitError as of ``git``.
+    """Returns a digest of the code and configuration files of a commit, or of the work tree; may raise GitError.
 
-    The work tree counts with its untracked files, but for ignored ones: they may be committed with the baseline.
-    JSON is configuration if git tracks it and it is no baseline.
+    In the work tree, untracked files count unless git ignores them: they may be committed with the baseline. JSON files
+    count as configuration if git tracks them and they are not baselines.
     """
     top = top_folder(root)
     if commit is not None:
@@ -115,13 +115,13 @@ def code_of(root: Path, commit: str | None = None) -> str:
 
 
 def _of_code(name: str, *, tracked: bool) -> bool:
-    """Whether a file is code or configuration; a name with a line break is none that git could be asked about."""
+    """Returns whether a file is code or configuration; False for names with a line break, which git cannot look up."""
     json = tracked and _JSON.fullmatch(name) is not None and _BASELINE.fullmatch(name) is None
     return json or _CODE.fullmatch(name) is not None
 
 
 def fetch(root: Path, commit: str) -> None:
-    """Fetch a commit from the first remote that has it; nothing happens if none does."""
+    """Fetches a commit from the first remote that has it; does nothing if no remote has it."""
     with contextlib.suppress(GitError):
         for remote in git(root, "remote").splitlines():
             with contextlib.suppress(GitError):
@@ -131,12 +131,12 @@ def fetch(root: Path, commit: str) -> None:
 
 
 def is_shallow(root: Path) -> bool:
-    """Returns whether a clone lacks the older commits; GitError as of ``git``."""
+    """Returns whether a clone lacks the older commits; may raise GitError."""
     return git(root, "rev-parse", "--is-shallow-repository") == "true"
 
 
 def missing(root: Path, commit: str, came_with: str | None) -> str:
-    """Why the commit of a baseline cannot be measured, and the cure; ``came_with``: that which added the baseline."""
+    """Returns why a baseline's commit cannot be measured, with advice; ``came_with``: the commit that added it."""
     short = commit[:7]
     if commit_of(root, commit) is not None:
         return f"{short}, the commit of the baseline, does not have the test: commit it, then save again"
@@ -151,10 +151,10 @@ def missing(root: Path, commit: str, came_with: str | None) -> str:
 
 
 def introduced(text: str, name: str, folder: Path) -> str | None:
-    """Returns the commit that a text in files of a name first came with; None if it is not committed.
+    """Returns the first commit that added ``text`` to files named ``name``; None if the text is not committed.
 
-    In a shallow clone that may be the oldest commit, which stands for all before it. GitError, whose message has the
-    cure, if git does not tell.
+    In a shallow clone the result may be the oldest commit, which contains all earlier changes. GitError with advice if
+    git cannot find the commit.
     """
     if not folder.is_dir():
         return None
@@ -166,7 +166,7 @@ def introduced(text: str, name: str, folder: Path) -> str | None:
 
 
 def has_file(folder: Path, commit: str, path: str) -> bool:
-    """Returns whether a commit has a file, whose path is relative to ``folder``."""
+    """Returns whether a commit has a file with this path, relative to ``folder``."""
     with contextlib.suppress(GitError):
         git(folder, "cat-file", "-e", f"{commit}:./{path}")
         return True
@@ -191,7 +191,7 @@ def unknown(root: Path, name: str) -> str:
 
 
 def lacking(root: Path, error: GitError) -> str:
-    """The advice if git cannot check out a commit: for files that are missing here, or that it may not write."""
+    """Returns advice if git cannot check out a commit: for missing files, or for files that git may not write."""
     if re.search(r"ermission denied|ead-only file|could not create|[Uu]nable to create|o space left", str(error)):
         return "let git write into the repository and into the folder of temporary files"
     with contextlib.suppress(GitError):
@@ -234,7 +234,7 @@ def no_repository(folder: Path, error: GitError) -> str:
 
 
 def no_commit(folder: Path, error: GitError) -> str:
-    """Returns the reason why git does not tell the commit of the baselines in ``folder``, and the cure."""
+    """Returns the reason why git cannot find the commit of the baselines in ``folder``, with advice."""
     if isinstance(error, GitMissingError):
         return f"{error}: install it"
     refused = _refusal(folder, error)
@@ -247,7 +247,7 @@ def no_commit(folder: Path, error: GitError) -> str:
 
 
 def _refusal(folder: Path, error: GitError) -> tuple[str, str] | None:
-    """Why git gives no repository that holds ``folder``, and the cure, maybe empty; None for any other error."""
+    """Returns why git finds no repository for ``folder``, with advice that may be empty; None for any other error."""
     for pattern, *words in _REFUSALS:
         if (found := re.search(pattern, str(error))) is not None:
             reason, cure = (text.format(folder=folder, **found.groupdict()) for text in words)
@@ -266,9 +266,9 @@ class Checkout:
 
 
 def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:
-    """Look at the work tree that holds ``path``; changes below ``apart_from``, the baselines, do not count.
+    """Returns the state of the work tree that holds ``path``, without changes below ``apart_from``, the baselines.
 
-    The result is None without git, a repository or a first commit, or where git takes too long.
+    The result is None if git, a repository or a first commit is missing, or if git takes too long.
     """
     revision = commit_of(path, "HEAD")
     if revision is None:

@@ -1,7 +1,7 @@
-"""The removal of a temporary checkout, by a process that waits for the end of the process that has started it.
+"""The removal of a temporary checkout by a process that waits until the process that started it ends.
 
-It runs as a file and needs only the standard library. Its standard input ends when the other process ends, even when
-that one is killed.
+This file is run as a script and needs only the standard library. Its standard input closes when the other process ends,
+even if that process is killed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _CONFUSING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_C
 
 
 def git_environ() -> dict[str, str]:
-    """Returns the environment in which git finds the repository by the current folder."""
+    """Returns the environment without variables that make git use another repository than the current folder's."""
     return {name: value for name, value in os.environ.items() if name not in _CONFUSING}
 
 
 def remove(tree: Path, root: Path) -> None:
-    """Remove a checkout's folder, and its entry in the repository at ``root``."""
+    """Removes a checkout's folder, and its entry in the repository at ``root``."""
     _end_others(tree)
     command = ["git", "-C", str(root), "worktree", "remove", "--force", "--force", str(tree)]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -52,9 +52,9 @@ def remove(tree: Path, root: Path) -> None:
 
 
 def _end_others(tree: Path) -> None:
-    """End what is left of a run: a git that still makes the checkout, and processes of a setup command.
+    """Ends the remaining processes of a run: a git that still creates the checkout, and processes of a setup command.
 
-    By SIGTERM first, after which git removes what it has made; where that does not help, by SIGKILL.
+    They get SIGTERM first, after which git removes the files that it has made, and SIGKILL if they do not end.
     """
     kill_from = time.monotonic() + _TERM_SECONDS
     while time.monotonic() < kill_from + _TERM_SECONDS:
@@ -65,7 +65,7 @@ def _end_others(tree: Path) -> None:
 
 
 def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
-    """Returns whether a process is such a one, which then gets a signal."""
+    """Returns whether a process is one of the remaining processes, and sends it a signal if it is."""
     with contextlib.suppress(OSError):
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
         adds = Path(os.fsdecode(words[0])).name == "git" and os.fsencode(tree) in words
@@ -77,7 +77,7 @@ def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
 
 
 def await_end(tree: Path, of_other: TextIO) -> None:
-    """Wait until a file ends; until then the time of the folder shows that it is in use."""
+    """Waits until ``of_other`` is closed, and updates the folder's time meanwhile, to show that it is in use."""
     while not select.select([of_other], [], [], _SIGN_SECONDS)[0]:
         with contextlib.suppress(OSError):
             os.utime(tree.parent)

@@ -1,4 +1,4 @@
-"""Installed copies of a checkout's packages, which ranks of both sides would import."""
+"""Installed copies of a checkout's packages, which ranks of both sides would import instead of the checkouts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 
 
 def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Returns the files and folders in site-packages that would be imported in place of a checkout's.
+    """Returns the files and folders in site-packages that would be imported instead of those in the checkout.
 
-    They were installed from the checkout, or they look like its packages: a wheel of another job, or from an index.
-    ``path`` is the search path of an interpreter, by default this one's.
+    They were installed from the checkout, or they look like its packages, as a wheel of another job or from an index
+    does. ``path`` is the search path of an interpreter, by default this one's.
     """
     path = sys.path if path is None else list(path)
     return tuple(sorted({*installed_from(root, distributions(path=path)), *namesakes(root, path)}))
@@ -31,8 +31,8 @@ def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
 def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:
     """Returns the copies that an install from ``root`` has made; editable installs make none.
 
-    An archive in the checkout may be of any project: only packages that the checkout has as well count. A submodule
-    does not count, because no other checkout of the project contains it.
+    An archive in the checkout may contain any project, so only packages that the checkout has as well count. A
+    submodule does not count, because no other checkout of the project contains it.
     """
     found = set()
     for distribution in installed:
@@ -44,9 +44,9 @@ def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:
 
 
 def namesakes(root: str, path: Iterable[str]) -> set[str]:
-    """Returns the packages in site-packages that share the name and most modules with a package of ``root``.
+    """Returns the packages in site-packages that share their name and most modules with a package of ``root``.
 
-    Namespace packages do not count: they may have parts of other projects.
+    Namespace packages do not count, because they may have parts of other projects.
     """
     packages = {file.parent.name for layout in LAYOUTS for file in Path(root, layout).glob("*/__init__.py")}
     sites = {os.path.realpath(entry) for entry in path if Path(entry).name in PACKAGES}
@@ -61,7 +61,7 @@ def namesakes(root: str, path: Iterable[str]) -> set[str]:
 
 
 def _own(root: str, name: str) -> Path | None:
-    """The package or module of the checkout that has this name."""
+    """Returns the package or module of the checkout that has this name."""
     paths = (Path(root, layout, name) for layout in LAYOUTS)
     return next((path for path in paths if path.exists()), None)
 
@@ -71,7 +71,7 @@ def _modules(package: Path) -> set[Path]:
 
 
 def _tops(installed: Distribution) -> set[str]:
-    """The outermost packages of a distribution, and its files outside of packages."""
+    """Returns the outermost packages of a distribution, and its files outside of packages."""
     files = [file for file in installed.files or () if file.parts[0] != ".."]
     files = [file for file in files if not file.parts[0].endswith(".dist-info")]
     packages = {file.parent for file in files if file.name == "__init__.py"}
@@ -79,7 +79,7 @@ def _tops(installed: Distribution) -> set[str]:
 
 
 def _origin(installed: Distribution, root: str) -> Path | None:
-    """The folder or archive in ``root`` that was installed as a copy; None for any other install."""
+    """Returns the folder or archive in ``root`` that was installed as a copy; None for any other install."""
     try:
         record = json.loads(installed.read_text(ORIGIN) or "null")
         if record is None or record.get("dir_info", {}).get("editable", False):

@@ -1,4 +1,4 @@
-"""The interpreter of another virtual environment: what it is asked, and when it is refused."""
+"""The interpreter of another virtual environment: facts about it, and the reasons to refuse it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOOL = TOOL.replace("_", "-")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interpreter:
-    """The Python of an environment, and what is installed there."""
+    """The Python of an environment, and the packages that are installed there."""
 
     given: str  # the user's name for it
     python: str  # the absolute path; links are kept, because they tell the environment
@@ -39,18 +39,18 @@ class Interpreter:
     lacking: tuple[str, ...] = ()  # modules that were asked for and cannot be imported there
 
     def folders(self, root: str) -> tuple[str, ...]:
-        """Returns the folders inside ``root`` that belong to it, such as a virtual environment."""
+        """Returns the folders inside ``root`` that belong to this interpreter, such as a virtual environment."""
         candidates = {*self.prefixes, *(entry for entry in self.path if Path(entry).name in PACKAGES)}
         return tuple(sorted(folder for folder in candidates if folder != root and within(folder, root)))
 
 
 def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> Interpreter:
-    """The interpreter that ``given`` names, relative to ``invoked``, if ranks can run there with this one's functions.
+    """Returns the interpreter that ``given`` names, relative to ``invoked``, if ranks can run our functions there.
 
-    ``needed``: modules that ranks need there beside those that they always do.
+    ``needed``: further modules that ranks need there.
 
     Raises:
-        SettingError: it is no interpreter, is of another minor version, or lacks a package.
+        SettingError: it is no interpreter, has another minor version, or lacks a package.
     """
     said = f"{KNOBS['against_python'].option}={given}"
     python = os.path.abspath(invoked / Path(given).expanduser())  # noqa: PTH100 - a link is followed by resolve
@@ -93,7 +93,7 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
 
 
 def _torch_of_both(own: Interpreter) -> str | None:
-    """The torch that ranks of both sides find by PYTHONPATH; entries of this environment reach no reference."""
+    """Returns the torch that PYTHONPATH makes both sides import; entries of this environment do not count."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     specs = (PathFinder.find_spec("torch", [entry]) for entry in entries if entry and entry not in own.path)
     return next((spec.origin for spec in specs if spec is not None and spec.origin is not None), None)
@@ -101,7 +101,7 @@ def _torch_of_both(own: Interpreter) -> str | None:
 
 @cache
 def own_interpreter() -> Interpreter:
-    """Returns this interpreter, as it would be started anew."""
+    """Returns the description of this interpreter, as a new process of it prints it."""
     return _asked(sys.executable, sys.executable, ())
 
 
@@ -143,9 +143,9 @@ def foreign_entries(root: str) -> tuple[str, ...]:
 
 
 def differing(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Returns the packages that differ between two environments: versions there and here, None for not installed.
+    """Returns the packages that differ between two environments: versions there and here, None if not installed.
 
-    Those that both have come first. The plugin is this environment's on both sides.
+    Packages that both environments have come first. The plugin is omitted, because both sides use this environment's.
     """
     pairs = {name: (there.get(name), here.get(name)) for name in sorted({*there, *here} - {_TOOL})}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,4 +1,4 @@
-"""The files of a revision on a node other than the controller's, at the path that they have there."""
+"""The files of a revision on a node other than the controller's, at the same path as on the controller."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def check_out(redirection: Redirection) -> Callable[[], None] | None:
-    """Check the target's commit out if this node lacks it; return a function that removes it, None if it is there.
+    """Checks the target's commit out if this node lacks it; returns a function that removes it, None if it was there.
 
-    The files come from the repository of this node. The repository gets no new entry: it may be the controller's own,
-    on a file system that nodes share.
+    The files come from the repository of this node. The repository gets no new entry, because it may be the
+    controller's own, on a file system that nodes share.
 
     Raises:
-        LaunchError: the files cannot be had; the message says why, and what helps.
+        LaunchError: the files cannot be checked out; the message says why, with advice.
     """
     target = Path(redirection.target)
     commit = None if target.is_dir() else _commit(redirection)
@@ -36,7 +36,7 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
 
 
 def _commit(redirection: Redirection) -> str:
-    """Return the commit to check out; LaunchError if this node's repository lacks it."""
+    """Returns the commit to check out; LaunchError if this node's repository lacks it."""
     root = Path(redirection.root)
     if redirection.environment is not None:
         raise LaunchError(
@@ -81,7 +81,7 @@ def _made(target: Path, root: Path, commit: str) -> Callable[[], None]:
 
 
 def _require_own(folder: Path) -> None:
-    """Refuse a folder of a checkout that is another user's, or that others may write in: ranks run what it holds."""
+    """Raises LaunchError if another user owns a checkout's folder or can write in it, because ranks run its code."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise LaunchError(

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class PairedLaunches:
-    """Runs the launches of a paired benchmark, and keeps which of the project's modules both sides imported."""
+    """The runner of a paired benchmark's launches; it records which of the project's modules each side imported."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class PairedLaunches:
         variables: Variables = (),
         **group: Any,
     ) -> LaunchResult[Any]:
-        """Call ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers``: the candidate's.
+        """Calls ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers``: the candidate's.
 
-        ``variables``: that ranks of these launchers have besides.
+        ``variables``: further environment variables of these launchers' ranks.
         """
         __tracebackhide__ = True
         if not reference:
@@ -103,7 +103,7 @@ class PairedLaunches:
         return run(observed_packed, redirection, named, packed_call.packed, **group)
 
     def _noted(self, files: dict[str, str], result: LaunchResult[tuple[T, dict[str, str]]]) -> LaunchResult[T]:
-        """Add a launch's imports to ``files``."""
+        """Adds a launch's imports to ``files``, and returns the result without them."""
         with self._lock:
             for _, imported in result.values:
                 files.update(imported)
@@ -112,11 +112,11 @@ class PairedLaunches:
 
     @property
     def imports(self) -> tuple[dict[str, str], ...]:
-        """Returns what launches have imported: of the candidate, of the reference, and of this checkout for both."""
+        """Returns the files that launches imported: the candidate's, the reference's, and this checkout's on both."""
         return self._of_candidate, self._of_reference, self._shared
 
     def learn(self, earlier: PairedLaunches | None) -> None:
-        """Take over what launches of an earlier run of the same call have imported, and how the reference failed."""
+        """Adopts the imports of an earlier run's launches of the same call, and the failures of the reference."""
         if earlier is not None:
             self._sections += earlier.failures
             self.failures += earlier.failures
@@ -125,13 +125,13 @@ class PairedLaunches:
 
     @property
     def modules(self) -> Mapping[str, tuple[str | None, str | None]]:
-        """For each module of the project, the candidate's file and the reference's file."""
+        """Returns the candidate's file and the reference's file for each module of the project."""
         tree = self.reference.redirection.target
         names = {*self._of_candidate, *(name for name, file in self._of_reference.items() if within(file, tree))}
         return {name: (self._of_candidate.get(name), self._of_reference.get(name)) for name in sorted(names)}
 
     def with_imports(self, result: Result) -> Result:
-        """Add the imported modules to a paired result, and a finding where they show that both sides are the same."""
+        """Adds the imported modules to a paired result, and a finding if both sides turn out to be the same."""
         pair = result.pair
         if pair is None:
             return result
@@ -157,7 +157,7 @@ class PairedLaunches:
         return replace(result, findings=tuple(findings), reference=reference)
 
     def _named(self, paired: PairedRevision) -> PairedRevision:
-        """The reference with its interpreter and the packages that differ, where it has another one."""
+        """Returns ``paired`` with the reference's interpreter and differing packages, if it has another interpreter."""
         python = self.reference.revision.python
         if python is None:
             return paired
@@ -179,7 +179,7 @@ class _ReferenceCall(NamedTuple):
 
 
 def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _ReferenceCall:
-    """Pack a call so that the top-level objects of test modules are those of the same name in the other checkout."""
+    """Pickles a call; the reference's ranks look up top-level objects of test modules in the other checkout by name."""
     modules = modules_of_tests(redirection)
     by_object = {
         id(value): (module, name)
@@ -212,7 +212,7 @@ def _place_of(function: FunctionType) -> str:
 
 
 def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
-    """Returns whether a function in a file of the project travels by value, for its module does not lead to it."""
+    """Returns whether a function of the project is sent by value, because a lookup of its name does not find it."""
     found: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -226,14 +226,14 @@ def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
 
 
 def _defined_in(value: Any, module: str, modules: Mapping[str, str]) -> bool:
-    """Whether a global is the module's own function or class, or an object worth a lookup such as a Workload."""
+    """Returns whether a global is the module's own function or class, or another object to look up, as a Workload."""
     if isinstance(value, FunctionType) or inspect.isclass(value):
         return bool(value.__module__ == module)
     return isinstance(value, (Workload, functools.partial)) or type(value).__module__ in modules
 
 
 def _name_of(value: Any, modules: Mapping[str, str]) -> tuple[str, str] | None:
-    """Module and dotted name of a test module, or of a function or class that its module leads to; else None."""
+    """Returns the module and dotted name of a test module, or of its function or class; None if no name leads to it."""
     if isinstance(value, ModuleType):
         return (value.__name__, "") if value.__name__ in modules else None
     if not (isinstance(value, FunctionType) or inspect.isclass(value)) or value.__module__ not in modules:

@@ -37,7 +37,7 @@ _SETUP_SECONDS = 3600.0  # compilers take their time
 
 
 class RevisionSide:
-    """Owns the files and ranks of a revision, from the first launch that needs them to ``close``."""
+    """The owner of a revision's files and ranks, from the first launch that needs them to ``close``."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RevisionSide:
 
     @property
     def redirection(self) -> Redirection:
-        """The paths of the checked-out project; a checkout that failed fails again with the same message."""
+        """Returns the paths of the checked-out project; after a failed checkout it raises the same error again."""
         with self._lock:
             if self._failure is not None:
                 raise LaunchError(self._failure)
@@ -107,7 +107,7 @@ class RevisionSide:
 
     @property
     def lacks_submodules(self) -> bool:
-        """Whether the revision has submodules, which git does not check out in a work tree, and no command does."""
+        """Returns whether the revision has submodules that neither git nor a setup command checks out."""
         return (
             self.revision.folder is None
             and self._setup is None
@@ -115,17 +115,17 @@ class RevisionSide:
         )
 
     def start(self, number: int = 1) -> None:
-        """Let ``number`` launchers import torch in the background; if that fails, the first launch raises the error."""
+        """Lets ``number`` launchers import torch in the background; if this fails, the first launch raises an error."""
         with contextlib.suppress(LaunchError):
             self.launchers.start(number)
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Its launchers and the opposite ones."""
+        """Returns the launchers of this side and the opposite ones."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:
-        """End the ranks and remove the files."""
+        """Ends the ranks and removes the files."""
         for launchers in self.every:
             launchers.close()
         if self._worktree is not None:
@@ -133,7 +133,7 @@ class RevisionSide:
 
 
 def under(python: Interpreter, project: Redirection) -> Redirection:
-    """The redirection of a project whose ranks have another interpreter and its packages, and none of this one's."""
+    """Returns the redirection of a project to another interpreter with its packages, without this one's packages."""
     from pytest_ddpperf.against.interpreter import foreign_entries
 
     root = project.root
@@ -149,7 +149,7 @@ def under(python: Interpreter, project: Redirection) -> Redirection:
 
 
 def _with_environment(redirection: Redirection, folder: Path, command: str) -> Redirection:
-    """Make a virtual environment in ``folder``, run ``command`` in the target, and redirect ranks to its Python."""
+    """Makes a virtual environment in ``folder``, runs ``command`` in the target, and redirects ranks to its Python."""
     environment = folder / guard.ENVIRONMENT
     _run([sys.executable, "-m", "venv", str(environment)], folder, None, "cannot make a virtual environment")
     python, packages = str(environment / "bin" / "python"), next((environment / "lib").glob("python*/site-packages"))
@@ -178,7 +178,7 @@ def _with_environment(redirection: Redirection, folder: Path, command: str) -> R
 
 
 def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, failed: str, cure: str = "") -> str:
-    """Run a command and return its output; an interrupted command ends with all processes that it has started."""
+    """Runs a command and returns its output; an interrupted command ends together with all processes it started."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:  # a server may hold a pipe open
         try:
             aside = subprocess.STDOUT
@@ -194,7 +194,7 @@ def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, 
 
 
 def alike(here: str, there: str) -> bool:
-    """Returns whether two files have the same content; one that is missing is another one."""
+    """Returns whether two files have the same content; False if one is missing."""
     try:
         return filecmp.cmp(here, there, shallow=False)
     except OSError:
@@ -202,7 +202,7 @@ def alike(here: str, there: str) -> bool:
 
 
 def modules_of_tests(redirection: Redirection) -> dict[str, str]:
-    """Returns the project's modules that travel by value, such as test modules and conftests, with their files."""
+    """Returns the project's modules that are sent by value, such as test modules and conftests, with their files."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -215,7 +215,7 @@ def modules_of_tests(redirection: Redirection) -> dict[str, str]:
 
 
 def other_tests(test: str, redirection: Redirection) -> tuple[str, ...]:
-    """Returns the files of a test and its conftests that are others in the other checkout."""
+    """Returns the files of a test and its conftests that differ in the other checkout."""
     path = test.partition("::")[0]
     files = [file for file in modules_of_tests(redirection).values() if file.endswith((f"/{path}", "/conftest.py"))]
     there = {file: redirection.path(file) for file in files}

@@ -1,4 +1,4 @@
-"""A revision of a project: its name resolved, and its files in a temporary folder."""
+"""A revision of a project: the commit that its name means, and its files in a temporary folder."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Revision:
 
     @property
     def here(self) -> bool:
-        """Returns whether it is this very checkout."""
+        """Returns whether the revision is this very checkout."""
         return self.folder == self.root
 
     @property
     def label(self) -> str:
-        """The name in reports, such as ``3f2a1c0 (main)``; the hash alone where the user gave a hash."""
+        """Returns the name in reports, such as ``3f2a1c0 (main)``; only the hash if the user gave a hash."""
         if self.commit is None or self.here:
             return self.given
         short = self.commit[:SHORT]
@@ -63,7 +63,7 @@ class Revision:
 
 
 def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
-    """Returns the reference that settings ask for: another revision, this checkout in another environment, or both."""
+    """Returns the reference that settings name: another revision, this checkout in another environment, or both."""
     given = settings.against_python
     if given is None:
         return resolve(str(settings.against), start, invoked)
@@ -81,7 +81,7 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
 
 
 def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
-    """Returns this checkout, in another environment if one is given; without git the folder ``start``."""
+    """Returns this checkout as a revision, in the environment of ``python`` if given; without git, ``start``."""
     root = start
     with contextlib.suppress(GitError):
         root = top_folder(start)
@@ -89,7 +89,7 @@ def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
 
 
 def resolve(given: str, start: Path, invoked: Path) -> Revision:
-    """Find the revision that ``given`` names: a branch, tag or commit, ``merge-base:`` with one of these, or a folder.
+    """Finds the revision that ``given`` names: a branch, tag or commit, ``merge-base:`` and one of these, or a folder.
 
     ``start`` is a folder of the project; relative paths start from ``invoked``.
     """
@@ -111,7 +111,7 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
 
 
 def baseline_revision(commit: str, start: Path) -> Revision:
-    """Returns the commit of a baseline in the repository that holds ``start``; LaunchError if it is not there."""
+    """Returns a baseline's commit in the repository that holds ``start``; LaunchError if the commit is missing."""
     try:
         root = top_folder(start)
     except GitError as error:
@@ -122,10 +122,10 @@ def baseline_revision(commit: str, start: Path) -> Revision:
 
 
 class Guarded:
-    """A temporary folder, until ``close`` or the end of this process.
+    """A temporary folder that exists until ``close`` or the end of this process.
 
-    A guard process waits for that end and removes the folder, and the entry of its work tree in the repository at
-    ``root``. If the guard is killed as well, a run a day later removes them.
+    A guard process then removes the folder, and its work tree's entry in the repository at ``root``. If the guard is
+    killed as well, a run a day later removes them.
     """
 
     def __init__(self, folder: Path, root: Path) -> None:
@@ -140,7 +140,7 @@ class Guarded:
         )
 
     def close(self) -> None:
-        """Let the guard remove the files, and wait a bounded time for it; may be called again."""
+        """Lets the guard remove the files, and waits a limited time for it; may be called again."""
         if self._guard.stdin is None or self._guard.stdin.closed:
             return
         self._guard.stdin.close()
@@ -182,13 +182,13 @@ class Worktree(Guarded):
 
 
 def remove_left_over() -> None:
-    """Remove the checkouts of runs that were killed together with their guard."""
+    """Removes the checkouts of runs that were killed together with their guard."""
     for folder in abandoned(PREFIX):
         guard.remove(folder / TREE, folder / TREE)
 
 
 def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
-    """Make a revision of a folder; SettingError if the folder is a part of this checkout or holds it."""
+    """Returns the revision of a folder; SettingError if the folder is a part of this checkout or contains it."""
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
         raise _refused(given, "that folder holds this very checkout; name a revision, or the folder of another one")
@@ -202,7 +202,7 @@ def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
 
 
 def _top_of(folder: Path) -> Path | None:
-    """The top folder of the innermost work tree that holds ``folder``; None if it is unknown."""
+    """Returns the top folder of the innermost work tree that holds ``folder``; None if it is unknown."""
     with contextlib.suppress(GitError):
         return top_folder(folder).resolve()
     return None

@@ -106,7 +106,7 @@ def environment_json(environment: Environment) -> Any:
 
 
 def _short(series: Series) -> Series:
-    """Returns a metric with nine digits of its numbers, but with all of a count."""
+    """Returns a metric with its numbers rounded to nine digits; counts keep all digits."""
     found, exact = series.interval, series.scale == "exact"
     return replace(
         series,
@@ -118,7 +118,7 @@ def _short(series: Series) -> Series:
 
 
 def _stored(record: BaselineRecord) -> BaselineRecord:
-    """Returns a record with what a file keeps of it.
+    """Returns a record reduced to the data that a file keeps.
 
     Files have operators and FLOPs by line, not by operator or module.
     """
@@ -141,7 +141,7 @@ def _read(stored: Any, schema: str) -> BaselineRecord:
 
 
 def encode(content: BaselineFile, file: Path) -> str:
-    """Returns the text of a baseline file, times with nine digits; BaselineError if it would be unreadable (a NaN)."""
+    """Returns the text of a baseline file, with nine digits in times; BaselineError if it could not be read (a NaN)."""
     records = list(map(_stored, content.records))
     try:
         document = json_of(_File, {"schema": BASELINE.schema, "checksum": "", "test": content.test, "records": records})

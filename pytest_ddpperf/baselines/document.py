@@ -1,4 +1,4 @@
-"""JSON objects of files: types of msgspec, made of records, that data are written as and read as."""
+"""The JSON objects in files: msgspec types, made from records, to write and read data."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def object_of(
 ) -> Any:
     """Makes msgspec's type of a record's JSON object, which has all fields of the record except ``without``.
 
-    Its ``sparse`` fields are omitted if they have the record's default. ``kinds`` are types in place of the record's,
-    and of more fields; a pair is a type with a default.
+    Its ``sparse`` fields are omitted if they have the record's default. ``kinds`` are types that replace the type of a
+    field or add a field; a pair is a type with a default.
     """
     hints = {name: hint for name, hint in {**get_type_hints(record), **kinds}.items() if name not in without}
     defaults: dict[str, list[Any]] = {name: [] for name in hints}
@@ -54,13 +54,13 @@ def object_of(
 
 
 def json_of(kind: Any, record: Any) -> Any:
-    """Returns a record, or its fields by name, as JSON data of such a type; a number that is not finite is None."""
+    """Returns a record, or its fields by name, as JSON data of type ``kind``; numbers that are not finite are None."""
     return msgspec.json.decode(msgspec.json.encode(msgspec.convert(record, kind, from_attributes=True)))
 
 
 @uncollected()
 def read_as(kind: Any, data: Mapping[str, Any], file: Path, of: FileKind) -> Any:
-    """Returns JSON data as an object of such a type; if something does not fit, BaselineError names file and field."""
+    """Returns JSON data as an object of type ``kind``; if a value does not fit, BaselineError names file and field."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

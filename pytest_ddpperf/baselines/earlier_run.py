@@ -1,4 +1,4 @@
-"""Results of a run, judged as if an earlier run had stored its own as baselines."""
+"""Results of a run, judged as if an earlier run had stored its results as baselines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytest_ddpperf.records.verdict import Verdict
 
 
 def key_of(result: Result) -> tuple[str, str, int]:
-    """Returns what a benchmark has in common with the same one of another run."""
+    """Returns the key that a benchmark shares with the same benchmark of another run."""
     return result.test, *result.measurement.key
 
 
 def judged_by(earlier: Sequence[Result], provenance: Provenance, results: Sequence[Result]) -> list[Result]:
-    """Returns those results that the earlier run has too, judged anew; ``provenance`` is that of the earlier run."""
+    """Returns the results of benchmarks that the earlier run has too, judged anew; ``provenance`` is the earlier's."""
     old, new = ({key_of(result): result for result in each} for each in (earlier, results))
     alpha = alpha_of_benchmark(len(new))
     return [
@@ -48,7 +48,7 @@ def _judged(result: Result, reference: StoredBaseline, alpha: float) -> Result:
 
 
 def _reference(old: Result, new: Result, provenance: Provenance) -> StoredBaseline:
-    """The first run's benchmark as a stored baseline."""
+    """Returns the first run's benchmark as a stored baseline."""
     was, now = old.measurement, new.measurement
     record, environments = record_of(was, provenance), (was.environment, now.environment)
     same = was.training == now.training and was.recipe == now.recipe

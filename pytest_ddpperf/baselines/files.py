@@ -1,4 +1,4 @@
-"""Writes files that users name: whole, by one process at a time, and never over something else."""
+"""Writes files that users name: completely, by one process at a time, and never over other things."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def require_writable_folder(folder: Path) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Writes a file so that readers, and a crash at any moment, see either the old content or the new, whole.
+    """Writes a file so that readers, even after a crash, see either the complete old or the complete new content.
 
     A link stays a link: its target is written. A device, a pipe or an open descriptor such as ``/dev/stdout`` is
     written to and not replaced; ``-`` is standard output.
@@ -71,7 +71,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file as ``write_file`` does; ``-`` is a file like others."""
+    """Writes a file as ``write_file`` does; here ``-`` is an ordinary file."""
     descriptor = _open_stream(path)
     if descriptor is None:
         _replace(path.resolve(), content)
@@ -87,7 +87,7 @@ def remove_drafts(file: Path) -> None:
 
 
 def _open_stream(path: Path) -> int | None:
-    """Opens a path that is no regular file, or that names a process's descriptor; None for other files."""
+    """Opens a path that is no regular file, or that names a process's descriptor; returns None for other files."""
     with contextlib.suppress(FileNotFoundError):
         path.stat()  # links in a circle raise OSError here
     link = path
@@ -150,7 +150,7 @@ def saving(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks the folder, made if need be, against other processes that save; BaselineError if that fails."""
+    """Locks the folder, which it makes if necessary, against other processes that save; BaselineError if that fails."""
     with saving(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(folder)

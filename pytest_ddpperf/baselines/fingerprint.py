@@ -77,7 +77,7 @@ def environment(
 ) -> Environment:
     """Returns the environment of a process group on this machine, with ``threads`` threads in each rank.
 
-    ``gpus``: facts on the GPUs that ranks compute on; None if unknown or on the CPU. ``binding``: the setting ``bind``.
+    ``gpus``: facts about the GPUs of ranks; None if unknown or on the CPU. ``binding``: the setting ``bind``.
     """
     full = {name: getattr(machine, name) for name in ("machine", "host", "kernel", "python")}
     full |= {name: text for name in ("clocks", "affinity", "numa_nodes") if (text := getattr(machine, name))}
@@ -150,14 +150,14 @@ def environment_key(env: Environment) -> str:
 def differences(a: Environment, b: Environment) -> tuple[str, ...]:
     """Returns the keyed facts that differ, ``a``'s first: ``torch 2.11 -> 2.13``, ``world size 2 -> 4``.
 
-    These words are made below the reports, because each stands for one fact with its two values: all callers count
-    these words or show them as they are.
+    These texts are made here and not in ``reports``, because each stands for one fact with its two values: all callers
+    count the texts or show them unchanged.
     """
     return _differences(a, b, _LABELS)
 
 
 def counted_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Returns the differing facts that all counts depend on, the machine's excluded."""
+    """Returns the differing facts that all counts depend on, without facts about the machine."""
     return _differences(a, b, ("device", "backend", "world_size", "torch"))
 
 
@@ -197,7 +197,7 @@ def training_differences(
 ) -> tuple[str, ...]:
     """Returns the differences in training from a baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``.
 
-    ``counted``: omit environment variables that change no count, such as ``env NCCL_ALGO Ring -> Tree``.
+    ``counted``: whether to omit environment variables that change no count, such as ``env NCCL_ALGO Ring -> Tree``.
     """
     strategies = () if record.strategy == strategy else (f"strategy {record.strategy} -> {strategy}",)
     before, after = (_with_variables(each) for each in (record.recipe, recipe))
@@ -256,6 +256,6 @@ def _shown(env: Environment, name: str) -> str:
 
 
 def _minor(version: str) -> str:
-    """Returns major and minor of a version: ``2.13.0+cpu`` gives ``2.13``; another form of version as it is."""
+    """Returns major and minor of a version: ``2.13.0+cpu`` gives ``2.13``; other forms stay unchanged."""
     match = re.match(r"\d+\.\d+", version)
     return match[0] if match else version

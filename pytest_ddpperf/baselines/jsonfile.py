@@ -1,4 +1,4 @@
-"""JSON files that people review: reads them whole or refuses them, and renders them for small diffs."""
+"""JSON files that people review: reads them completely or rejects them, and renders them for small diffs."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class FileKind:
 
     @property
     def name(self) -> str:
-        """The name of a file in errors."""
+        """Returns the name of a file in errors."""
         return f"{self.subject} file"
 
     @property
     def schema(self) -> str:
-        """The current schema."""
+        """Returns the current schema."""
         return f"{TOOL}/{self.subject}/{self.version}"
 
     def error(self, file: Path, problem: str) -> BaselineError:
@@ -136,7 +136,7 @@ def _complaint(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object; ValueError if a name stands twice, of which JSON would silently keep the last."""
+    """Returns an object; ValueError if a name occurs twice, because JSON would silently keep only the last value."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

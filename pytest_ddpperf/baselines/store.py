@@ -108,7 +108,7 @@ class Store:
         return True
 
     def save(self, test: str, records: Sequence[BaselineRecord]) -> tuple[SavedRecord, ...]:
-        """Adds records of a test to its others; a record of the same name and environment is replaced.
+        """Adds records to the stored ones of a test; it replaces records of the same name and environment.
 
         Processes may save at the same time: nothing is lost, and no reader sees half a file.
         """
@@ -138,7 +138,7 @@ class Store:
         return tuple(saved)
 
     def ensure_there(self) -> None:
-        """Ensures that a named set exists: with a misspelt name everything would pass as new."""
+        """Ensures that a named set exists, because with a misspelt name every benchmark would pass as new."""
         if self._name == DEFAULT_SET or self.folder.is_dir():
             return
         folder = self.folder.parent
@@ -192,14 +192,14 @@ class Store:
 
 
 def _told(folder: Path) -> str:
-    """Returns a folder relative to the current one, else its name: reports are shared, and paths may name a user."""
+    """Returns a folder relative to the current one, else its name: other paths may contain a user's name."""
     with suppress(OSError, ValueError):  # the current folder is gone, or does not hold it
         return str(folder.absolute().relative_to(Path.cwd()))
     return f".../{folder.name}"
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """Returns the record of another environment to compare counts with; of equally comparable ones the newest."""
+    """Returns the record of another environment to compare counts with: the most comparable, of equals the newest."""
     by_likeness = sorted(records, key=lambda record: len(differences(record.environment, environment)))
     ranked = [
         StoredBaseline(
@@ -232,7 +232,7 @@ def test_file(nodeid: str) -> str:
 
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
-    """Returns a safe slug; if ``whole`` cannot be read from it, a hash follows ``~``, which no plain slug holds."""
+    """Returns a safe slug; if ``whole`` cannot be read from it, a hash follows ``~``, which no plain slug contains."""
     if lossless and len(slug) <= _MAX_LENGTH:
         return slug
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]

@@ -1,4 +1,4 @@
-"""``ddpperf advise``: which strategy, precision and batch size to train a workload with."""
+"""``ddpperf advise``: finds the best strategy, precision and batch size for training a workload."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLUSTER = ("network", "accelerator", "ranks_per_node")  # settings of prediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what the command takes."""
+    """Declares the arguments of the command."""
     add = parser.add_argument
     add(
         "workload",
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
-    """Declares the settings of ``CLUSTER``, what predictions are made for; ``network``: the default."""
+    """Declares the options in ``CLUSTER`` that describe the cluster to predict for; ``network``: the default."""
     add = parser.add_argument
     add("--network", choices=(HERE, *CLUSTERS), help=f"network to predict for (default: {network}; here: measure now)")
     add("--accelerator", choices=ACCELERATORS, help="accelerator to predict for (default: time this machine)")
@@ -71,7 +71,7 @@ def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints a table of all candidates. The status is 1 if none is best."""
+    """Prints a table of all candidates. The exit status is 1 if there is no best candidate."""
     subject = _found(options.workload)
     names = ("world_size", "timeout", *CLUSTER)
     given = {"baseline_dir": options.folder.resolve(), **{name: getattr(options, name) for name in names}}
@@ -104,7 +104,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _found(named: str) -> Any:
-    """Returns what a name stands for; ranks import its module as this process does."""
+    """Returns the object that a name means; ranks import its module as this process does."""
     where, _, name = named.rpartition(":")
     if not where or not name.isidentifier():
         raise SettingError(f"{named!r}: expected FILE.py:NAME or MODULE:NAME, such as train.py:workload")

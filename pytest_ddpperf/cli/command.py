@@ -1,4 +1,4 @@
-"""The ddpperf command."""
+"""The command ``ddpperf``."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    """All that can be read is listed; what cannot is told, and makes the status an error."""
+    """Lists all readable baselines; reports unreadable ones, and then returns an error status."""
     store = _store(options)
     files = store.files()
     contents = [content for file in files if (content := _readable(store, file)) is not None]
@@ -140,7 +140,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
-    """The records of the file of that name; else of that test; else those whose test and variant hold the text."""
+    """Returns the records of the named file, else of the named test, else of all tests and variants with ``text``."""
     if Path(text).is_file():
         content = Store(options.folder, options.set_name).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]
@@ -154,7 +154,7 @@ def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineR
 
 
 def _place(options: argparse.Namespace) -> tuple[Path, str]:
-    """The folder of the baselines and the name of their set: as named, else those of the project we are in."""
+    """Returns the folder of the baselines and the name of their set: as given, else those of the current project."""
     defaults = Settings()
     folder, name = options.baselines, getattr(options, "set", None)
     if folder is None:
@@ -211,7 +211,7 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _become_pytest(settings: Mapping[str, object], arguments: Sequence[str]) -> NoReturn:
-    """In a process of its own, because pytest itself has to import its plugins; a setting of None is not given."""
+    """Replaces this process by pytest, which has to import its plugins itself; settings that are None are omitted."""
     given = [f"-o{KNOBS[name].ini}={value}" for name, value in settings.items() if value is not None]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *given, *arguments])  # noqa: S606 - no shell is wanted

@@ -1,4 +1,4 @@
-"""``ddpperf history``: results of other places come into a history, and a test's metrics go out of it as CSV."""
+"""``ddpperf history``: adds results of other machines to a history, and prints a test's metrics as CSV."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(options: argparse.Namespace) -> int:
-    """All files are read before the first run is added."""
+    """Adds runs; all files are read before the first run is added."""
     history = history_file(options.history)
     runs = [(file, *_run_of(file)) for file in options.results]
     for file, run_, results in runs:
@@ -68,7 +68,7 @@ def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
 
 
 def _print_csv(options: argparse.Namespace) -> int:
-    """Prints the runs that have all metrics asked for, oldest first, as change detectors (apache-otava) read them."""
+    """Prints the runs that have all requested metrics, oldest first, as change detectors (apache-otava) read them."""
     history = history_file(options.history)
     filters = {"name": options.name, "world_size": options.world_size, "branch": options.branch}
     found = [

@@ -1,4 +1,4 @@
-"""What pytest's ini file says, read without pytest: for the command line."""
+"""The settings in pytest's ini file, read without pytest, for the command line."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _FILES = {
 
 
 def ini_value(name: str, folder: Path) -> tuple[str, Path] | None:
-    """A setting of pytest, as a run in a folder would find it: in the next file upwards with a section for pytest."""
+    """Returns a setting of pytest from the next file upwards with a pytest section, as a run in ``folder`` would."""
     root, settings = _project(folder)
     value = settings.get(name)
     return None if value in (None, "") else (str(value), root)
 
 
 def project_root(folder: Path) -> Path:
-    """Returns the root of the project that holds a folder, as a run of pytest in it would find it."""
+    """Returns the root of the project that holds a folder, as a pytest run in that folder would find it."""
     return _project(folder)[0]
 
 
 def _project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
-    """The root of the project, and what pytest's section says there; nothing if no file has one."""
+    """Returns the root of the project and the settings of its pytest section; no settings if there is no section."""
     parents = (folder.absolute(), *folder.absolute().parents)
     for parent in parents:
         for file, sections in _FILES.items():
@@ -52,7 +52,6 @@ def _project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
 
 
 def _settings(file: Path, sections: tuple[str, ...]) -> Mapping[str, Any] | None:
-    """The settings in the first of the sections that is there."""
     try:
         content: Mapping[str, Mapping[str, Any]]
         if file.suffix == ".toml":

@@ -1,4 +1,4 @@
-"""``ddpperf network``: what the network between ranks takes, what of it can be predicted, and what holds it up."""
+"""``ddpperf network``: measures and predicts collectives between ranks, and finds reasons for slowness."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _AUTO = "auto"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what the command takes."""
+    """Declares the arguments of the command."""
     add = parser.add_argument
     add(
         "--world-size",
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures the network, prints and stores it."""
+    """Measures the network, prints the result and stores it."""
     names = tuple(dict.fromkeys(options.collectives or COLLECTIVES))
     if not set(names) <= {*COLLECTIVES}:
         raise SettingError(f"--collectives={','.join(names)} is not known; it takes {', '.join(COLLECTIVES)}")
@@ -110,7 +110,7 @@ def _sizes(options: argparse.Namespace, launcher: Launcher) -> tuple[int, ...]:
 
 
 def _environments(options: argparse.Namespace) -> list[Environment]:
-    """Those of the numbers of ranks; a rank starts only where torch has to tell the GPUs."""
+    """Returns the environment for each number of ranks; starts a rank only if torch has to find the GPUs."""
     known = [stored_environment(n, options.device, options.backend) for n in options.world_size or (MIN_RANKS,)]
     if None not in known:
         return [here for here in known if here is not None]
@@ -120,7 +120,7 @@ def _environments(options: argparse.Namespace) -> list[Environment]:
 
 
 def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace) -> list[str]:
-    """Measures the network between so many ranks, prints and stores it; what holds it up, where that is asked for."""
+    """Measures the network of ``here``, prints and stores it; with ``--check`` adds reasons for slowness."""
     sizes = sizes_between(options.min_size, options.max_size, here.world_size)
     plan = SweepPlan(collectives=names, sizes=sizes, rounds=options.rounds)
     file = network_file(options.folder, here)
@@ -157,7 +157,7 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
 
 
 def check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> Iterator[str]:
-    """Yields a sentence for each thing that holds a network up; ``check``: the link that it has, or auto."""
+    """Yields a sentence for each reason why a network is slow; ``check``: the kind of link that it has, or auto."""
     here = measured.environment
     backend = backend_line(here, len(gpus))
     yield from [backend] if backend else []
@@ -172,9 +172,9 @@ def check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> I
 
 
 def _slow_lines(measured: MeasuredNetwork) -> list[str]:
-    """Sentences on slow links, or else on ranks that others wait for: a slow link makes ranks late, too.
+    """Returns sentences about slow links, else about late ranks: a slow link makes ranks late, too.
 
-    Ranks that share cores are late in turn. Over a link only two ranks talk at a time.
+    Ranks that share cores are late in turn. Over a link only two ranks communicate at a time.
     """
     here = measured.environment
     on_cores = here.device == "cpu" and here.cores >= MIN_RANKS

@@ -1,4 +1,4 @@
-"""``ddpperf report`` and ``ddpperf compare``: what a run left in its JSON file, in other forms."""
+"""``ddpperf report`` and ``ddpperf compare``: show the JSON file of a run in other forms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FAIL_ON = KNOBS["fail_on"]
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what ``ddpperf report`` takes: an option for each kind."""
+    """Declares the arguments of ``ddpperf report``: an option for each kind of report."""
     _add_results(parser, "results")
     for kind in KINDS.values():
         parser.add_argument(f"--{kind.name}", type=Path, metavar="FILE", help=f"{kind.help}; - is standard output")
@@ -43,7 +43,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Writes the kinds that are asked for; without any the report in plain text."""
+    """Writes the requested kinds of reports; prints the report in plain text if none is requested."""
     document = read_run(options.results)
     files = {kind: getattr(options, name.replace("-", "_")) for name, kind in KINDS.items()}
     asked = {kind: file for kind, file in files.items() if file is not None}
@@ -60,7 +60,7 @@ def report(options: argparse.Namespace) -> int:
 
 
 def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what ``ddpperf schema`` takes."""
+    """Declares the argument of ``ddpperf schema``."""
     parser.add_argument("document", nargs="?", choices=tuple(_DOCUMENTS), default="results", help="(default: results)")
 
 
@@ -71,7 +71,7 @@ def print_schema(options: argparse.Namespace) -> int:
 
 
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what ``ddpperf compare`` takes."""
+    """Declares the arguments of ``ddpperf compare``."""
     _add_results(parser, "before")
     _add_results(parser, "after")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a table in Markdown; - is standard output")
@@ -86,7 +86,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Prints how far the metrics of two runs differ; the status is 1 if a verdict on the second one fails."""
+    """Prints how much the metrics of two runs differ; the status is 1 if a verdict on the second run fails."""
     before, after = read_run(options.before), read_run(options.after)
     results = judged_by(before.results, Provenance(date=before.date or "", commit=before.commit), after.results)
     table = two_runs(before, after, results)

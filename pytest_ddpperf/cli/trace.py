@@ -1,4 +1,4 @@
-"""``ddpperf trace``: what is in traces of ranks, and what differs between two runs."""
+"""``ddpperf trace``: summarises traces of ranks, and shows the differences between two runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_ddpperf.run.call.traces import MOST_CHANGES, groups_of, merge, pairs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what the command takes."""
+    """Declares the arguments of the command."""
     kinds = parser.add_subparsers(metavar="summary|diff", required=True)
     summary = kinds.add_parser("summary", help="show how ranks spend their steps, and which is late to collectives")
     summary.add_argument(

@@ -1,4 +1,4 @@
-"""``ddpperf trend``: a metric over commits."""
+"""``ddpperf trend``: shows a metric over commits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HISTORY = KNOBS["history"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what the command takes."""
+    """Declares the arguments of the command."""
     parser.add_argument(
         "test", nargs="?", metavar="TEST", help="a test's node id, or a part of it (default: all tests that changed)"
     )
@@ -53,13 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_history(parser: argparse.ArgumentParser) -> None:
-    """Declares which file the history is."""
+    """Declares the option that names the file of the history."""
     text = f"file of the history (default: {_HISTORY.ini} of the ini file)"
     parser.add_argument("--history", type=Path, metavar="FILE", help=text)
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Declares which results of a history are looked at."""
+    """Declares the options that select results of a history."""
     parser.add_argument("--name", metavar="NAME", help="only this variant of a test")
     parser.add_argument("--world-size", type=argument(positive_int), metavar="N", help="only this number of ranks")
     parser.add_argument("--branch", metavar="NAME", help="only runs of this branch")
@@ -111,7 +111,7 @@ def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
 
 
 def tests_named(test: str, file: Path) -> list[str]:
-    """Returns the test of that node id, else all tests whose node id contains the text."""
+    """Returns the test with that node id, else all tests whose node id contains the text."""
     known = recorded(file, "test")
     chosen = [test] if test in known else [node_id for node_id in known if test in node_id]
     if not chosen:
@@ -120,7 +120,7 @@ def tests_named(test: str, file: Path) -> list[str]:
 
 
 def stale(test: str, record: BaselineRecord, save: str | None) -> str:
-    """Returns a line if the last run in the project's history improved on a baseline; empty without one."""
+    """Returns a line if the last run in the project's history improved on a baseline; else empty."""
     if ini_value(_HISTORY.ini, Path.cwd()) is None or not (file := history_file(None)).is_file():
         return ""
     verdict, date = last_verdict(file, test, record)

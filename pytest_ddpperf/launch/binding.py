@@ -1,4 +1,4 @@
-"""Which cores a rank has for itself, where ranks are bound to shares of them."""
+"""The cores of each rank if every rank is bound to its own share of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROOT = Path("/")
 
 
 def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> list[int]:
-    """The cores that a rank has for itself; ``addresses``: of all ranks' GPUs, whose near cores are dealt out first.
+    """Returns the cores of one rank. ``addresses`` has all ranks' GPUs: cores near these are shared out first.
 
     Raises:
         SettingError: there are fewer cores than ranks.
@@ -31,9 +31,9 @@ def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, 
 
 
 def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[int]]:
-    """Cores for each of so many ranks, as many for each as can be, in the order of NUMA nodes.
+    """Shares ``cores`` out to ``ranks`` ranks, as evenly as possible, in the order of NUMA nodes.
 
-    Hardware threads of one core go to one rank where that leaves none without.
+    One rank gets all hardware threads of a core, unless some rank would then get no core.
 
     Raises:
         SettingError: there are fewer cores than ranks.
@@ -52,7 +52,7 @@ def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[in
 
 
 def _whole_cores(cores: Iterable[int], root: Path) -> list[list[int]]:
-    """Cores with the hardware threads of each together."""
+    """Returns the hardware threads, grouped by core."""
     found = dict[int, list[int]]()
     for thread in sorted(cores):
         siblings = kernel_numbers(

@@ -1,4 +1,4 @@
-"""The device and backend that ranks get, and the context that functions on ranks see."""
+"""The device and backend of ranks, and the context that functions on ranks get."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class RankContext:
     Attributes:
         rank: the global rank, from 0 to ``world_size`` - 1.
         world_size: the number of ranks.
-        local_rank: the rank's number among those of its node.
-        local_world_size: the number of ranks of its node.
+        local_rank: the rank's number on its node.
+        local_world_size: the number of ranks on its node.
         device: the device that this rank computes on; a CUDA device is also the current device.
         backend: ``gloo`` or ``nccl``.
-        mesh: the mesh that the setting ``mesh`` asks for, for steps; None without it.
+        mesh: the device mesh that the setting ``mesh`` describes; None without that setting.
         mode: ``weak`` or ``strong`` at a point of a scaling curve; None for a plain benchmark.
     """
 
@@ -46,7 +46,7 @@ class RankContext:
     mesh: DeviceMesh | None = None
 
     def phase(self, name: str) -> Section:
-        """Mark a part of the step: the report shows its time and memory under ``name``.
+        """Marks a part of the step: the report shows its time and memory under ``name``.
 
         Sections may be nested, and entered many times in a step. A section with the name of a phase (``data_wait``,
         ``forward``, ``backward``, ``gradient_sync``, ``optimizer``) marks that phase in code where the plugin does not
@@ -68,7 +68,7 @@ PACKAGES = ("numpy", "triton", "transformers", "accelerate", "lightning")  # who
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpus:
-    """The GPUs of a machine, in CUDA's order. Where ``instances`` names MIG instances, each rank is shown only one."""
+    """The GPUs of a machine, in CUDA's order. If ``instances`` names MIG instances, each rank sees only one of them."""
 
     names: tuple[str, ...] = ()
     pci: tuple[str | None, ...] = ()  # PCI ids, such as 0000:c1:00.0; None if torch does not tell
@@ -76,14 +76,14 @@ class Gpus:
     error: str = ""  # why CUDA can use none of those that are there
 
     def has_one_each(self, ranks: int) -> bool:
-        """Whether NCCL finds a GPU for each rank: it refuses two on one, and MIG instances of a GPU are that GPU."""
+        """Returns whether NCCL finds a GPU for each rank. Two MIG instances of one GPU count as the same GPU."""
         known = [address for address in self.pci[:ranks] if address is not None]
         return ranks <= len(self.names) and len(set(known)) == len(known)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchMachine:
-    """Facts that a rank has found, so that the controller needs no torch and no CUDA context."""
+    """The facts about torch and GPUs that a rank has found; the controller itself has no torch and no CUDA context."""
 
     torch: str  # full version, e.g. 2.13.0+cpu
     cuda: str | None  # the version of CUDA, or of ROCm's HIP, that torch was built for; None for a CPU build
@@ -103,7 +103,7 @@ class Placement:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Returns the versions of those packages that are installed, by name; none is imported."""
+    """Returns the versions of the installed ones among ``packages``, by name, without importing any."""
     from importlib.metadata import distributions
 
     found = ((name, next(iter(distributions(name=name)), None)) for name in packages)
@@ -111,7 +111,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks take no keywords
-    """Ask torch, on a rank, for the facts of this machine; without ``gpus`` no GPU and no driver is touched."""
+    """Finds the facts of this machine, on a rank. Without ``gpus`` it uses no GPU and no driver."""
     import torch
     import torch.distributed as dist
 
@@ -132,7 +132,7 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
 
 
 def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
-    """Describe the machine. CUDA shows a process one MIG instance, so each named one has a process that asks."""
+    """Describes the machine. CUDA shows a process only one MIG instance, so each named instance gets a process."""
     (found,) = ask(Gpus(), 1)
     names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):
@@ -144,12 +144,12 @@ def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence
 
 
 def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> Placement:
-    """Choose CUDA where there is a GPU, and NCCL where each rank has its own.
+    """Chooses CUDA if there is a GPU, and NCCL if each rank has its own GPU.
 
     Raises:
         LaunchError: torch can use no GPU, or has no such backend.
-        RankSkipped: NCCL was asked for, and there are fewer GPUs than ranks.
-        SettingError: NCCL was asked for on the CPU.
+        RankSkipped: the user chose NCCL, and there are fewer GPUs than ranks.
+        SettingError: the user chose NCCL on the CPU.
     """
     if device == "cpu" and backend == "nccl":
         raise SettingError("backend 'nccl' moves GPU tensors only; with device 'cpu' use backend 'gloo'")

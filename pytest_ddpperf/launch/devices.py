@@ -1,4 +1,4 @@
-"""The GPUs that CUDA can use, and what a rank does before it uses its own."""
+"""The GPUs that CUDA can use, and the preparation of a rank's own GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INTERNALS = re.compile(_AROUND, re.DOTALL)  # torch's words around the driver's
 
 
 def find_gpus() -> dict[str, Any]:
-    """Names, PCI addresses and error of ``context.Gpus``; it initialises CUDA, so this process must fork no rank."""
+    """Returns the fields of ``context.Gpus``. This initialises CUDA, so this process must not fork ranks later."""
     import torch
 
     count = getattr(torch._C, "_cuda_getDeviceCount", None)  # noqa: SLF001  device_count() asks NVML, which shows more
@@ -50,7 +50,7 @@ def find_gpus() -> dict[str, Any]:
 
 
 def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, *, check_memory: bool) -> str:
-    """Bind this rank near its GPU, and make that the current one; gives a remark if much of its memory is taken."""
+    """Binds this rank to cores near its GPU, makes the GPU current, and returns a remark if its memory is taken."""
     import torch
 
     cores = near_cores(addresses, rank, os.environ)
@@ -67,7 +67,7 @@ def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, 
 
 
 def _print_by_line() -> None:
-    """Let C's stdout print each line at once: NCCL warns there, and what ends a rank flushes nothing."""
+    """Makes C's stdout print each line at once. NCCL prints warnings there, and a killed rank flushes nothing."""
     library = ctypes.CDLL(None)
     library.setlinebuf(ctypes.c_void_p.in_dll(library, "stdout"))
 
@@ -77,9 +77,9 @@ def settled_memory(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Returns how much of a GPU is taken, where it is much and stays so: a process that has ended gets time to free it.
+    """Returns how much of a GPU's memory other processes keep taken; empty if it is little.
 
-    ``read`` gives the bytes that are free, and all.
+    Processes that have just ended get time to free their memory. ``read`` returns the free bytes and all bytes.
     """
     free, total = read()
     begun = freed = clock()
@@ -92,10 +92,10 @@ def settled_memory(
 
 
 def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> set[int]:
-    """Returns the cores near the GPU of a rank, of those that it may use; empty if it is better left alone.
+    """Returns the allowed cores near the GPU of a rank; empty if the rank should not be bound.
 
-    ``addresses`` are those of all ranks' GPUs. Left alone are machines of one NUMA node, ranks that somebody has bound,
-    and ranks that would have fewer than two cores each, or fewer than threads.
+    ``addresses`` has the GPUs of all ranks. Ranks are not bound on machines with one NUMA node, if somebody has bound
+    them already, or if each would have fewer than two cores or fewer cores than threads.
     """
     allowed = os.sched_getaffinity(0)
     files = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # of control groups v2 and v1

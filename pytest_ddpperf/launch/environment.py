@@ -24,9 +24,9 @@ Variables: TypeAlias = "tuple[tuple[str, str], ...]"
 def group_variables(
     rank: int, world_size: int, port: int, *, local: tuple[int, int] | None = None, node: int = 0, nodes: int = 1
 ) -> dict[str, str]:
-    """Returns the variables that torchrun would have set on this rank; ``local``: its number among those of its node.
+    """Returns the variables that torchrun would set on this rank; ``local``: local rank and local world size.
 
-    The store is always at this node: what connects there is led to rank 0.
+    The address of the store is always this node, which forwards connections to rank 0.
     """
     local_rank, local_world_size = local or (rank, world_size)
     return {
@@ -64,9 +64,10 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
     """Returns the variables that must be set before torch is imported, with their values.
 
-    A rank has one thread unless the user sets another number, as under torchrun: ranks that take every core slow each
-    other. Strings have the same hashes in all ranks unless the user sets another seed, so that no side of a comparison
-    has the better ones. Ranks of one machine talk over loopback, so a launch neither needs nor opens the network.
+    A rank has one thread unless the user sets another number, as with torchrun: if each rank used all cores, ranks
+    would slow each other down. Strings have the same hashes in all ranks unless the user sets another seed, so that
+    both sides of a comparison have the same hashes. Ranks of one machine talk over loopback, so a launch does not need
+    the network.
     """
     threads = environ.get("OMP_NUM_THREADS") or "1"
     return {
@@ -89,7 +90,7 @@ _OWNED = frozenset({*LAUNCHER_VARIABLES, *pinned({}, "").keys() - {*THREADS, "PY
 
 
 def require_free(variables: Variables) -> None:
-    """Refuses variables that ranks could not have."""
+    """Raises SettingError if the plugin or Python must set one of these variables itself."""
     for name, _ in variables:
         if name in _OWNED or TASK_VARIABLES.match(name):
             raise SettingError(f"env={{{name!r}: ...}}: the plugin sets {name} for ranks; leave it out")
@@ -98,15 +99,15 @@ def require_free(variables: Variables) -> None:
 
 
 def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a process which has imported torch has in common with all ranks that are forked from it."""
+    """Returns the variables that torch reads at its import, and that are therefore equal in all forked ranks."""
     return {name: text for name, text in environ.items() if _READ_AT_IMPORT.match(name)}
 
 
 def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: str = "") -> dict[str, str]:
-    """Give ranks ``environ`` without the variables of another launcher, with NCCL's defaults, and ``fixed`` on top.
+    """Returns ``environ`` without other launchers' variables, with defaults for NCCL, and with ``fixed`` on top.
 
-    Lightning, accelerate and DeepSpeed take the variables of a Slurm or MPI task for those of a rank. Ranks of several
-    nodes use the user's network interface, else this one.
+    Lightning, Accelerate and DeepSpeed would use the variables of a Slurm or MPI task as those of a rank. Ranks of
+    several nodes use the user's network interface, or ``interface`` if the user sets none.
     """
     kept = {
         name: value
@@ -124,12 +125,12 @@ def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: s
 
 
 def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns those of the variables that say how many threads a rank has."""
+    """Returns the variables in ``environ`` that set the number of threads of a rank."""
     return {name: environ[name] for name in THREADS if name in environ}
 
 
 def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
-    """Returns a remark where ``thread_variables`` are other ones than ``threads``, which ranks have; else nothing."""
+    """Returns a remark if ``environ`` has other numbers of threads than ``threads``, which ranks have; else nothing."""
     late = [name for name in THREADS if environ.get(name) != threads.get(name)]
     if not late:
         return ""
@@ -140,19 +141,19 @@ def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
 
 
 def thread_count(environ: Mapping[str, str]) -> int:
-    """The number of threads of a rank: the first number of OMP_NUM_THREADS, which may list one per nesting level."""
+    """Returns a rank's number of threads: the first number in OMP_NUM_THREADS, which may have one per nesting level."""
     found = re.match(r"\s*(\d+)", environ.get("OMP_NUM_THREADS", ""))
     return max(1, int(found[1])) if found else 1
 
 
 def search_path() -> tuple[str, ...]:
-    """Returns this process's ``sys.path`` without entries that are no strings, which Python ignores."""
+    """Returns this process's ``sys.path`` without entries that are not strings, because Python ignores them."""
     return tuple(entry for entry in sys.path if isinstance(entry, str))
 
 
 @contextlib.contextmanager
 def real_clocks() -> Iterator[None]:
-    """In this context, this process reads real clocks, which a test may have frozen: no deadline would ever come."""
+    """Restores the real clocks in this context: if a test has frozen them, no deadline would ever pass."""
     spec = importlib.util.find_spec("time")
     assert spec is not None  # noqa: S101  it is built in
     fresh = importlib.util.module_from_spec(spec)
@@ -173,7 +174,7 @@ def current_folder() -> str:
 
 
 def with_ras(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of ranks whose NCCL has an address of its own for questions: any job may have the default one."""
+    """Returns ranks' variables with a free address for NCCL's RAS service: other jobs may use the default address."""
     if RAS_ADDRESS in environ or environ.get("NCCL_RAS_ENABLE") == "0":
         return {**environ}
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,6 +1,6 @@
-"""Interleaving: launches run at the same time and take turns to time steps, one at work while the others wait.
+"""Interleaving: launches run at the same time and take turns to time steps; while one works, the others wait.
 
-A slow stretch of the machine then slows all launches alike, and cancels out.
+So a slow period of the machine slows all launches equally, and cancels out.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _MOST_RESTS = 30
 
 
 class TurnQueue:
-    """Gives the next turn to the launch that has done the smallest part of its timed steps.
+    """The queue of turns. The next turn goes to the launch that has done the smallest part of its timed steps.
 
-    Launches of many and of few turns thus end together. Launches that are equally far follow in the order of their
-    slots; of more than one pair, slots 0 and 1, 2 and 3 and so on, both launches begin equally often. The first turn
-    waits until every launch has asked for it, so none is still being built. A launch that has ended is not waited for.
-    In the controller the thread of each launch takes the requests of its rank 0.
+    So launches with many turns and with few turns end together. If several launches have done equally much, the order
+    of their slots decides. If there are several pairs (slots 0 and 1, 2 and 3, ...), both launches of a pair begin
+    equally often. The first turn starts when every launch has requested one, so that no launch is still being built.
+    The queue does not wait for launches that have ended. In the controller, each launch's thread takes the requests of
+    its rank 0.
     """
 
     def __init__(self, slots: int) -> None:
@@ -50,7 +51,7 @@ class TurnQueue:
         self._began = [0] * slots  # turns of each that followed one of another pair
 
     def hear(self, slot: int, connection: socket.socket) -> bool:
-        """Take a launch's request, which ends the turn that it had; False if the connection has ended."""
+        """Takes a launch's request, which ends its current turn; returns False if the connection has ended."""
         message = b""
         with contextlib.suppress(ConnectionResetError):
             message = connection.recv(_REQUEST.size)
@@ -67,7 +68,7 @@ class TurnQueue:
         return True
 
     def leave(self, slot: int) -> None:
-        """Go on without a launch that has ended; those that wait now have lost time by it."""
+        """Removes a launch that has ended; launches that wait now have lost time because of it."""
         with self._lock:
             self.held_up.update(self._waiting)
             for waiting in self._waiting:
@@ -79,10 +80,10 @@ class TurnQueue:
             self._go_on()
 
     def _next(self, behind: Collection[int]) -> int:
-        """The launch of these that follows the last one: its partner, or the next pair's that less often began.
+        """Returns the next launch: the last one's partner, or the one of the next pair that began less often.
 
-        The first of a pair follows another benchmark, and the second one the first: caches, cores and threads that
-        still spin are not the same for both, and sides of a step of two threads differed by a sixth for it.
+        The first launch of a pair runs after another benchmark, and the second one after the first. So they find other
+        caches, cores and spinning threads: sides of a step with two threads differed by a sixth because of that.
         """
         partner = self._last ^ 1
         if self._begins and partner in behind:
@@ -98,7 +99,7 @@ class TurnQueue:
         return slot
 
     def _go_on(self) -> None:
-        """Give the next turn when no launch has one and every launch that has not left waits for one."""
+        """Starts the next turn if no launch has one and every remaining launch waits for one."""
         present = [slot for slot in range(self.slots) if slot not in self._left]
         if self._active is not None or not present or any(slot not in self._waiting for slot in present):
             return
@@ -112,22 +113,22 @@ class TurnQueue:
 
 @dataclass(frozen=True)
 class TurnSlot:
-    """The place of one launch among the interleaved ones, in the controller."""
+    """The place of one launch among the interleaved launches, in the controller."""
 
     queue: TurnQueue
     slot: int
 
     def hear(self, connection: socket.socket) -> bool:
-        """Take a request of the launch's rank 0; False if the connection has ended."""
+        """Takes a request of the launch's rank 0; returns False if the connection has ended."""
         return self.queue.hear(self.slot, connection)
 
 
 def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable[[], None]) -> list[T]:
-    """Run launches at the same time, the first in this thread, and return their results.
+    """Runs launches at the same time, the first in this thread, and returns their results.
 
-    When one launch raises, the others run to their end first. The error of a launch that did not just wait for its
-    turn is raised before that of one that did, or that ran out of time after it had waited for one that failed.
-    ``abort`` ends the other launches when this thread is interrupted.
+    If a launch raises, the others first run to their end. Errors of launches that only waited for their turn, or that
+    ran out of time after waiting for a failed launch, are raised only if there is no other error. ``abort`` ends the
+    other launches if this thread is interrupted.
     """
     __tracebackhide__ = True
 
@@ -168,9 +169,9 @@ asking: socket.socket | None = None
 
 
 class TurnClient:
-    """A rank's side: rank 0, which has the ``connection``, asks for the turns of all ranks of its launch.
+    """A rank's side of the turns: rank 0, which has the ``connection``, requests turns for all ranks of its launch.
 
-    With ``threads``, the rank computes in several threads, which have to come to rest before a turn ends.
+    ``threads``: whether the rank computes in several threads, which must become idle before a turn ends.
     """
 
     def __init__(self, connection: socket.socket | None, *, threads: bool = False) -> None:
@@ -178,10 +179,10 @@ class TurnClient:
         self._threads = threads
 
     def rest(self) -> None:
-        """Wait until no thread of this process computes: those of OpenMP spin for milliseconds after their work.
+        """Waits until no thread of this process computes: OpenMP's threads spin for milliseconds after their work.
 
-        The launch whose turn is next would share its cores with them. Threads that do not come to rest, such as those
-        that load data, are not waited for again.
+        Otherwise the launch with the next turn would share its cores with them. If threads never become idle, such as
+        threads that load data, later calls do not wait.
         """
         for _ in range(_MOST_RESTS if self._threads else 0):  # a count: a process that was stopped is not restless
             before = time.process_time()
@@ -191,7 +192,7 @@ class TurnClient:
         self._threads = False
 
     def wait(self, progress: float = 1.0) -> None:
-        """Give back this launch's turn and wait for the next; ``progress`` is the done part of its timed steps."""
+        """Ends this launch's turn and waits for the next; ``progress`` is the finished part of its timed steps."""
         if self._connection is None:
             return
         go = b""
@@ -202,6 +203,6 @@ class TurnClient:
             raise LaunchError("this launch waited for its turn, and the controller has stopped giving turns")
 
     def close(self) -> None:
-        """Give back the turn, for good."""
+        """Ends the turn and requests no more."""
         if self._connection is not None:
             self._connection.close()

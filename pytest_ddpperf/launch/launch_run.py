@@ -1,4 +1,4 @@
-"""One launch from the first fork to the last exit: its ranks, on this machine and on others, and how it ended."""
+"""One launch from the first fork to the last exit: its ranks on this machine and on others, and how it ended."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.n
 
 
 def end_seconds(job: Job) -> float:
-    """Returns the seconds that the ranks of a job may take to end; one that looks for GPUs has started their driver."""
+    """Returns how many seconds the ranks of a job may take to end; with GPUs or their driver they need longer."""
     return _CUDA_END_SECONDS if job.probes or job.device != "cpu" else _END_SECONDS
 
 
 def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple[list[RankEnd], float]:
-    """Run a job on fresh ranks, sweep, and return how each ended and the seconds that it took.
+    """Runs a job on fresh ranks, removes all their processes, and returns each rank's end and the seconds taken.
 
-    The first ranks are this machine's, those ``elsewhere`` follow.
+    This machine has the first ranks, the nodes in ``elsewhere`` the next ones.
     """
     started, job = time.monotonic(), here.job
     with overdue_shown(job, here.zygotes):
@@ -95,10 +95,10 @@ def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple
 
 @contextlib.contextmanager
 def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
-    """Around a launch, which no fault of ours may make endless.
+    """Limits the time of a launch, so that no fault of the plugin can make it endless.
 
-    If it has not ended 10 s after all its deadlines, a thread writes the stacks of this process to standard error and
-    kills the zygotes, for whose end each wait looks.
+    If the launch has not ended 10 s after all its deadlines, a thread writes the stacks of this process to standard
+    error and kills the zygotes. Every wait notices the end of the zygotes.
     """
     most = job.timeout + _REPORT_SECONDS + 2 * end_seconds(job) + _OVERDUE_SECONDS
     done, shown = threading.Event(), threading.Event()
@@ -133,10 +133,10 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
 
 
 def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> LateRanks | dict[int, str]:
-    """Find where ranks stand that have not finished so many seconds after the start: late ones, or those of a mismatch.
+    """Returns the positions of unfinished ranks, ``seconds`` after the start, if the launch is late or has a mismatch.
 
     Raises:
-        LaunchError: a signal has stopped what they are forked from, which is to blame.
+        LaunchError: a signal has stopped the zygote, which is to blame.
     """
     if outcome is LaunchEnd.FINISHED:
         return {}
@@ -168,12 +168,12 @@ class LaunchResult(Generic[T]):
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
-        """The output of each rank that printed something, with a title for the test's report."""
+        """Returns the output of each rank that printed something, with a title for the test's report."""
         return titled(enumerate(self.outputs))
 
 
 class LaunchEnd(Enum):
-    """How the wait for the ranks ended."""
+    """The ways in which the wait for the ranks ends."""
 
     FINISHED = "every function has returned"
     FAILED = "a rank has failed"
@@ -181,7 +181,7 @@ class LaunchEnd(Enum):
 
 
 class LaunchedRanks:
-    """All ranks of a launch, in the order of their numbers: those of this machine, and those of other nodes."""
+    """All ranks of a launch, in the order of their numbers: ranks of this machine first, then ranks of other nodes."""
 
     def __init__(self, here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> None:
         self.here, self._elsewhere = here, elsewhere
@@ -190,16 +190,16 @@ class LaunchedRanks:
 
     @property
     def states(self) -> list[RankEnd]:
-        """Returns how each rank stands; without the output of those of this machine."""
+        """Returns the state of each rank; ranks of this machine are without their output."""
         return [*self.here.states, *(end for other in self._elsewhere for end in other.ends)]
 
     @property
     def ends(self) -> list[RankEnd]:
-        """Returns how each rank stands, with what it has printed."""
+        """Returns the state of each rank, with its output."""
         return [*self.here.ends, *(end for other in self._elsewhere for end in other.ends)]
 
     def watch(self, deadline: float, grace: float = _GRACE) -> LaunchEnd:
-        """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed."""
+        """Waits until all ranks have returned, the first has failed, or ``deadline`` has passed."""
         until = deadline
 
         def waits_until() -> float | None:
@@ -221,7 +221,7 @@ class LaunchedRanks:
         return LaunchEnd.FINISHED if all(rank.over for rank in states) else LaunchEnd.LATE
 
     def _wait(self, until: Callable[[], float | None]) -> None:
-        """Take what ranks tell until the time that ``until`` gives; None: no longer."""
+        """Receives messages of ranks until the time that ``until`` returns; stops if it returns None."""
         pause = _TRIM_SECONDS if self.here.echo is None and self._watch is None else _ECHO_SECONDS
         with selectors.DefaultSelector() as selector:
             self.here.register(selector)
@@ -239,12 +239,12 @@ class LaunchedRanks:
                 self.here.tend()
 
     def look(self, seconds: float) -> None:
-        """Take what ranks tell for so many seconds."""
+        """Receives messages of ranks for ``seconds`` seconds."""
         deadline = time.monotonic() + seconds
         self._wait(lambda: deadline)
 
     def hear_others(self, *first: int) -> None:
-        """End these ranks and those that have reported: what waits for them fails, and reports what it has called."""
+        """Kills these ranks and those that have reported: ranks that wait for them then fail and report their calls."""
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
             reported = (rank.rank for rank in self.states if rank.report is not None)
@@ -252,28 +252,28 @@ class LaunchedRanks:
             self.watch(deadline)
 
     def dismiss(self, seconds: float) -> None:
-        """Let all ranks end together, and wait so many seconds at most until they have."""
+        """Lets all ranks end together, and waits at most ``seconds`` seconds for that."""
         self._tell(RankProcesses.dismiss)
         deadline = time.monotonic() + seconds
         self._wait(lambda: deadline if any(rank.status is None for rank in self.states) else None)
 
     def progress(self) -> dict[int, Progress]:
-        """Returns how far each rank has come that has not finished."""
+        """Returns how far each unfinished rank has come."""
         return self._told(0.0, RankProcesses.progress)
 
     def stacks(self, seconds: float = STACK_SECONDS) -> dict[int, str]:
-        """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
+        """Returns faulthandler's stacks of each unfinished rank; the text may be empty."""
         found = self._told(seconds, RankProcesses.stacks, seconds)
         return {rank.rank: "" for rank in self.states if not rank.over} | found
 
     def calls(self) -> dict[int, RankCalls]:
-        """Ask ranks which collectives they have called; without those that do not answer in time."""
+        """Returns the collectives that ranks have called; ranks that do not answer in time are missing."""
         return self._told(_CALLS_SECONDS, RankProcesses.calls, _CALLS_SECONDS)
 
     def _tell(
         self, method: Callable[Concatenate[RankProcesses, P], None], *arguments: P.args, **named: P.kwargs
     ) -> None:
-        """Call a method of the ranks of each node."""
+        """Calls a method of ``RankProcesses`` on each node."""
         for other in self._elsewhere:
             other.ask(method, *arguments, **named)
         method(self.here, *arguments, **named)
@@ -285,7 +285,7 @@ class LaunchedRanks:
         *arguments: P.args,
         **named: P.kwargs,
     ) -> dict[int, T]:
-        """What a method of the ranks of each node returns in so many seconds; all nodes are at it at the same time."""
+        """Returns the results of a method of ``RankProcesses`` on all nodes, which run it at the same time."""
         deadline = time.monotonic() + seconds
         answers = [other.ask(method, *arguments, **named) for other in self._elsewhere]
         found = method(self.here, *arguments, **named)

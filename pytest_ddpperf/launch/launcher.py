@@ -1,4 +1,4 @@
-"""Start ranks, watch them, return their results, leave no process behind."""
+"""Starts ranks, watches them, returns their results, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpp
 
 
 class Launcher:
-    """Owns the zygote, the process that ranks are forked from; the first launch starts it.
+    """The owner of the zygote, the process that ranks are forked from; the first launch starts it.
 
-    Any thread may use a launcher; its launches run one after another. ``close`` ends the zygote, and so does the end of
-    this process, however it comes.
+    Any thread may use a launcher; its launches run one after another. The zygote ends with ``close``, or when this
+    process ends, for whatever reason.
     """
 
     def __init__(
@@ -78,24 +78,24 @@ class Launcher:
         self.close()
 
     def having(self, variables: Variables) -> Self:
-        """Returns the same launcher, whose later ranks have these variables besides those of the environment."""
+        """Makes later ranks have ``variables`` in addition to the environment; returns this launcher."""
         self._added = dict(variables)
         return self
 
     @property
     def pid(self) -> int | None:
-        """Process id of the zygote, which is the parent of ranks; None while there is no zygote."""
+        """Returns the process id of the zygote, which is the parent of ranks; None while there is no zygote."""
         zygote = self._zygote  # read once: another thread may drop it
         return None if zygote is None else zygote.pid
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Process ids of the zygote and of its copies, which are the parents of ranks."""
+        """Returns the process ids of the zygote and of its copies, which are the parents of ranks."""
         copies = () if self._preloaded is None else self._preloaded.all
         return (self.pid, *(zygote.pid for zygote in copies))
 
     def start(self) -> None:
-        """Start the zygote and let it import torch while pytest collects."""
+        """Starts the zygote, which imports torch while pytest collects."""
         # A copy costs next to nothing when its original is ready, so only originals are started early.
         original = self if self._like is None else self._like
         with original.idle_zygote():
@@ -103,7 +103,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def idle_zygote(self) -> Iterator[ZygoteProcess | None]:
-        """Lend the zygote, started if need be, and keep launches waiting; None if the launcher is busy."""
+        """Yields the zygote, started if necessary, while launches wait; yields None if the launcher is busy."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
@@ -113,17 +113,17 @@ class Launcher:
             self._lock.release()
 
     def wait(self) -> None:
-        """Wait until torch is imported and ranks can be forked at once."""
+        """Waits until torch is imported and ranks can be forked at once."""
         with self._lock:
             self._ready()
 
     def preload(self, wanted: Wanted, judged: Judged, like: Launcher | None = None) -> None:
-        """Fork later ranks from copies of the zygote that have imported these modules, as far as that is harmless.
+        """Makes later ranks fork from copies of the zygote that have imported these modules, if that is harmless.
 
-        With ``like``, a launcher that has preloaded the same, its copies are copied.
+        With ``like``, a launcher that has preloaded the same modules, the copies of that launcher are copied.
 
         Raises:
-            SettingError: a module that was asked for cannot be imported before ranks are forked.
+            SettingError: a module that the user named cannot be imported before ranks are forked.
             LaunchError: this machine cannot start such ranks.
         """
         with self._lock:
@@ -141,7 +141,7 @@ class Launcher:
             self._preloaded = preloaded(zygote, request, wanted, judged)
 
     def duplicate_preloaded(self) -> PreloadedZygotes | None:
-        """Copies of the copies of the zygote, for another launcher; None if there are none."""
+        """Returns copies of the zygote's copies, for another launcher; None if there are none."""
         with self._lock:
             return None if self._preloaded is None else self._preloaded.duplicate()
 
@@ -151,7 +151,7 @@ class Launcher:
         return found is not None and found.serve(wanted)
 
     def machine(self, *, gpus: bool = True) -> TorchMachine:
-        """The devices and backends that torch finds in the current environment; without ``gpus`` no GPU is touched."""
+        """Returns the devices and backends that torch finds now; without ``gpus`` it uses no GPU."""
         if self._like is not None:
             return self._like.machine(gpus=gpus)
         environ = self._variables
@@ -182,20 +182,21 @@ class Launcher:
         bind: bool = False,
         projects: Iterable[str] = (),
     ) -> LaunchResult[T]:
-        """Call ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
+        """Calls ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
 
-        The function may be a closure or a lambda; the objects that it refers to travel along. ``timeout`` is in seconds
-        for the whole launch, without the one-off import of torch. The ranks of this and later launches find the modules
-        of ``preload`` imported. With ``own_group`` the function makes the group, with ``turns`` ranks take turns.
-        With ``bind`` each rank has cores of its own. Of the folders ``projects`` the launch has files of its own.
+        The function may be a closure or a lambda; the objects that it refers to are sent with it. ``timeout`` is in
+        seconds for the whole launch, without the one-off import of torch. The ranks of this and later launches find the
+        modules of ``preload`` imported. With ``own_group`` the function makes the group, with ``turns`` ranks take
+        turns. With ``bind`` each rank has its own cores. The launch uses its own copies of the files in the folders
+        ``projects``.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
-            RanksTimedOut: not all ranks had finished within ``timeout``, or a stage within that of ``stage_timeouts``;
+            RanksTimedOut: not all ranks had finished within ``timeout``, or a stage exceeded its ``stage_timeouts``;
                 the message says where they stood.
             RankSkipped: a rank called ``pytest.skip``.
             PayloadError: the function or a result cannot be sent, or a result cannot be read in time.
-            SettingError: the timeout is no number of seconds, or NCCL was asked for on the CPU.
+            SettingError: the timeout is no number of seconds, or NCCL was chosen for the CPU.
             LaunchError: this machine cannot start such ranks.
         """
         gpus = Gpus()
@@ -216,19 +217,19 @@ class Launcher:
         return self._launch(self._job(Call(function, args), timeout, counts, **ranks, **waits, **finds), counts, turns)
 
     def abort(self) -> None:
-        """End the zygote at once; a launch that another thread has under way raises LaunchError."""
+        """Kills the zygote; a launch that another thread is running raises LaunchError."""
         zygote, preloaded = self._zygote, self._preloaded
         for one in (() if preloaded is None else preloaded.all) + (() if zygote is None else (zygote,)):
             one.kill()
 
     def close(self) -> None:
-        """End the zygote and everything below it; the next launch starts a new one."""
+        """Ends the zygote and all its descendants; the next launch starts a new zygote."""
         with self._lock:
             self._drop()
 
     @property
     def _variables(self) -> Mapping[str, str]:
-        """The environment variables that ranks have besides those of their launch."""
+        """Returns the environment variables of ranks, without those that belong to a single launch."""
         environ = os.environ if self.environ is None else self.environ
         if self._threads is not None:
             others = {name: value for name, value in environ.items() if name not in environment.THREADS}
@@ -236,10 +237,10 @@ class Launcher:
         return {**environ, **self._added} if self._added else environ
 
     def counts(self, world_size: int, device: str, machine: TorchMachine | None = None) -> tuple[int, ...]:
-        """Returns how many of so many ranks each node has that takes part, this one first.
+        """Returns how many of ``world_size`` ranks each participating node has, this node first.
 
         Raises:
-            RankSkipped: the ranks cannot be dealt out evenly.
+            RankSkipped: the ranks cannot be spread evenly over the nodes.
         """
         if self.nodes is None or world_size == 1:
             return (world_size,)
@@ -278,7 +279,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:
-        """Lend the ranks that a job has on this machine, before they are forked; other launches wait meanwhile.
+        """Lends the ranks of a job on this machine, before they are forked; other launches wait meanwhile.
 
         Raises:
             LaunchError: this machine cannot start such ranks.
@@ -304,7 +305,7 @@ class Launcher:
                 yield ranks
 
     def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:
-        """The environment variables of ranks; ``interface``: by which those of several nodes talk."""
+        """Returns the environment variables of ranks; ``interface``: the network interface between nodes."""
         environ = environment.inherited(self._variables, zygote.pinned, interface)
         return environ if self.redirection is None else self.redirection.environ(environ)
 
@@ -336,7 +337,7 @@ class Launcher:
         return zygote
 
     def _sweep(self, zygotes: Sequence[ZygoteProcess], seconds: float) -> None:
-        """Leave no process of the launch; zygotes of which a sweep failed or was interrupted are ended as well."""
+        """Ends all processes of the launch; if that fails or is interrupted, the zygotes end as well."""
         swept = False
         try:
             sweeps = [zygote.sweep(seconds) for zygote in dict.fromkeys(zygotes)]

@@ -1,4 +1,4 @@
-"""Several launchers of like ranks, and what their zygotes import for them."""
+"""Several launchers of similar ranks, and the imports that their zygotes make for them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ AUTO = "auto"
 
 
 class Launchers:
-    """Launchers of like ranks, each made when it is first asked for. Any thread may use them.
+    """The launchers of similar ranks; each is made at its first use. Any thread may use them.
 
-    ``make`` gets the first launcher, whose zygote the new one may copy; it gets None for the first one itself.
-    ``preload`` is the setting: names of modules, and ``auto`` for those that ranks were seen to import.
+    ``make`` gets the first launcher, whose zygote the new one may copy, or None if it makes the first one. ``preload``
+    is the setting: names of modules, or ``auto`` for the modules that earlier ranks imported.
     """
 
     def __init__(self, make: Callable[[Launcher | None], Launcher], preload: Sequence[str] = ()) -> None:
@@ -40,14 +40,14 @@ class Launchers:
         self._lock = threading.Lock()
 
     def __getitem__(self, number: int) -> Launcher:
-        """The launcher of this number; number 0 runs the launches that run alone."""
+        """Returns the launcher with this number; number 0 runs the launches that run alone."""
         with self._lock:
             while len(self._made) <= number:
                 self._made.append(self._make(self._made[0] if self._made else None))
             return self._made[number]
 
     def with_variables(self, variables: Variables) -> Launchers:
-        """Returns the launchers whose ranks have these variables besides; they end when these ones do."""
+        """Returns launchers whose ranks also have these variables; they end together with these launchers."""
         if not variables:
             return self
         if variables not in self._others:
@@ -59,21 +59,21 @@ class Launchers:
 
     @property
     def every(self) -> list[Launcher]:
-        """All that were made, those with other variables among them."""
+        """Returns all existing launchers, also those with other variables."""
         return [*self._made, *(one for others in tuple(self._others.values()) for one in others.every)]
 
     def start(self, number: int) -> None:
-        """Let the first ``number`` launchers import torch in the background."""
+        """Lets the first ``number`` launchers import torch in the background."""
         for i in range(number):
             self[i].start()
 
     def wait(self, number: int, scope: str = "", ranks: int = 0) -> None:
-        """Wait until the first ``number`` launchers can run launches at once; none of them runs one meanwhile.
+        """Waits until the first ``number`` launchers can run launches at once; none of them may be running one.
 
-        Their ranks, up to ``ranks`` in a launch, find imported what the ranks of ``scope`` were seen to import.
+        For launches of up to ``ranks`` ranks, the modules that ranks of ``scope`` imported earlier are then preloaded.
 
         Raises:
-            SettingError: a module that was asked for cannot be imported there.
+            SettingError: a module that the user named cannot be preloaded.
         """
         for i in range(number):
             self[i].wait()
@@ -88,7 +88,7 @@ class Launchers:
         return Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)
 
     def note(self, scope: str, imports: Iterable[SeenImport]) -> None:
-        """Keep what the ranks of ``scope`` have imported themselves."""
+        """Records the imports that the ranks of ``scope`` made themselves."""
         if self._learning:
             new = [one for one in imports if one.installed and one.module not in self._judged.inner]
             self._seen.setdefault(scope, {}).update({one.module: one for one in new})
@@ -98,28 +98,28 @@ class Launchers:
                     self._judged.note(one.module, Preloaded(reason=reason, own_rank=not reason, inner=one.inner))
 
     def why_not(self, one: SeenImport) -> str | None:
-        """Why ranks import a module themselves; empty if that is unknown, None if nothing is to be learned."""
+        """Returns why ranks import a module themselves; empty if unknown, None if imports are not learned."""
         if not one.installed:
             return "is not of an installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None
 
     def follow(self, other: Launchers) -> None:
-        """Import what the ranks of other launchers were seen to import."""
+        """Adopts what another set of launchers knows about the imports of its ranks."""
         if self._learning:
             for scope, seen in other._seen.items():
                 self._seen.setdefault(scope, {}).update(seen)
 
     def keep(self, number: int) -> None:
-        """End all but the first ``number`` zygotes; launchers start new ones when they need them."""
+        """Ends all but the first ``number`` zygotes; launchers start new ones when they need them."""
         for launcher in tuple(self._made[number:]):
             launcher.close()
         for others in tuple(self._others.values()):
             others.keep(number)
 
     def missing_bytes(self, number: int, scope: str = "", ranks: int = 0) -> int:
-        """Returns an upper bound for the memory of those of the first ``number`` zygotes that do not run yet.
+        """Returns an upper bound for the memory that the first ``number`` zygotes will need if they do not run yet.
 
-        Copies of them that import for ``ranks`` ranks of ``scope`` are included, as far as is known what they import.
+        Copies of them that import for ``ranks`` ranks of ``scope`` are included, if their imports are known.
         """
         running = sum(pid is not None for pid in self.pids)
         missing = max(0, number - running)
@@ -134,28 +134,28 @@ class Launchers:
 
     @property
     def pids(self) -> tuple[int | None, ...]:
-        """Process ids of the zygotes; None for one that does not run."""
+        """Returns the process ids of the zygotes; None for a zygote that does not run."""
         with self._lock:
             return tuple(launcher.pid for launcher in self._made)
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Process ids of the zygotes and of their copies, which are the parents of ranks; None as in ``pids``."""
+        """Returns the process ids of zygotes and their copies, which are the parents of ranks; None as in ``pids``."""
         with self._lock:
             return tuple(pid for launcher in self.every for pid in launcher.parents)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Returns what ranks remark on their GPUs, and what launches have left in the project."""
+        """Returns ranks' remarks about their GPUs, and remarks about files that launches left in the project."""
         return tuple({key: text for launcher in self.every for key, text in launcher.remarks.items()}.values())
 
     def abort(self) -> None:
-        """End the launches that other threads have under way; each raises LaunchError."""
+        """Ends the launches that other threads are running; each raises LaunchError."""
         for launcher in self.every:
             launcher.abort()
 
     def close(self) -> None:
-        """End all zygotes and everything below them."""
+        """Ends all zygotes and all their descendants."""
         with contextlib.ExitStack() as closing:  # closes all, whatever one of them raises
             for launcher in self.every:
                 closing.callback(launcher.close)

@@ -1,7 +1,7 @@
-"""A connection between two processes that share a key, over which one calls methods of the other's objects.
+"""A connection between two processes that share a key; each end calls methods of the other end's objects.
 
-No message is loaded before its MAC is checked: nobody without the key can make a process load a pickle. The first
-message of who connects is JSON, for nothing but the key is known of it. Messages are not encrypted.
+The MAC of a message is checked before the message is unpickled: nobody without the key can make a process load a
+pickle. The first message of the connecting end is JSON. Messages are not encrypted.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _SEND_SECONDS = 20.0  # in which a peer that lives takes some of what it is sent
 
 
 class LinkEnded(LaunchError):
-    """The other end of a link is gone."""
+    """The error if the other end of a link is gone."""
 
 
 class NoAnswer(LinkEnded):
-    """The other end of a link has not answered in time."""
+    """The error if the other end of a link has not answered in time."""
 
 
 class ForeignPeer(Exception):
-    """The peer of a new connection does not know the key."""
+    """The error if the peer of a new connection does not know the key."""
 
 
 @dataclass(frozen=True)
 class Close:
-    """The end of what is served: of a launch, or of the task, which ends with this exit status."""
+    """The message that ends a launch, or a whole task, which then exits with ``status``."""
 
     status: int = 0
 
 
 class Link:
-    """One end of a connection whose peer has proved to know the key; any thread may send, one receives."""
+    """One end of a connection whose peer has proved to know the key. Any thread may send, only one receives."""
 
     def __init__(self, connected: socket.socket, frames: Frames, name: str = "the other process") -> None:
         self.name = name  # the peer's, in errors
@@ -67,12 +67,12 @@ class Link:
 
     @property
     def peer(self) -> str:
-        """The address of the peer's machine."""
+        """Returns the address of the peer's machine."""
         return str(self._socket.getpeername()[0])
 
     @property
     def address(self) -> str:
-        """The address of this machine as the peer knows it."""
+        """Returns the address of this machine as the peer sees it."""
         return str(self._socket.getsockname()[0])
 
     @property
@@ -81,17 +81,17 @@ class Link:
         return self._channel.closed
 
     def fileno(self) -> int:
-        """Give selectors the socket's descriptor."""
+        """Returns the socket's descriptor, for selectors."""
         return self._socket.fileno()
 
     def ask(self, method: Callable[Concatenate[Any, P], T], *arguments: P.args, **named: P.kwargs) -> Question[T]:
-        """Ask the peer to call a method of what serves its end of the link."""
+        """Asks the peer to call a method of the object at its end of the link."""
         number = next(self._numbers)
         self.send(Ask(number, method.__name__, arguments, named))
         return Question(self, number)
 
     def reply(self, message: object, served: object) -> None:
-        """Call the method of ``served`` that a peer asks for, and answer with what it returns, or why it failed."""
+        """Calls the method of ``served`` that the peer requests, and sends the result, or the reason of a failure."""
         if not isinstance(message, Ask):
             return
         try:
@@ -104,18 +104,18 @@ class Link:
         self.send(answer)
 
     def send(self, message: object) -> None:
-        """Send a message; LinkEnded if the peer is gone, or takes nothing for a long time."""
+        """Sends a message; LinkEnded if the peer is gone, or reads nothing for a long time."""
         self.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, body: bytes) -> None:
-        """Send a message that is no pickle; LinkEnded as ``send``."""
+        """Sends a message that is not a pickle; LinkEnded as in ``send``."""
         try:
             self._channel.send_bytes(body)
         except OSError as error:
             raise self._ended(error) from None
 
     def receive(self, seconds: float | None = None) -> object:
-        """Wait for the next message; None if none has come in time, LinkEnded if the peer is gone."""
+        """Waits for the next message and returns it; None after ``seconds``, LinkEnded if the peer is gone."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not (arrived := self.received()):
             if not self._readable(None if deadline is None else max(0.0, deadline - time.monotonic())):
@@ -124,7 +124,7 @@ class Link:
         return first
 
     def received(self) -> list[object]:
-        """Take the messages that have arrived whole; LinkEnded if there is none and the peer is gone."""
+        """Returns the messages that have arrived completely; LinkEnded if there is none and the peer is gone."""
         messages, self._arrived = self._arrived, []
         try:
             messages += self._channel.received()
@@ -138,11 +138,11 @@ class Link:
         return messages
 
     def hand_over(self) -> tuple[socket.socket, bytes]:
-        """The socket, for bytes that are no messages, and those that have arrived; the link is of no more use."""
+        """Returns the socket and the bytes that have arrived, for data without messages; the link is then unusable."""
         return self._socket, bytes(self._frames.received)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self._channel.closed = True
         end(self._socket)
 
@@ -160,17 +160,17 @@ class Link:
 
 @dataclass(frozen=True)
 class Question(Generic[T]):
-    """What a peer was asked."""
+    """A request to the peer that has been sent, and whose answer may not have come yet."""
 
     link: Link
     number: int
 
     def answer(self, seconds: float, hear: Callable[[object], None] = lambda _: None) -> T:
-        """Wait for the answer; ``hear`` takes what comes before, such as the answer to an earlier question.
+        """Waits for the answer; ``hear`` gets earlier messages, such as the answer to an earlier question.
 
         Raises:
-            LaunchError: it says why the peer has failed.
-            NoAnswer: it has not come in time.
+            LaunchError: the peer failed; the message says why.
+            NoAnswer: no answer came in time.
             LinkEnded: the peer is gone.
         """
         deadline = time.monotonic() + seconds
@@ -188,10 +188,10 @@ class Question(Generic[T]):
 
 
 def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -> Link:
-    """Returns a link to who listens at this address, and takes what ``hello`` says this end is.
+    """Returns a link to the process that listens at this address; ``hello`` describes this end to it.
 
     Raises:
-        ForeignPeer: who answers does not know the key, or does not take it.
+        ForeignPeer: the process that answers does not know the key, or does not accept ``hello``.
         OSError: nobody answers.
     """
     connected = socket.create_connection(address, _HANDSHAKE_SECONDS)
@@ -204,9 +204,9 @@ def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -
 
 
 def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
-    """Returns a link to who has connected, and its hello; ForeignPeer if it does not prove in time to know the key.
+    """Returns a link to the connecting process, and its hello; ForeignPeer if it does not prove that it knows the key.
 
-    ``welcome`` follows if it is taken, else its end.
+    The caller then calls ``welcome`` to accept the link, or closes it.
     """
     with _proving(connected) as deadline:
         frames = _greeted(connected, key, deadline, serving=True)
@@ -215,7 +215,7 @@ def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
 
 @contextlib.contextmanager
 def _proving(connected: socket.socket) -> Iterator[float]:
-    """In this context, until the deadline that it gives, both ends prove to know the key; else the connection ends."""
+    """Closes the connection if the ends do not prove, within this context and its deadline, that they know the key."""
     try:
         yield time.monotonic() + _HANDSHAKE_SECONDS
     except BaseException as error:
@@ -226,15 +226,15 @@ def _proving(connected: socket.socket) -> Iterator[float]:
 
 
 def welcome(link: Link) -> None:
-    """Tell who has connected that it is taken, and so that this end knows the key; LinkEnded if it is gone."""
+    """Informs the connecting process that it is accepted, which also proves that this end knows the key."""
     link.send_bytes(b"{}")
 
 
 def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: bool) -> Frames:
-    """Exchange greetings, and give the frames of this connection: their key is made of fresh numbers of both ends.
+    """Exchanges greetings, and returns the connection's frames, whose key depends on fresh numbers of both ends.
 
-    So the first message of each end proves that it knows the key. That of who has connected comes first: who scans
-    ports learns nothing that is made of the key.
+    So the first message of each end proves that it knows the key. The connecting process sends its message first, so a
+    port scanner receives nothing that is derived from the key.
     """
     ours = secrets.token_bytes(_NONCE_BYTES)
     connected.settimeout(_HANDSHAKE_SECONDS)
@@ -252,7 +252,7 @@ def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: 
 
 
 def _first(connected: socket.socket, frames: Frames, deadline: float) -> bytes:
-    """The first message of the other end, which proves that it knows the key."""
+    """Returns the first message of the other end, which proves that it knows the key."""
     while (body := frames.take()) is None:
         if len(frames.received) > _MAX_FIRST:
             raise ValueError("it says too much")
@@ -270,7 +270,7 @@ def _part(connected: socket.socket, size: int, deadline: float) -> bytes:
 
 
 def _give_up_a_silent_peer(connected: socket.socket) -> None:
-    """Let the kernel ask an idle peer each second, and end the connection if the peer's machine does not answer."""
+    """Makes the kernel probe an idle peer each second, and end the connection if the peer's machine does not answer."""
     connected.settimeout(_SEND_SECONDS)
     if connected.family in {socket.AF_INET, socket.AF_INET6}:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -285,7 +285,7 @@ def _give_up_a_silent_peer(connected: socket.socket) -> None:
 
 
 def end(connected: socket.socket) -> None:
-    """End a connection, and whoever waits for it."""
+    """Ends a connection, so that every thread that waits for it goes on."""
     with contextlib.suppress(OSError):
         connected.shutdown(socket.SHUT_RDWR)
     connected.close()

@@ -19,7 +19,7 @@ FailureKind = Literal["raised", "failed", "skipped", "refused", "exited", "memor
 
 @dataclass(frozen=True)
 class Call:
-    """The call that a rank makes: ``function(ctx, *arguments)``."""
+    """The call that each rank makes: ``function(ctx, *arguments)``."""
 
     function: Callable[..., object]
     arguments: tuple[object, ...]
@@ -27,7 +27,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """The description of one launch; all its ranks read the same one."""
+    """The description of one launch; all its ranks read the same description."""
 
     call: bytes  # a pickled Call; a rank loads it when path, environment and directory are in place
     world_size: int
@@ -58,7 +58,7 @@ class Job:
 
 @dataclass(frozen=True)
 class SeenImport:
-    """An import that a rank has made, with the file and the seconds that it took."""
+    """An import that a rank has made, with its file and duration in seconds."""
 
     module: str
     file: str
@@ -79,24 +79,24 @@ class StackPosition:
 
     @property
     def text(self) -> str:
-        """The position as a part of a sentence."""
+        """Returns the position as a part of a sentence."""
         if self.call and self.line:
             return f"in {self.call} ({self.line})"
         return f"in {self.call}" if self.call else f"at {self.line}"
 
     def numbered(self, collective: str, number: int) -> StackPosition:
-        """Returns the same position, whose text has the number of the collective that the rank waits in."""
+        """Returns the same position; its text also has the number of the collective that the rank waits in."""
         named = self.call if self.call == collective else f"{self.call}, {collective}"
         return replace(self, call=f"{named} #{number}") if self.call and self.waits else self
 
     def with_tensors(self, tensors: str) -> StackPosition:
-        """Returns the same position, whose text names what the collective was given."""
+        """Returns the same position; its text also has the tensors that were passed to the collective."""
         return replace(self, call=f"{self.call} of {tensors}") if tensors and self.call else self
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A rank's function has returned; ``value`` is the pickled result, ``stamp`` the time in nanoseconds."""
+    """The report of a rank whose function has returned: the pickled ``value``, and the ``stamp`` in nanoseconds."""
 
     value: bytes
     stamp: int
@@ -106,7 +106,7 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """A rank's function has not returned; ``type`` and ``text`` are the exception's class and message."""
+    """The report of a rank whose function failed; ``type`` and ``text`` are the exception's class and message."""
 
     stage: Stage
     kind: FailureKind
@@ -125,7 +125,7 @@ RankReport = Finished | Failed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupCalls:
-    """What one rank has called in one process group; collectives are numbered from 1."""
+    """The calls that one rank has made in one process group; collectives are numbered from 1."""
 
     ranks: tuple[int, ...]  # the members of the group
     called: int | None  # the last collective; 0 before the first, None if the recorder does not tell
@@ -135,13 +135,13 @@ class GroupCalls:
 
     @property
     def waits(self) -> bool:
-        """Returns whether something has not ended."""
+        """Returns whether some call has not ended yet."""
         return self.point_to_point or (self.called is not None and self.called > self.ended)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCalls:
-    """A rank's answer to a roll call: its calls in each process group, by the group's name."""
+    """A rank's answer when it is asked for its collectives: its calls in each process group, by the group's name."""
 
     groups: Mapping[str, GroupCalls]
     whole: bool  # whether it is the last answer; the first one has numbers alone, and only of a single group
@@ -149,7 +149,7 @@ class RankCalls:
 
 @dataclass(frozen=True)
 class Ready:
-    """The zygote has imported torch and takes requests. ``touched`` is the module whose import has used a GPU."""
+    """The zygote's message that it has imported torch. ``touched`` is the module whose import has used a GPU."""
 
     threads: int = 1
     touched: str = ""
@@ -157,16 +157,16 @@ class Ready:
 
 @dataclass(frozen=True)
 class Broken:
-    """The zygote ends, because of an error of its own, or of an import of what ranks need."""
+    """The zygote's message that it ends, because of its own error or a failed import of a module that ranks need."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Ask:
-    """The request to call a method of what serves the other end, such as a zygote or the ranks of a node.
+    """The request to call a method of the object at the other end, such as a zygote or the ranks of a node.
 
-    ``Answer`` with the same number follows; a zygote leaves it out where it would say nothing.
+    An ``Answer`` with the same number follows; a zygote sends none if the method returns nothing.
     """
 
     number: int
@@ -177,7 +177,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method has returned, or why it failed."""
+    """The value that a method has returned, or the reason why it failed."""
 
     number: int
     value: Any
@@ -198,7 +198,7 @@ class Preload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preloaded:
-    """The zygote has imported a module; with a ``reason`` against it, this zygote must fork no rank."""
+    """The zygote's answer after importing a module; if it has a ``reason``, this zygote must not fork ranks."""
 
     reason: str = ""
     own_rank: bool = False  # whether the only reason is that the module reads the number of its rank
@@ -208,7 +208,7 @@ class Preloaded:
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank's process has ended; ``status`` is its exit status, or minus the number of the signal."""
+    """The message that a rank's process has ended; ``status`` is its exit status, or minus the signal's number."""
 
     rank: int
     status: int
@@ -217,7 +217,7 @@ class Ended:
 
 
 def numbers(ranks: Iterable[int]) -> str:
-    """Write ``rank 1`` or ``ranks 0, 2``."""
+    """Returns ``rank 1`` or ``ranks 0, 2``."""
     listed = sorted(ranks)
     return f"rank{'s' if len(listed) > 1 else ''} {', '.join(map(str, listed))}"
 

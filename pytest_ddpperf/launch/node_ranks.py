@@ -27,24 +27,24 @@ _ANSWER_SECONDS = 3.0  # in which the answer comes after the seconds that were g
 
 @dataclass(frozen=True)
 class States:
-    """Ranks whose state has changed; a report comes once."""
+    """The ranks whose state has changed; each report is sent only once."""
 
     ranks: tuple[RankEnd, ...]
 
 
 @dataclass(frozen=True)
 class Printed:
-    """Lines that a rank has printed."""
+    """The lines that a rank has printed."""
 
     rank: int
     lines: tuple[str, ...]
 
 
 class NodeRanks:
-    """Ranks of another node; ``link`` leads to the launcher there, and is free again after ``sweep``.
+    """The ranks of another node; ``link`` leads to the launcher there, and is free again after ``sweep``.
 
     Raises:
-        LaunchError: from any method that hears of it: the node cannot start the ranks, or is gone.
+        LaunchError: the node cannot start the ranks, or is gone; every method may raise this.
     """
 
     def __init__(
@@ -63,24 +63,24 @@ class NodeRanks:
 
     @property
     def ends(self) -> Sequence[RankEnd]:
-        """Returns how each rank stands, as far as is known here."""
+        """Returns the known state of each rank."""
         return [*self._states.values()]
 
     def fork(self, job: Job) -> None:
-        """Start the ranks on a job."""
+        """Starts the ranks of a job."""
         ranks = {"first_rank": min(self._states), "local_world_size": len(self._states), "node": self._node}
         here = replace(job, environ={}, **ranks)  # type: ignore[arg-type]
         self._launch = self._link.ask(self._begun_by, here, echo=self._echo is not None)
 
     def register(self, selector: BaseSelector) -> None:
-        """Register the link, and take what came together with an answer."""
+        """Registers the link, and handles messages that came together with an answer."""
         selector.register(self._link, EVENT_READ, self._collect)
         self._collect()
 
     def ask(
         self, method: Callable[Concatenate[RankProcesses, P], T], *arguments: P.args, **named: P.kwargs
     ) -> Callable[[float], T | None]:
-        """Ask the node to call a method of its ranks; the result waits for what it returns, None if that is late."""
+        """Asks the node to call a method of its ranks; returns a function that waits for the result (None if late)."""
         asked = self._link.ask(method, *arguments, **named)
 
         def answer(seconds: float) -> T | None:
@@ -92,13 +92,13 @@ class NodeRanks:
         return answer
 
     def ask_sweep(self) -> None:
-        """Ask the node to leave no process of the launch."""
+        """Asks the node to end all processes of the launch."""
         if self._launch is not None:
             with contextlib.suppress(LinkEnded):
                 self._link.send(Close())
 
     def sweep(self, seconds: float) -> None:
-        """Wait until no process of the launch is left; an agent that is gone leaves none either."""
+        """Waits until all processes of the launch have ended; if the agent is gone, they have ended as well."""
         if self._launch is None:
             return
         swept = False
@@ -132,20 +132,20 @@ class NodeRanks:
 
 
 class OtherNodes(Protocol):
-    """The other nodes, as one launcher uses them."""
+    """The methods of the other nodes that a launcher uses."""
 
     @property
     def interface(self) -> str:
-        """The network interface of this node by which ranks of several nodes talk."""
+        """Returns the network interface of this node that ranks of several nodes use."""
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """Returns how many of so many ranks each node has; ``gpus``: those of this node, 0 if ranks are on the CPU."""
+        """Returns how many ranks each node has; ``gpus``: the number of this node's GPUs, 0 if ranks are on the CPU."""
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> Sequence[NodeRanks]:
-        """Returns the ranks of the other nodes in a launch, which have these variables."""
+        """Returns the ranks of the other nodes in a launch; ``environ``: the variables of the ranks."""
 
     def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
-        """Begin to import modules where ranks were started before; the result waits until that is done."""
+        """Begins to import modules on nodes that have started ranks; returns a function that waits for the end."""
 
     def close(self) -> None:
-        """End what was started for this launcher."""
+        """Ends the other nodes' launchers of this launcher."""

@@ -1,10 +1,10 @@
-"""The folder of a launch: it shows the files of a project, and takes what ranks write until the next launch.
+"""The folder of a launch: it shows the files of a project, and receives what ranks write until the next launch.
 
-Folders are made anew, files are copied, and links lead to the rest. That needs no privilege and works on each file
-system. An overlay would copy nothing, but Docker and Ubuntu 24.04 forbid it; links alone, to files or to folders, are
-written through. The next launch of the same launcher removes what is new and copies what has changed: thousands of new
-files take ext4 a second each time. What that costs is bounded, whatever a project holds: breadth first, so many
-``_ENTRIES`` are copied, and so many ``_BYTES``, at most half of what is left for one file.
+Folders are created, files are copied, and all other paths are links. This needs no privilege and works on every file
+system. An overlay would copy nothing, but Docker and Ubuntu 24.04 forbid it; with links alone, ranks would write into
+the project. The next launch of the same launcher removes new files and copies changed files again: thousands of new
+files take ext4 a second each time. The cost is limited for projects of any size: breadth first, at most ``_ENTRIES``
+entries and ``_BYTES`` bytes are copied, and for one file at most half of the bytes that are left.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _BY_ITSELF = (".git", ".pytest_cache")  # what changes without a script
 
 @contextlib.contextmanager
 def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str, str]) -> Iterator[Job]:
-    """In this context, gives the job whose ranks find the files of its projects in a folder of their own.
+    """Yields, in this context, the job whose ranks find the files of its projects in a separate folder.
 
-    Of an ``other`` checkout they find the files in place of this one's, beside what git does not track here. ``mark``
-    names the folder. The processes that ranks are forked from remove it when they end, or else their controller does;
-    if both are killed, the first launch of a run a day later does.
+    If there is an ``other`` checkout, its files replace this one's, and untracked files of this one are added. ``mark``
+    names the folder. The zygotes remove it when they end, or else their controller does; if both are killed, the first
+    launch of a run a day later does.
 
     Raises:
         LaunchError: the folder cannot be made.
@@ -70,7 +70,7 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
 
 
 class _Shown:
-    """What a launch is shown, and how it was before the launch."""
+    """The files that a launch is shown, with their state before the launch."""
 
     def __init__(self, base: str, job: Job, other: Redirection | None) -> None:
         self._base = base
@@ -102,7 +102,7 @@ class _Shown:
                 self._plan.setdefault(f"{place}/{path.rpartition('/')[2]}", ("link", path))
 
     def _show(self, path: str, place: str) -> None:
-        """Plans to show a file, or a folder breadth first, where nothing is shown yet."""
+        """Plans to show a file or folder, breadth first, at places that are not planned yet."""
         waiting = deque([(path, place)])
         while waiting:
             path, place = waiting.popleft()
@@ -123,7 +123,7 @@ class _Shown:
                 self._bytes -= size
 
     def _leads(self, path: str) -> str:
-        """What a link reads that leads to what is shown, or nowhere; empty for all else, which is shown itself."""
+        """Returns the target of a link that leads to a shown file or nowhere; empty for all other paths."""
         if not Path(path).is_symlink():
             return ""
         real = os.path.realpath(path)
@@ -133,7 +133,7 @@ class _Shown:
         return own or ("" if Path(real).exists() else str(Path(path).readlink()))
 
     def _inside(self, folder: str, room: int) -> list[str] | None:
-        """The paths of what is in a folder; None if a link shall lead to it, as to one with more than ``room``."""
+        """Returns the paths in a folder; None if a link should replace it, as with more than ``room`` entries."""
         if any(within(place, folder) for place in self._places):
             return [*_paths(folder)]
         inside = [*islice(_paths(folder), room + 1)]
@@ -142,7 +142,7 @@ class _Shown:
         return None if foreign or len(inside) > room else inside
 
     def make(self) -> None:
-        """Has each place show what is planned, and nothing else."""
+        """Makes each place show its planned file, and nothing else."""
         inside: defaultdict[str, list[str]] = defaultdict(list)
         for place in self._plan:
             inside[place.rpartition("/")[0]].append(place)
@@ -163,7 +163,7 @@ class _Shown:
                         shutil.copy2(path, place)  # with its times, by which bytecode and compilers know it
 
     def _shows(self, entry: os.DirEntry[str]) -> bool:
-        """Returns whether a place shows what is planned."""
+        """Returns whether a place already shows its planned file."""
         how, path = self._plan.get(entry.path, ("", ""))
         if entry.is_symlink():
             return how == "link" and str(Path(entry.path).readlink()) == path
@@ -172,7 +172,7 @@ class _Shown:
         return how == "file" and _state(entry.path) == self._before[path]
 
     def left(self) -> list[str]:
-        """Returns what of the projects is new or has changed since, without what changes by itself."""
+        """Returns new and changed paths of the projects, without files that change by themselves."""
         folders = {path for how, path in self._plan.values() if how == "folder" and path}
         known = {*self._before, *self._places}  # another checkout may be shown in place of a project
         watched = folders - {self._base.rpartition("/")[0]}  # temporary files come and go
@@ -184,7 +184,7 @@ class _Shown:
 
 
 def _state(path: str) -> tuple[int, int, int]:
-    """The mode, the time of the last change and the size of a file, also through a link; zeros if it is gone."""
+    """Returns mode, time of the last change and size of a file or of a link's target; zeros if it is gone."""
     try:
         status = os.stat(path)  # noqa: PTH116  of thousands, for which a Path takes long
     except OSError:

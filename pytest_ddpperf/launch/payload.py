@@ -1,4 +1,4 @@
-"""Functions, arguments and results as bytes: importable objects travel by name, others by value."""
+"""Functions, arguments and results as bytes: importable objects are pickled by name, others by value."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ _registry = threading.Lock()  # cloudpickle has one list of modules by value for
 
 
 def dump_call(call: Call) -> bytes:
-    """Pickle a call for the ranks."""
+    """Pickles a call for the ranks."""
     with _by_value():
         return _dump(call, call.function, *_TO_RANKS)
 
 
 def dump_result(value: object, rank: int) -> bytes:
-    """Pickle a function's value for the controller."""
+    """Pickles a function's result for the controller."""
     return _dump(value, value, f"returned by rank {rank} cannot be sent back", "return plain data")
 
 
 def values_of(ends: Sequence[RankEnd], seconds: float) -> tuple[Any, ...]:
-    """Load the values that ranks have returned, within ``seconds`` or a few more."""
+    """Loads the values that ranks have returned, within ``seconds`` or a few more."""
     deadline = time.monotonic() + max(seconds, _MIN_LOAD_SECONDS)
     return tuple(_value_of(end, deadline) for end in ends)
 
 
 def _value_of(end: RankEnd, deadline: float) -> Any:
-    """Load a value in a thread: an import or a __setstate__ may do anything, and take for ever."""
+    """Loads a value in a thread, because an import or a __setstate__ may never return."""
     if not isinstance(end.report, Finished):
         raise TypeError(end.report)
     loading: Future[Any] = Future()
@@ -84,7 +84,7 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
 
 
 def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], StandIn | None]) -> bytes:
-    """Pickle a value in which ``stand_in`` may replace each object; errors speak of ``named``."""
+    """Pickles a value in which ``stand_in`` may replace each object; errors are about ``named``."""
     with _by_value():
         return _dump(value, named, *_TO_RANKS, stand_in=stand_in)
 
@@ -92,7 +92,7 @@ def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], Sta
 def _dump(
     value: object, named: object, problem: str, cure: str, stand_in: Callable[[Any], StandIn | None] = lambda _: None
 ) -> bytes:
-    """Pickle a value, or raise the PayloadError that names the way to the object to blame."""
+    """Pickles a value, or raises a PayloadError that names the path to the object to blame."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
@@ -108,7 +108,7 @@ def _dump(
 
 
 def _kept(obj: Any) -> StandIn | None:
-    """Returns what stands for an object of which cloudpickle would lose something, or that it cannot send."""
+    """Returns a replacement for an object that cloudpickle cannot send completely."""
     if isinstance(obj, CodeType):  # cloudpickle 3.1.3 leaves out the file, which tracebacks and stacks name
         return marshal.loads, (marshal.dumps(obj),)
     # Such as torch.backends.cudnn, which is of a class of its own.
@@ -119,7 +119,7 @@ def _kept(obj: Any) -> StandIn | None:
 
 @contextlib.contextmanager
 def _by_value() -> Iterator[None]:
-    """Let cloudpickle send the contents of modules that a rank could not import, for the time of one dump."""
+    """Makes cloudpickle send the contents of modules that a rank could not import, for one dump."""
     import cloudpickle
 
     with _registry:
@@ -137,8 +137,8 @@ def _by_value() -> Iterator[None]:
 def travels_by_value(name: str, module: object) -> bool:
     """Returns whether a fresh interpreter with this ``sys.path`` could not import this very module by its name.
 
-    Test modules and conftests travel by value even where they could be imported: pytest has rewritten their asserts,
-    and an import would lose that. cloudpickle itself handles ``__main__``.
+    Test modules and conftests are sent by value even if they could be imported: pytest has rewritten their asserts, and
+    an import would lose that. cloudpickle itself handles ``__main__``.
     """
     if not isinstance(module, ModuleType) or name == "__main__" or module.__dict__.get("__name__") != name:
         return False

@@ -1,4 +1,4 @@
-"""Processes as Linux shows them: parents that end, orphans, descendants."""
+"""Processes as Linux shows them: ends of parents, orphans, descendants."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _ADDR_NO_RANDOMIZE = 0x0040000
 
 @contextlib.contextmanager
 def laid_out_alike() -> Iterator[None]:
-    """Around the start of a process: its memory is laid out like that of any other, where the kernel allows that.
+    """Starts processes in this context without address space randomisation, if the kernel allows it.
 
-    Where code and data lie makes steps several percent faster or slower, for all ranks that are forked from a process.
-    So both sides of a comparison lie alike. Some containers forbid it, and other systems have no such call.
+    The addresses of code and data make steps several percent faster or slower, for all ranks forked from a process. So
+    both sides of a comparison get the same addresses. Some containers forbid it, and other systems have no such call.
     """
     library = ctypes.CDLL(None)
     personality: Callable[[ctypes.c_ulong], int] = getattr(library, "personality", lambda _: -1)
@@ -57,16 +57,16 @@ class CopiedProcess:
         self.pid, self._connected = pid, connected
 
     def poll(self) -> int | None:
-        """None while the process runs, then 0."""
+        """Returns None while the process runs, then 0."""
         return 0 if self._ended(0) else None
 
     def wait(self, timeout: float) -> None:
-        """Wait until the process has ended."""
+        """Waits until the process has ended; TimeoutExpired if that takes longer than ``timeout`` seconds."""
         if not self._ended(timeout):
             raise subprocess.TimeoutExpired("zygote", timeout)
 
     def kill(self) -> None:
-        """Kill the process."""
+        """Kills the process."""
         with contextlib.suppress(ProcessLookupError):
             if not self._ended(0):
                 os.kill(self.pid, signal.SIGKILL)
@@ -82,10 +82,10 @@ class CopiedProcess:
 def finished(
     command: Sequence[str], seconds: float, words: str | None = None, *, patience: float = 0.0, **how: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command and return how it ended; ``words`` are its standard input, ``how`` further arguments of Popen.
+    """Runs a command and returns its result; ``words`` are its standard input, ``how`` further arguments of Popen.
 
-    It has a session of its own, so it cannot ask the terminal for a password. If it takes longer, or this process is
-    interrupted, it is killed with what it has started; with ``patience`` it first gets Ctrl-C, and so many seconds.
+    It has a separate session, so it cannot ask the terminal for a password. If it takes longer, or this process is
+    interrupted, it is killed with its child processes; with ``patience`` it first gets Ctrl-C, and that many seconds.
 
     Raises:
         OSError: it cannot be started.
@@ -114,7 +114,7 @@ def finished(
 
 
 def require_linux(root: Path = _ROOT) -> None:
-    """Raise LaunchError if this system cannot start ranks."""
+    """Raises LaunchError if this system cannot start ranks."""
     if not sys.platform.startswith("linux"):
         system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
         raise LaunchError(
@@ -126,7 +126,6 @@ def require_linux(root: Path = _ROOT) -> None:
 
 
 def _set(option: int, value: int, meaning: str) -> None:
-    """Set an attribute of this process by prctl(2)."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -134,16 +133,16 @@ def _set(option: int, value: int, meaning: str) -> None:
 
 
 def die_with_parent(number: int, parent: int) -> None:
-    """Let the kernel send this process the signal ``number`` when the thread that forked it ends."""
+    """Makes the kernel send this process the signal ``number`` when the thread that forked it ends."""
     _set(_PR_SET_PDEATHSIG, number, "end this process when its parent ends")
     if os.getppid() != parent:  # the parent has ended before the call
         os._exit(1)
 
 
 def watch_signals() -> tuple[socket.socket, socket.socket]:
-    """Let this process outlive the signals of ``HEARD``, whose numbers arrive at the first socket, and SIGINT.
+    """Makes this process survive SIGINT and the signals in ``HEARD``, whose numbers arrive at the first socket.
 
-    They are written to the second one. The caller keeps both open.
+    They are written to the second socket. The caller keeps both open.
     """
     wakeup, written = socket.socketpair()
     written.setblocking(False)  # noqa: FBT003  the standard library has it so
@@ -155,7 +154,7 @@ def watch_signals() -> tuple[socket.socket, socket.socket]:
 
 
 def overwrite_variable(name: str, value: str) -> None:
-    """Change an environment variable in ``/proc/PID/environ`` too, to a value of the same length."""
+    """Changes an environment variable in ``/proc/PID/environ`` too, to a value of the same length."""
     encoded = value.encode()
     get = ctypes.CDLL(None).getenv
     get.argtypes, get.restype = [ctypes.c_char_p], ctypes.c_void_p
@@ -167,7 +166,7 @@ def overwrite_variable(name: str, value: str) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of every descendant whose own parent ends, in any session."""
+    """Makes this process the parent of every descendant whose own parent ends, in any session."""
     _set(_PR_SET_CHILD_SUBREAPER, 1, "let this process adopt orphans")
 
 
@@ -187,7 +186,7 @@ def marked(name: str, value: str) -> Iterator[int]:
 
 
 def kill_marked(name: str, value: str) -> None:
-    """Kill the processes that ``marked`` finds."""
+    """Kills the processes that ``marked`` finds."""
     for pid in marked(name, value):
         kill(pid, group=False)
 
@@ -198,7 +197,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_headless(pids: Iterable[int]) -> set[int]:
-    """Kill those of these children that live on without their main thread, of whose end nothing else tells."""
+    """Kills the children among ``pids`` whose main thread has ended, and returns them; no event reports that end."""
     headless = {pid for pid in pids if _stat(pid)[:1] == ["Z"]}
     for pid in headless:
         kill(pid, group=False)
@@ -206,12 +205,12 @@ def kill_headless(pids: Iterable[int]) -> set[int]:
 
 
 def end_tracing(pid: int, number: int) -> None:
-    """Let a child go on untraced that has stopped with a signal, which it then gets."""
+    """Detaches from a traced child that stopped with a signal, and delivers the signal to it."""
     ctypes.CDLL(None).ptrace(_PTRACE_DETACH, pid, None, ctypes.c_void_p(number))
 
 
 def manages_shared_memory(pid: int) -> bool:
-    """Whether a process is torch's manager of shared memory, which unlinks it 2 s after its last user has ended."""
+    """Returns whether a process is torch's manager of shared memory, which unlinks it 2 s after its last user ends."""
     try:
         return Path(f"/proc/{pid}/exe").readlink().name == "torch_shm_manager"
     except OSError:
@@ -219,25 +218,25 @@ def manages_shared_memory(pid: int) -> bool:
 
 
 def tracks_resources(pid: int) -> bool:
-    """Whether a process is Python's resource tracker, which unlinks what its users have left when they have ended."""
+    """Returns whether a process is Python's resource tracker, which unlinks resources after the end of their users."""
     return "multiprocessing.resource_tracker" in kernel_text(Path(f"/proc/{pid}/cmdline"))
 
 
 def kill(pid: int, *, group: bool) -> None:
-    """Kill a process, and with ``group`` the process group that it may lead."""
+    """Kills a process; with ``group`` also its process group, if it leads one."""
     for send in (os.killpg, os.kill) if group else (os.kill,):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             send(pid, signal.SIGKILL)
 
 
 def nccl_files(pid: int, root: Path = _ROOT) -> set[str]:
-    """The files of shared memory by which a process talks to other ranks on NCCL; a peer that attaches removes them."""
+    """Returns a process's shared memory files for NCCL; NCCL removes such a file when a peer attaches."""
     maps = kernel_text(root / f"proc/{pid}/maps")
     return set(re.findall(r"/dev/shm/nccl-\w+$", maps, re.MULTILINE))  # noqa: S108  NCCL's own names
 
 
 def remove(files: set[str]) -> None:
-    """Remove files, as far as they are there and may be removed."""
+    """Removes files; ignores those that are missing or may not be removed."""
     for file in files:
         with contextlib.suppress(OSError):
             Path(file).unlink()
@@ -253,9 +252,9 @@ def touches_gpu(root: Path = _ROOT) -> bool:
 
 
 def out_of_memory_kills(root: Path = _ROOT) -> int:
-    """Returns the number of processes that the kernel has killed for want of memory; 0 if it is unknown.
+    """Returns the number of processes that the kernel has killed for lack of memory; 0 if it is unknown.
 
-    Those of this process's control group where the kernel counts them, else of the whole machine.
+    It counts in this process's control group if the kernel does, else on the whole machine.
     """
     folders = list(group_folders("memory", root))[:1]
     files = [folder / name for folder in folders for name in ("memory.events", "memory.oom_control")]
@@ -268,6 +267,6 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent and so on, as in proc(5); empty if the process is gone."""
+    """Returns state, parent and further fields, as in proc(5); empty if the process is gone."""
     stat = kernel_text(Path(f"/proc/{pid}/stat"))
     return stat.rpartition(")")[2].split()  # the name in parentheses may hold parentheses and spaces

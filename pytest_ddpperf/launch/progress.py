@@ -1,6 +1,6 @@
-"""How far ranks have come: each writes it into memory that it shares with its controller, which reads it at a deadline.
+"""The progress of ranks: each writes it into memory that it shares with its controller, which reads it at a deadline.
 
-A write copies some bytes and asks nobody, so timed steps make it too.
+A write only copies some bytes, so timed steps make it too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BRIEF = 1.0  # seconds that are not worth telling
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a rank does, and for how many seconds; ``step`` is 0 if the stage has no steps."""
+    """The stage of a rank, and its duration in seconds; ``step`` is 0 if the stage has no steps."""
 
     stage: str
     step: int
@@ -37,19 +37,19 @@ class Progress:
 
     @property
     def budget(self) -> str:
-        """The name that the stage has in ``stage_timeouts``; empty if it has none. The first step compiles."""
+        """Returns the stage's name in ``stage_timeouts``; empty if it has none. The first step compiles."""
         return "compile" if self.stage == WARM_UP and self.step <= 1 else _BUDGETS.get(self.stage, "")
 
     @property
     def text(self) -> str:
-        """The same in words."""
+        """Describes the progress in words."""
         where = f"{self.stage} {self.step}" if self.step else self.stage
         return f"{where} for {self.seconds:.0f} s" if self.seconds >= _BRIEF else where
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """Ranks that have been in a stage for longer than it may take."""
+    """Ranks that have exceeded the time limit of a stage."""
 
     stage: str
     seconds: float  # that it may take
@@ -57,7 +57,7 @@ class Overdue:
 
 
 class StageWatch:
-    """Notes when ranks enter stages; ``seconds`` are those that a stage may take, by the names of ``budget``."""
+    """A watch that records when ranks enter stages; ``seconds`` are time limits by the stage's ``budget``."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         self._seconds = seconds
@@ -65,7 +65,7 @@ class StageWatch:
         self._begun = time.monotonic()
 
     def overdue(self, ranks: Mapping[int, Progress | None]) -> Overdue | None:
-        """Returns what is overdue, by the progress of ranks that have not finished; None of one that has not begun."""
+        """Returns overdue ranks, given the progress of unfinished ranks; None is the progress before the start."""
         now = time.monotonic()
         late: dict[str, list[int]] = {}
         for rank, each in ranks.items():
@@ -79,20 +79,20 @@ class StageWatch:
 
 
 class ProgressFile:
-    """The controller's side: memory for so many ranks, of which ``descriptor`` is passed to each."""
+    """The controller's side: memory for several ranks; ``descriptor`` is passed to each rank."""
 
     def __init__(self, ranks: int) -> None:
         self.descriptor = os.memfd_create("ddpperf-progress")
         os.ftruncate(self.descriptor, max(1, ranks) * _SLOT.size)
 
     def read(self, slot: int) -> Progress | None:
-        """Returns how far a rank has come; None before it has begun."""
+        """Returns the progress of a rank; None before it has begun."""
         began, step, stage = _SLOT.unpack(os.pread(self.descriptor, _SLOT.size, slot * _SLOT.size))
         name = stage.rstrip(b"\0").decode(errors="replace")
         return Progress(name, step, max(0.0, time.monotonic() - began)) if name else None
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Releases the memory."""
         os.close(self.descriptor)
 
 
@@ -105,18 +105,18 @@ class _Own:
 
 
 def begin(descriptor: int, slot: int) -> None:
-    """Write the progress of this process, a rank, into its slot from now on."""
+    """Makes this process, a rank, write its progress into its slot from now on."""
     _Own.memory, _Own.offset = mmap.mmap(descriptor, 0), slot * _SLOT.size
 
 
 def stage(name: str) -> None:
-    """Say what this rank does from now on; nothing if this process is no rank."""
+    """Records the new stage of this rank; does nothing if this process is not a rank."""
     _Own.stage, _Own.step = name.encode(), 0
     _write()
 
 
 def step() -> None:
-    """Say that this rank begins the next step of its stage."""
+    """Records that this rank begins the next step of its stage."""
     _Own.step += 1
     _write()
 
@@ -127,7 +127,7 @@ def _write() -> None:
 
 
 def told(ranks: Mapping[int, Progress]) -> str:
-    """Returns how far ranks have come, in a line; empty if no more is known than that they run their function."""
+    """Describes the progress of ranks in a line; empty if all are only known to run their function."""
     if {each.stage for each in ranks.values()} <= {FUNCTION}:
         return ""
     groups: dict[tuple[str, int], list[int]] = {}
@@ -141,6 +141,6 @@ def told(ranks: Mapping[int, Progress]) -> str:
 
 
 def advanced(before: Mapping[int, Progress], after: Mapping[int, Progress]) -> bool:
-    """Returns whether a rank has come further: then the launch is slow, and does not hang."""
+    """Returns whether a rank has progressed: then the launch is slow, and does not hang."""
     both = ((before[rank], each) for rank, each in after.items() if rank in before)
     return any((old.stage, old.step) != (new.stage, new.step) for old, new in both)

@@ -42,7 +42,7 @@ _exit, _getpid = os._exit, os.getpid  # users' code may patch the module's
 
 
 class Descriptors(NamedTuple):
-    """The files of a rank besides its standard streams; high numbers, for code may write to 3 without opening it."""
+    """The files of a rank besides its standard streams; numbers are high, as code may write to 3 without opening it."""
 
     report: int
     stacks: int
@@ -53,7 +53,7 @@ class Descriptors(NamedTuple):
 
 
 def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
-    """Do the job, report, wait until all ranks are done, and end the process."""
+    """Runs the job, reports, waits until all ranks are done, and ends the process."""
     status = 1
     try:
         for number, descriptor in zip((1, 2), descriptors[1:3], strict=True):  # what fails from here on is shown
@@ -90,7 +90,7 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
 
 
 def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
-    """Replace the zygote's session, descriptors and signal handlers by the rank's own."""
+    """Replaces the zygote's session, descriptors and signal handlers by the rank's own."""
     signal.set_wakeup_fd(-1)
     for number in processes.HEARD:
         signal.signal(number, signal.SIG_DFL)
@@ -147,7 +147,7 @@ def _report(job: Job, rank: int, listening: int | None) -> RankReport:
 
 @contextlib.contextmanager
 def _modules_kept() -> Iterator[None]:
-    """Put back at the end what users' code has removed from ``sys.modules``: pickling and imports find it there."""
+    """Restores modules that users' code has removed from ``sys.modules``, because pickling and imports need them."""
     modules = {**sys.modules}
     try:
         yield
@@ -157,7 +157,7 @@ def _modules_kept() -> Iterator[None]:
 
 
 def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object, str]:
-    """Take over the controller's environment, path and folder, and join the group; gives its store and a remark."""
+    """Adopts the controller's environment, path and folder, and joins the group; returns context, store and remark."""
     import torch
 
     os.environ.clear()
@@ -209,7 +209,7 @@ def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, 
 
 
 def seed_as_at_the_start() -> None:
-    """Seed all generators alike on every rank."""
+    """Seeds all generators equally on every rank."""
     import numpy as np
     import torch
 
@@ -219,7 +219,7 @@ def seed_as_at_the_start() -> None:
 
 
 def _random_numbers() -> Callable[[], None]:
-    """Restore the generators by the call of the result: what an import draws depends on what was preloaded."""
+    """Returns a function that restores the random states: an import's draws depend on what was preloaded."""
     import numpy as np
     import torch
 

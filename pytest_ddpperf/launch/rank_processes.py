@@ -65,7 +65,7 @@ class _RankProcess:
         return RankOutput(read_output(self.stdout, f"{name}'s stdout"), read_output(self.stderr, f"{name}'s stderr"))
 
     def collect(self) -> None:
-        """Take the report, if the rank has sent one."""
+        """Receives the report, if the rank has sent one."""
         try:
             for message in self.channel.received():
                 if isinstance(message, (Finished, Failed)):
@@ -77,7 +77,7 @@ class _RankProcess:
             self.state = replace(self.state, report=self.state.report or garbled)
 
     def ended(self, event: Ended) -> None:
-        """Note that the process has ended; all that it sent has arrived by now."""
+        """Records that the process has ended; all its messages have arrived by now."""
         self.collect()
         self.state = replace(self.state, status=event.status, stamp=event.stamp, headless=event.headless)
 
@@ -85,7 +85,7 @@ class _RankProcess:
 class RankProcesses:
     """The ranks of a job on this machine, with their sockets and files.
 
-    Leaving the context closes these. ``sweep`` leaves no process of the launch.
+    Leaving the context closes these. ``sweep`` ends all processes of the launch.
     """
 
     def __init__(
@@ -127,25 +127,25 @@ class RankProcesses:
 
     @property
     def states(self) -> list[RankEnd]:
-        """Returns how each rank stands, without its output."""
+        """Returns the state of each rank, without its output."""
         return [rank.state for rank in self.ranks.values()]
 
     @property
     def ends(self) -> list[RankEnd]:
-        """Returns how each rank stands, with what it has printed."""
+        """Returns the state of each rank, with its output."""
         killed = any(rank.state.status == -signal.SIGKILL for rank in self.ranks.values())
         starved = killed and out_of_memory_kills() > self._kills
         return [replace(rank.state, output=rank.output, starved=starved) for rank in self.ranks.values()]
 
     def tend(self) -> None:
-        """Hand on what ranks have printed, and keep their files short."""
+        """Passes on the new output of ranks, and keeps their files short."""
         self._tell()
         for rank in self.ranks.values():
             trim_output(rank.stdout)
             trim_output(rank.stderr)
 
     def _tell(self, *, last: bool = False) -> None:
-        """Hand on what ranks have printed since, to who has asked for it."""
+        """Passes new lines of ranks to ``echo``, if there is one."""
         for number, output in self._followed if self.echo is not None else ():
             lines = output.lines(last=last)
             if lines and self.echo is not None:
@@ -160,7 +160,7 @@ class RankProcesses:
         return _RankProcess(channel=channel, of_rank=of_rank, stdout=stdout, stderr=stderr, stacks=stacks, state=state)
 
     def fork(self, port: int, listener: socket.socket | None = None) -> None:
-        """Start the ranks; the store is at this port, and if there is a group, rank 0 serves it at ``listener``."""
+        """Starts the ranks; the store is at this port, and rank 0 of a group serves it at ``listener``."""
         with contextlib.ExitStack() as opened:
             file = os.memfd_create("ddpperf-job")
             opened.callback(os.close, file)
@@ -179,7 +179,7 @@ class RankProcesses:
                 rank.of_rank.close()
 
     def register(self, selector: selectors.BaseSelector) -> None:
-        """Register zygotes and ranks; the data of each key is the function that takes what they tell."""
+        """Registers zygotes and ranks; the data of each key is the function that handles their messages."""
         for zygote in set(self.zygotes):
             selector.register(zygote.control, selectors.EVENT_READ, partial(self._hear, zygote))
         for rank in self.ranks.values():
@@ -207,17 +207,17 @@ class RankProcesses:
             self._asking = None
 
     def signal(self, ranks: Sequence[int], number: int) -> None:
-        """Send a signal to those of these ranks that still run."""
+        """Sends a signal to each of these ranks that still runs."""
         for zygote in set(self.zygotes):
             zygote.ask("signal", tuple(ranks), number)
 
     def dismiss(self) -> None:
-        """Let the ranks end."""
+        """Lets the ranks end."""
         for rank in self.ranks.values():
             rank.channel.dismiss()
 
     def stacks(self, seconds: float) -> dict[int, str]:
-        """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
+        """Returns faulthandler's stacks of each unfinished rank; the text may be empty."""
         deadline = time.monotonic() + seconds
         waiting = {number: rank.stacks for number, rank in self.ranks.items() if not rank.state.over}
         since = {number: os.fstat(file.fileno()).st_size for number, file in waiting.items()}  # asked for before
@@ -226,13 +226,13 @@ class RankProcesses:
         return found | (self._told(many, since, stacks.MAIN_SIGNAL, deadline) if many else {})
 
     def progress(self) -> dict[int, Progress]:
-        """Returns how far each rank has come that has not finished, as far as it has begun."""
+        """Returns the progress of each unfinished rank that has begun."""
         slots = {number: slot for slot, (number, rank) in enumerate(self.ranks.items()) if not rank.state.over}
         found = {number: self._progress.read(slot) for number, slot in slots.items()}
         return {number: each for number, each in found.items() if each is not None}
 
     def calls(self, seconds: float) -> dict[int, RankCalls]:
-        """Ask ranks which collectives they have called; without those that do not answer in time."""
+        """Returns the collectives that ranks have called; ranks that do not answer in time are missing."""
         deadline = time.monotonic() + seconds
         asked = {number: rank for number, rank in self.ranks.items() if rank.state.status is None}
         for rank in asked.values():
@@ -247,7 +247,7 @@ class RankProcesses:
         return {number: rank.calls for number, rank in asked.items() if rank.calls is not None}
 
     def _told(self, files: dict[int, IO[bytes]], since: dict[int, int], number: int, deadline: float) -> dict[int, str]:
-        """Send ranks a signal that makes faulthandler write to their files, and read these from so many bytes on."""
+        """Makes faulthandler write to ranks' files by a signal, and returns their text after ``since`` bytes."""
         sizes = old = [os.fstat(file.fileno()).st_size for file in files.values()]
         self.signal(tuple(files), number)
         while time.monotonic() < deadline:

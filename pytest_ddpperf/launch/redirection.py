@@ -1,4 +1,4 @@
-"""The paths of a project in another checkout of it, and what ranks import from there."""
+"""The mapping of a project's paths to another checkout, and the imports of ranks from there."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Redirection:
     untracked: tuple[str, ...] = ()  # what lies in root and git does not track, relative to it
 
     def path(self, entry: str) -> str:
-        """Map a file or folder of the project to the target, and return any other entry as it is.
+        """Maps a file or folder of the project to the target, and returns any other entry unchanged.
 
-        A relative path counts from the current folder and has to exist there: setuptools puts placeholders on the
-        search path that are no paths.
+        A relative path starts from the current folder and has to exist there, because setuptools puts placeholders that
+        are no paths on the search path.
         """
         if not Path(entry).is_absolute() and not Path(entry).exists():
             return entry
@@ -59,12 +59,12 @@ class Redirection:
         return entry
 
     def search_path(self, path: Sequence[str]) -> tuple[str, ...]:
-        """Map ``sys.path`` to the target."""
+        """Maps ``sys.path`` to the target."""
         others = {*self.first, *self.without, *self.last}
         return (*self.first, *(self.path(entry) for entry in path if entry not in others), *self.last)
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Map PYTHONPATH to the target, for processes that ranks start."""
+        """Maps PYTHONPATH to the target, for processes that ranks start."""
         mapped = dict(environ)
         if mapped.get("PYTHONPATH"):
             entries = mapped["PYTHONPATH"].split(os.pathsep)
@@ -72,12 +72,12 @@ class Redirection:
         return mapped
 
     def dumps(self) -> str:
-        """Write the redirection as text for a command line, which may not be long: without untracked files."""
+        """Returns the redirection as text for a command line, which must be short: without untracked files."""
         return json.dumps(asdict(replace(self, untracked=())))
 
     @classmethod
     def loads(cls, text: str) -> Redirection:
-        """Read the text of ``dumps``."""
+        """Parses the text of ``dumps``."""
         fields = json.loads(text)
         return cls(**{**fields, **{name: tuple(value) for name, value in fields.items() if isinstance(value, list)}})
 
@@ -89,7 +89,7 @@ def within(path: str, folder: str) -> bool:
 
 @functools.cache
 def installed_folders() -> tuple[str, ...]:
-    """Returns the folders of Python's own modules and of installed packages, and those that links to them lead to.
+    """Returns the folders of Python's own modules and of installed packages, and the targets of links to them.
 
     Each ends in a slash.
     """
@@ -114,9 +114,9 @@ _FINDER = re.compile(r"__editable__.*_finder")  # modules that setuptools writes
 def observed(
     ctx: Any, redirection: Redirection, revision: str, function: Callable[..., T], *args: object
 ) -> tuple[T, dict[str, str]]:
-    """Call a function on a rank; returns its value, and the files of the project's modules that the rank has imported.
+    """Calls a function on a rank; returns its value, and the files of the project's modules that the rank imported.
 
-    ``revision``: whose code it is, as reports call it; empty for this checkout's.
+    ``revision``: the revision's name in reports; empty for this checkout.
 
     Raises:
         SameCode: a module that the function imports is the same for both sides.
@@ -136,7 +136,7 @@ def observed(
 
 
 def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
-    """Unpack a function and its arguments, with lookups of names in the target, and observe its call."""
+    """Unpickles a function and its arguments, with lookups of names in the target, and observes its call."""
 
     def call(ctx: Any) -> Any:
         function, *args = pickle.loads(packed)
@@ -146,7 +146,7 @@ def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: b
 
 
 def _require_own(redirection: Redirection, revision: str, module: str, file: str) -> None:
-    """Raise SameCode if this process has imported a module of the project from another side."""
+    """Raises SameCode if this process has imported a module of the project from another side."""
     if revision:
         own = tuple(filter(None, (redirection.target, redirection.environment)))
         foreign = _is_of_project(redirection, file) and not any(within(file, folder) for folder in own)
@@ -164,7 +164,7 @@ def _require_own(redirection: Redirection, revision: str, module: str, file: str
 
 
 def look_up(module: str, file: str, name: str) -> Any:
-    """Import a test module of the target and return the object of this dotted name; "" means the module itself."""
+    """Imports a test module of the target and returns the object with this dotted name; "" means the module itself."""
     file = own(file)
     if not Path(file).is_file():
         raise LookupError(f"there is no {Path(file).name} in that revision")
@@ -178,7 +178,7 @@ def look_up(module: str, file: str, name: str) -> Any:
 
 
 def _loaded(module: str, file: str) -> ModuleType:
-    """Import ``file`` by the module's name where that leads to it, because it may have relative imports."""
+    """Imports ``file`` by the module's name if the name finds it, because the file may have relative imports."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin == file:
@@ -193,7 +193,7 @@ def _loaded(module: str, file: str) -> ModuleType:
 
 
 def redirect(redirection: Redirection) -> None:
-    """Let this process import the project from the target, however the project is installed here."""
+    """Makes this process import the project from the target, however the project is installed here."""
     sys.path[:] = redirection.search_path([entry for entry in sys.path if isinstance(entry, str)])
     for table in _editable_installs():
         for name, paths in table.items():
@@ -209,9 +209,9 @@ _get_code = SourceFileLoader.get_code
 
 
 def enter(files: tuple[Redirection, ...], directory: str) -> None:
-    """Let this rank start in ``directory``, and find a project's files, modules among them, where ``files`` lead.
+    """Makes this rank start in ``directory``, and find a project's files and modules at the places in ``files``.
 
-    The code of a module keeps the name of the project's file, by which reports, debuggers and bytecode know it.
+    The code of a module keeps the name of the project's file, which reports, debuggers and bytecode use.
     """
     global _own  # noqa: PLW0603  a rank has one launch
     _own = files
@@ -224,13 +224,13 @@ def enter(files: tuple[Redirection, ...], directory: str) -> None:
 
 
 def own(path: str, *, code: bool = False) -> str:
-    """An absolute path of the project as this launch alone has it, or as its code is run; any other text as it is."""
+    """Maps a project's path to this launch's own files, or with ``code`` to the code that runs; keeps other text."""
     moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
     return next((new for new in moved if new != path), path)
 
 
 def told(text: str) -> str:
-    """Returns a path or a message with the project's paths in place of those of the launch's own files."""
+    """Returns a path or a message with paths of the launch's own files replaced by the project's paths."""
     for each in _own:
         text = text.replace(each.target, each.root)
     return text
@@ -248,7 +248,7 @@ def _code_of_project(loader: SourceFileLoader, module: str) -> Any:
 
 
 def editable_folders(root: str) -> tuple[str, ...]:
-    """Returns the folders in ``root`` from which import hooks of editable installs import packages of that name."""
+    """Returns the folders in ``root`` that contain packages of editable installs with import hooks."""
     found: dict[str, None] = {}
     for name, paths in [item for table in _editable_installs() for item in table.items()]:
         for given in [paths] if isinstance(paths, str) else paths:
@@ -259,7 +259,7 @@ def editable_folders(root: str) -> tuple[str, ...]:
 
 
 def _editable_installs() -> Iterator[dict[str, Any]]:
-    """The tables of the import hooks of editable installs: the paths of each package."""
+    """Yields the tables of the import hooks of editable installs: the paths of each package."""
     for name, module in list(sys.modules.items()):
         if _FINDER.fullmatch(name):  # setuptools
             tables = [getattr(module, table, None) for table in ("MAPPING", "NAMESPACES")]

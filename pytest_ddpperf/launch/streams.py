@@ -1,4 +1,4 @@
-"""What a rank sends its controller: messages over a socket, and its output in files without a name."""
+"""The data that a rank sends its controller: messages over a socket, and its output in files without a name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _KEEP_SIZE_AND_PUNCH_HOLE = 3  # of fallocate(2)
 
 
 def readable(files: Iterable[HasFileno | int], seconds: float | None) -> set[int]:
-    """The descriptors that can be read, at the latest after ``seconds``; select would refuse those above 1023."""
+    """Returns descriptors that can be read, after at most ``seconds``; select would not accept numbers above 1023."""
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
@@ -50,14 +50,14 @@ def readable(files: Iterable[HasFileno | int], seconds: float | None) -> set[int
 
 
 class GarbledMessage(Exception):
-    """What has arrived is no message of the peer."""
+    """The error if the received bytes are not a message of the peer."""
 
 
 class Frames:
-    """Bodies of messages in a stream of bytes, each with a magic word, its length and its MAC in front.
+    """The messages in a stream of bytes, each with a magic word, its length and its MAC in front.
 
-    The MAC is made with ``key`` of the body, its number and its sender, ``ours`` or ``theirs``: without the key nobody
-    can add, change, repeat or leave out a body.
+    The MAC is computed with ``key`` from the body, its number and its sender, ``ours`` or ``theirs``: without the key
+    nobody can add, change, repeat or remove a message.
     """
 
     def __init__(self, key: bytes = b"", ours: bytes = b"", theirs: bytes = b"") -> None:
@@ -66,13 +66,13 @@ class Frames:
         self.received = bytearray()  # what has arrived of bodies that have not been taken
 
     def header(self, body: bytes) -> bytes:
-        """Returns what is sent in front of the next body."""
+        """Returns the bytes to send in front of the next body."""
         mac = self._mac(self._ours, self._sent, body)
         self._sent += 1
         return _HEADER.pack(_MAGIC, len(mac) + len(body)) + mac
 
     def take(self) -> bytes | None:
-        """Take the next body; None if it has not arrived whole, GarbledMessage if what has arrived is none."""
+        """Returns the next body; None if it is incomplete, GarbledMessage if the bytes are not a message."""
         if not _MAGIC.startswith(self.received[: len(_MAGIC)]):
             raise GarbledMessage
         if len(self.received) < _HEADER.size:
@@ -96,8 +96,8 @@ class Frames:
 class Channel:
     """One end of a connection; each message is a pickle.
 
-    ``received`` never waits. A rank may be killed in the middle of a message while a child of it holds the socket open:
-    then the end of the file never comes.
+    ``received`` never waits. If a rank is killed in the middle of a message while its child holds the socket open, the
+    end of the stream never comes.
     """
 
     def __init__(self, connected: socket.socket, frames: Frames | None = None) -> None:
@@ -108,18 +108,18 @@ class Channel:
         self.error: OSError | None = None  # that has ended the connection
 
     def fileno(self) -> int:
-        """Give selectors the socket's descriptor."""
+        """Returns the socket's descriptor, for selectors."""
         return self._socket.fileno()
 
     def send(self, message: object) -> None:
-        """Send a message and wait until it is written; a receiver that is gone is no error."""
+        """Sends a message and waits until it is written; does not fail if the receiver is gone."""
         try:
             self.send_bytes(_dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
         except (BrokenPipeError, ConnectionResetError):
             self.closed = True
 
     def send_bytes(self, body: bytes) -> None:
-        """Send a message that is no pickle; OSError if the other end is gone."""
+        """Sends a message that is not a pickle; OSError if the other end is gone."""
         with self._sending:
             for data in (self._frames.header(body), body):
                 view = memoryview(data)
@@ -127,10 +127,10 @@ class Channel:
                     view = view[_send(self._socket, view[:_CHUNK]) :]
 
     def received(self) -> list[object]:
-        """Take the messages that have arrived completely, and set ``closed`` at the end of the stream.
+        """Returns the messages that have arrived completely, and sets ``closed`` at the end of the stream.
 
         Raises:
-            GarbledMessage: something has arrived that is no message; nothing more is read.
+            GarbledMessage: the received bytes are not a message; nothing more is read.
         """
         messages: list[object] = []
         try:
@@ -152,18 +152,18 @@ class Channel:
         return messages
 
     def ask(self) -> None:
-        """Ask a rank for what it has called; one that answers no requests never notices."""
+        """Asks a rank for the collectives that it has called; a rank that answers no requests does not notice."""
         try:
             self._socket.send(_REQUEST, socket.MSG_DONTWAIT)
         except OSError:
             self.closed = True
 
     def asked(self) -> bool:
-        """Wait until the other end asks for something; False if it has dismissed this one, or is gone."""
+        """Waits for a request of the other end; returns False if the other end has dismissed this one, or is gone."""
         return bool(_recv(self._socket, len(_REQUEST)))
 
     def dismiss(self) -> None:
-        """Tell the other end that no message will follow."""
+        """Signals to the other end that no message will follow."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
@@ -183,7 +183,7 @@ class RankOutput:
 
 
 def open_output() -> IO[bytes]:
-    """Open a file for one stream of one process; no crash can leave it behind."""
+    """Opens a file for one stream of one process; no crash can leave it behind."""
     try:
         return tempfile.TemporaryFile(prefix="ddpperf-", buffering=0)
     except OSError as error:
@@ -196,7 +196,7 @@ def open_output() -> IO[bytes]:
 
 
 def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: int = 0) -> str:
-    """Read the last ``limit`` bytes of a stream after the first ``since`` without moving the writer's position."""
+    """Reads the last ``limit`` bytes of a stream after its first ``since``, without moving the writer's position."""
     size = os.fstat(file.fileno()).st_size - since
     start = max(0, size - limit)
     text = _OF_GLOO.sub(b"", os.pread(file.fileno(), limit, since + start)).decode(errors="replace")
@@ -204,14 +204,14 @@ def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: i
 
 
 class FollowedOutput:
-    """Gives out the lines of a stream as they come, at most the last 64 KiB of what is new."""
+    """A reader of a stream's lines as they come; of new text it returns at most the last 64 KiB."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._position = 0
 
     def lines(self, *, last: bool = False) -> list[str]:
-        """Take the whole lines that are new, and with ``last`` what follows them."""
+        """Returns the new complete lines, and with ``last`` also an incomplete one."""
         size = os.fstat(self._file.fileno()).st_size
         start = max(self._position, size - OUTPUT_LIMIT)
         skipped = [f"[{start - self._position} bytes are cut here]"] if start > self._position else []
@@ -222,7 +222,7 @@ class FollowedOutput:
 
 
 def trim_output(file: IO[bytes]) -> None:
-    """Free the disk space of all but the last 64 KiB of a long stream, where the file system can.
+    """Frees the disk space of all but the last 64 KiB of a long stream, if the file system can.
 
     The file keeps its size and the writer its position.
     """
@@ -233,10 +233,10 @@ def trim_output(file: IO[bytes]) -> None:
 
 
 def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], ...]:
-    """Give what ranks printed titles for the test's report, such as ``rank 1 stderr``, and keep what tells most.
+    """Returns ranks' output with titles for the test's report, such as ``rank 1 stderr``, reduced to the essentials.
 
-    A line that was overwritten, as of a progress bar, is left in its last state. A line that an earlier rank printed
-    to the same stream is left out, and so is what comes before the last ``REPORTED`` lines.
+    A line that was overwritten, as by a progress bar, is shown in its last state. Lines that an earlier rank printed to
+    the same stream are omitted, and so are lines before the last ``REPORTED`` ones.
     """
     ranks = list(outputs)
     sections: list[tuple[int, str, str]] = []
@@ -254,13 +254,13 @@ def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], 
 
 
 def _last_state(line: str) -> str:
-    """Returns what a terminal shows of a line whose beginning was written again and again."""
+    """Returns the final text of a line that was overwritten repeatedly."""
     states = _MOVED.sub("", line).split("\r")
     return next((state for state in reversed(states) if state.strip()), "")
 
 
 def _reported(lines: Sequence[str], known: Collection[str]) -> str:
-    """The last of the lines that are not known, and what is left out."""
+    """Returns the last lines that are not in ``known``, after a note on the omitted lines."""
     new = [line for line in lines if line not in known or not line.strip()]
     shown = new[-REPORTED:]
     before, repeated = len(new) - len(shown), len(lines) - len(new)

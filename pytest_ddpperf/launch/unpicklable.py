@@ -1,4 +1,4 @@
-"""The sentence that names an object that cannot be pickled, and the way to it."""
+"""The sentence that names an object that cannot be pickled, and the path to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_SESSION = ("_pytest.", "pluggy.", f"{_PACKAGE}fixture", f"{_PACKAGE}run.")  
 
 @dataclass(frozen=True)
 class _HeldObject:
-    """An object that another one holds; an empty label leaves it out of the sentence."""
+    """An object that another object holds; objects with an empty label do not appear in the sentence."""
 
     label: str
     value: object
@@ -32,7 +32,7 @@ class _HeldObject:
 
 
 def explain(value: object, named: object, error: BaseException, problem: str, cure: str) -> str:
-    """Say that ``named`` "cannot be sent", by which way ``value`` holds the culprit, why, and what to do."""
+    """Explains that ``named`` cannot be sent, on which path ``value`` holds the culprit, why, and what to do."""
     way, culprit, reason = _culprit(value, error)
     about = describe(named)
     wrapped = [i for i, part in enumerate(way) if part.of_plugin]
@@ -51,7 +51,7 @@ def _is_of_session(value: object) -> bool:
 
 
 def describe(value: object) -> str:
-    """Name a function by its place in the code, a class by its name, any other object by its type."""
+    """Returns a function's place in the code, a class's name, or another object's type."""
     if isinstance(value, types.MethodType):
         value = value.__func__
     if isinstance(value, functools.partial):
@@ -65,7 +65,7 @@ def describe(value: object) -> str:
 
 
 def _culprit(value: object, error: BaseException) -> tuple[list[_HeldObject], object, BaseException]:
-    """Descend as long as one of the parts cannot be pickled either."""
+    """Follows parts that cannot be pickled down to the innermost one; returns the path, that part and its error."""
     way: list[_HeldObject] = []
     seen = {id(value)}
     for _ in range(_DEPTH):

@@ -1,7 +1,8 @@
 """The zygote: the process that has imported torch and that ranks are forked from.
 
-It has one thread where the libraries that it imports end theirs before a fork, as OpenBLAS does. It runs no tensor
-operation and never touches CUDA, so a fork breaks nothing. Nothing below it outlives its launch, nor it its controller.
+It has one thread if its libraries end their threads before a fork, as OpenBLAS does. It runs no tensor operation and
+never uses CUDA, so a fork breaks nothing. No descendant outlives its launch, and the zygote does not outlive its
+controller.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 class Birth(NamedTuple):
     """The arguments of ``rank.live`` in a new rank.
 
-    Its descriptors: report socket, stdout, stderr, stacks, job, progress; of rank 0 the listening socket, and if the
-    launch is interleaved a socket for turns.
+    Its descriptors: report socket, stdout, stderr, stacks, job, progress; for rank 0 also the listening socket, and a
+    socket for turns if the launch is interleaved.
     """
 
     rank: int
@@ -50,9 +51,9 @@ class Birth(NamedTuple):
 
 @dataclass
 class Zygote:
-    """Serves one controller; ``control`` carries its requests, ``signals`` the numbers of signals, read and written.
+    """The server of one controller: requests come over ``control``, numbers of signals through ``signals``.
 
-    It ends with ``parent``, also where a signal such as SIGSTOP has stopped it: the kernel sends SIGCONT then.
+    It ends with ``parent``, even if a signal such as SIGSTOP has stopped it, because the kernel then sends SIGCONT.
     """
 
     control: socket.socket
@@ -67,7 +68,7 @@ class Zygote:
     descriptors: tuple[int, ...] = ()  # that have come with a request
 
     def serve(self) -> Birth | None:
-        """Serve until the controller is gone, then return None; in a new rank, return its birth."""
+        """Serves until the controller is gone, then returns None; in a new rank, returns its birth."""
         while not self.terminated:  # also by a signal that a sweep has heard
             ready = readable([self.control, self.signals[0]], _LOOK_SECONDS if self.ranks else None)
             if self.signals[0].fileno() in ready:
@@ -85,7 +86,7 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Call the method that is asked for; in a new rank, return its birth."""
+        """Calls the requested method; in a new rank, returns its birth."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:
@@ -104,7 +105,7 @@ class Zygote:
         return None
 
     def fork(self, rank: int, modules: Sequence[str], folder: str) -> Birth | None:
-        """Fork a rank after an import of these modules; ``folder`` has the files of the launch, if it has its own."""
+        """Forks a rank after importing these modules; ``folder`` has the files of the launch, if it has its own."""
         preload(modules)
         self.folder, zygote = folder or self.folder, os.getpid()
         pid = os.fork()
@@ -117,15 +118,15 @@ class Zygote:
     preload = staticmethod(imports.preload)
 
     def signal(self, ranks: Collection[int], number: int) -> None:
-        """Send a signal to those of these ranks that still run."""
+        """Sends a signal to each of these ranks that still runs."""
         for pid, rank in self.ranks.items():
             if rank in ranks:
                 os.kill(pid, number)
 
     def copy(self, mark: str) -> int | None:
-        """Fork a copy of this zygote, which serves another launcher and need not import torch; gives its pid.
+        """Forks a copy of this zygote, which serves another launcher without importing torch again; returns its pid.
 
-        ``mark`` replaces this one's mark there. The descriptors are the copy's control socket and its output file.
+        ``mark`` replaces this zygote's mark there. The descriptors are the copy's control socket and its output file.
         """
         original, pid = os.getpid(), os.fork()
         if pid != 0:
@@ -139,7 +140,7 @@ class Zygote:
         return None
 
     def _serve_other(self, mark: str, control: int, output: int, original: int) -> None:
-        """Replace the original's mark, session, sockets and ranks by this copy's own; end with the original."""
+        """Replaces the original's mark, session, sockets and ranks by this copy's; the copy ends with the original."""
         processes.overwrite_variable(environment.MARK, mark)
         os.setsid()
         for number in (1, 2):
@@ -157,7 +158,7 @@ class Zygote:
         self.tell(Ready(touched=self.touched))
 
     def _reap(self) -> bool:
-        """Reap the children that have ended; True if others are left."""
+        """Reaps the children that have ended; returns whether others are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -176,11 +177,11 @@ class Zygote:
                 self.headless.discard(pid)
 
     def sweep(self, seconds: float = 5.0, *, last: bool = False) -> tuple[int, ...]:
-        """Kill and reap all children but copies, and return those that are left after a bounded time.
+        """Kills and reaps all children but copies, and returns those that remain after a limited time.
 
-        A process that loses its parent becomes a child of this one, so the whole tree goes, level by level. Those that
-        unlink the shared memory of the others end by themselves: a resource tracker at once, for which this waits, and
-        torch's manager 2 s later, for which only the ``last`` sweep waits.
+        A process that loses its parent becomes a child of this one, so the whole tree ends, level by level. Processes
+        that unlink the shared memory of others end by themselves: a resource tracker ends at once, and this method
+        waits for it; torch's manager ends 2 s later, and only the ``last`` sweep waits for it.
         """
         started, shared = time.monotonic(), set[str]()
         while self._reap():
@@ -209,7 +210,7 @@ class Zygote:
         self.terminated |= signal.SIGTERM in self.signals[0].recv(MESSAGE_SIZE) or os.getppid() != self.parent
 
     def tell(self, event: ZygoteEvent) -> None:
-        """Send an event; where the controller is gone, ``control`` reports that by its end."""
+        """Sends an event; if the controller is gone, ``control`` reports that by its end."""
         try:
             self.control.send(pickle.dumps(event))
         except (BrokenPipeError, ConnectionResetError):
@@ -217,7 +218,7 @@ class Zygote:
 
 
 def preload(names: Sequence[str]) -> None:
-    """Import modules; one that fails is left to the ranks, whose code then raises the error."""
+    """Imports modules; ignores failures, because the ranks' code then raises the error."""
     missing = [name for name in names if name not in sys.modules]
     for name in missing:
         with contextlib.suppress(Exception):
@@ -248,9 +249,9 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
 
 
 def main(control: int, controller: int, *, redirection: str | None, modules: list[str]) -> NoReturn:
-    """Run the zygote until its controller is gone, and the ranks that are forked from it; never return.
+    """Runs the zygote until its controller is gone, and the ranks that are forked from it; never returns.
 
-    ``control`` is the descriptor of the controller's socket, and ``controller`` the pid to end with. Ranks find the
+    ``control`` is the descriptor of the controller's socket, ``controller`` the pid of the controller. Ranks find the
     modules imported.
     """
     flags = fcntl.fcntl(control, fcntl.F_GETFL)

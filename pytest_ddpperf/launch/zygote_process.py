@@ -49,15 +49,15 @@ _COPY_SECONDS, _PRELOAD_SECONDS = 10.0, 60.0
 
 
 class ZygoteEnded(LaunchError):
-    """The process that ranks are forked from is gone; ``unused`` if no rank of the launch had begun."""
+    """The error if the zygote is gone; ``unused`` if no rank of the launch had begun."""
 
     unused = False
 
 
 class ZygoteProcess:
-    """A running zygote, which imports ``preload``; ``close`` ends it, and so does the end of the controller.
+    """A running zygote, which imports ``preload``; it ends with ``close`` or with the controller.
 
-    With ``original``, a zygote started with the same arguments, this one is a copy where a copy can be made at once.
+    With ``original``, a zygote started with the same arguments, this one is a copy if it can be copied at once.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ZygoteProcess:
         self.control.settimeout(_SEND_SECONDS)
 
     def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
-        """Copy a zygote that imported torch under the same variables; None if it cannot be copied."""
+        """Copies a zygote that imported torch under the same variables; returns None if it cannot be copied."""
         alike = {**original.pinned, environment.MARK: self.mark} == self.pinned and original.imports_as(self._environ)
         if not alike:
             return None
@@ -138,7 +138,7 @@ class ZygoteProcess:
         return [self._python, *flags, "-c", _BOOTSTRAP, json.dumps((path, str(_PACKAGE), options))]
 
     def duplicate(self) -> ZygoteProcess:
-        """Returns a zygote that has imported the same; where no copy can be made, it is not ready yet."""
+        """Returns a zygote with the same imports; if it cannot be copied, it is not ready yet."""
         return ZygoteProcess({**self._environ, **self.pinned}, self._preload, self._redirection, self)
 
     @property
@@ -152,16 +152,16 @@ class ZygoteProcess:
         return self.alive and not processes.is_stopped(self.pid)
 
     def imports_as(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether torch has been imported here under the variables that its libraries would read now."""
+        """Returns whether torch was imported here under the same variables that its libraries would read now."""
         return self._read == environment.read_at_import(environ)
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Returns the process id."""
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Wait until torch is imported."""
+        """Waits until torch is imported."""
         deadline = time.monotonic() + _READY_SECONDS
         while not self._ready:
             events = self._answers(deadline)
@@ -172,12 +172,12 @@ class ZygoteProcess:
                 raise LaunchError(f"importing torch took more than {_READY_SECONDS:.0f} s{self._said()}")
 
     def fork(self, rank: int, modules: Sequence[str], folder: str, files: Sequence[int]) -> None:
-        """Ask the zygote for a rank, which gets copies of these descriptors; an answer comes if there is none."""
+        """Requests a rank, which gets copies of these descriptors; an answer comes only if it cannot be forked."""
         self._folder = folder or self._folder
         self.ask("fork", rank, modules, folder, files=files)
 
     def ask(self, method: str, *arguments: object, files: Sequence[int] = ()) -> int:
-        """Ask the zygote to call a method, with copies of these descriptors; gives the answer's number."""
+        """Asks the zygote to call a method, with copies of these descriptors; returns the request's number."""
         number = next(self._numbers)
         try:
             socket.send_fds(self.control, [pickle.dumps(Ask(number, method, arguments))], list(files))
@@ -186,7 +186,7 @@ class ZygoteProcess:
         return number
 
     def answer(self, number: int, seconds: float) -> Answer | None:
-        """Wait for the answer of this number; None if it has not come in time."""
+        """Waits for the answer with this number; returns None if it has not come in time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for event in self._answers(deadline):
@@ -195,7 +195,7 @@ class ZygoteProcess:
         return None
 
     def events(self, seconds: float) -> list[ZygoteEvent]:
-        """Take the events that have arrived, and wait at most ``seconds`` for the first one."""
+        """Returns the events that have arrived; waits at most ``seconds`` for the first one."""
         events: list[ZygoteEvent] = []
         while readable([self.control], 0 if events else max(0.0, seconds)):
             try:
@@ -218,7 +218,7 @@ class ZygoteProcess:
         return events
 
     def _answers(self, deadline: float) -> list[ZygoteEvent]:
-        """Take the events as ``events`` does, up to ``deadline``; LaunchError if a signal stops the zygote."""
+        """Returns events as ``events`` does, up to ``deadline``; LaunchError if a signal stops the zygote."""
         while True:
             remaining = deadline - time.monotonic()
             events = self.events(min(_LOOK_SECONDS, remaining))
@@ -227,13 +227,13 @@ class ZygoteProcess:
             self.require_running()
 
     def require_running(self) -> None:
-        """End a zygote that a signal has stopped, and raise LaunchError: its ranks are not to blame."""
+        """Kills a zygote that a signal has stopped, and raises LaunchError: its ranks are not to blame."""
         if processes.is_stopped(self.pid):
             self.kill()
             raise LaunchError("the process that ranks are forked from was stopped by a signal; the ranks were ended")
 
     def preload(self, request: Preload) -> Callable[[], Preloaded]:
-        """Let the zygote import a module; the result waits until that is done."""
+        """Makes the zygote import a module; returns a function that waits until that is done."""
         ended = Preloaded(reason="ends its process")
         try:
             self.wait_until_ready()
@@ -262,7 +262,7 @@ class ZygoteProcess:
         return f"{at}; {cure}" if self.touched else ""
 
     def sweep(self, seconds: float) -> bool:
-        """Kill and reap everything below the zygote; False if that failed and the zygote is of no more use."""
+        """Kills and reaps all descendants of the zygote; returns False if that failed and the zygote is unusable."""
         try:
             self.require_running()
             answer = self.answer(self.ask("sweep", seconds), seconds + _SWEEP_SECONDS)
@@ -271,11 +271,11 @@ class ZygoteProcess:
         return answer is not None and answer.value == ()
 
     def kill(self) -> None:
-        """Kill the zygote and thereby its ranks; a thread that waits for events gets an error; ``close`` follows."""
+        """Kills the zygote and its ranks; a thread that waits for events gets an error; ``close`` must follow."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the zygote and everything below it; it may have ended already."""
+        """Ends the zygote and all its descendants; it may have ended already."""
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_WR)
         if processes.is_stopped(self.pid):
@@ -294,7 +294,7 @@ class ZygoteProcess:
         self._output.close()
 
     def forget(self) -> None:
-        """Let go of a zygote that belongs to the parent of this process."""
+        """Releases a zygote that belongs to the parent of this process."""
         self.control.close()
         self._output.close()
         self._process.returncode = 0  # this process is not its parent and must never wait for it

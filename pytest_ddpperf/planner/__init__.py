@@ -1,6 +1,6 @@
-"""Costs of training before anyone trains: formulas with their sources, and predictions by simulated ranks.
+"""Costs of training, before anyone trains: formulas with their sources, and predictions by simulated ranks.
 
-A function raises a SettingError for an argument that cannot be.
+Functions raise SettingError for impossible arguments.
 """
 
 from __future__ import annotations

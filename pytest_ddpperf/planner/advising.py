@@ -1,4 +1,4 @@
-"""Which strategy, precision and batch to train with: candidates are simulated for memory, and predicted for time."""
+"""Advice on strategy, precision and batch size: simulates candidates for their memory, and predicts their time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MEASURED = 3  # of the candidates that fit, the fastest ones
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """What candidates are made of."""
+    """The values that candidates combine."""
 
     strategies: Sequence[GivenStrategy] = STRATEGIES
     precisions: Sequence[str] = PRECISIONS
@@ -45,7 +45,7 @@ def asked_of(
     memory: float | str | None,
     accelerator: str | None,
 ) -> Asked:
-    """Returns what a call asks for; an accelerator has its own memory."""
+    """Returns the values that a call names, with defaults for the others; an accelerator has its own memory."""
     if memory is None:
         limit = ACCELERATORS[accelerator].memory if accelerator in ACCELERATORS else None  # type: ignore[index]
     else:
@@ -77,9 +77,9 @@ def advised(
     asked: Asked,
     measure: Callable[[Workload, Candidate], float] | None = None,
 ) -> StrategyAdvice:
-    """Returns all candidates, simulated and predicted; they have the settings of the call in common.
+    """Returns all candidates, simulated and predicted; the settings of the call hold for each.
 
-    ``measure`` gives the seconds of a step of a candidate on ranks of this machine; None measures nothing.
+    ``measure`` returns the seconds of a candidate's step on ranks of this machine; if it is None, nothing is measured.
     """
     __tracebackhide__ = True
     if measure is not None and not predictor.runs_here(call):
@@ -134,7 +134,7 @@ def _workloads(
 def _simulated(
     predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, stands: str
 ) -> tuple[Candidate, VerbCall, Contender]:
-    """A candidate with the memory that its tensors take, what is asked for it, and how it is trained."""
+    """Returns a candidate with the memory of its tensors, its call, and the way to train it."""
     __tracebackhide__ = True
     words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
     own = replace(call, settings=overlay_words(call.settings, words, where="ddpperf.advise"))
@@ -156,7 +156,7 @@ def _simulated(
 
 
 def _fitting(candidate: Candidate, memory: float | None) -> Candidate:
-    """A candidate, and whether its tensors fit into so much memory."""
+    """Returns a candidate, marked as not fitting if its tensors need more than ``memory`` bytes."""
     if memory is None or candidate.memory is None or candidate.memory <= ROOM * memory:
         return candidate
     sizes = " of ".join(format_value(nbytes, "B") for nbytes in (candidate.memory, memory))
@@ -164,7 +164,7 @@ def _fitting(candidate: Candidate, memory: float | None) -> Candidate:
 
 
 def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Candidates in the order of advice, each with its standing."""
+    """Returns candidates, best first, each with its standing."""
 
     def place(candidate: Candidate) -> tuple[bool, float]:
         prediction = candidate.prediction

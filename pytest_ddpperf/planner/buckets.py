@@ -15,7 +15,7 @@ FIRST_CAP_MB = 1.0  # of the first bucket, where the user names no cap
 
 @dataclass(frozen=True, slots=True)
 class GradientBucket:
-    """A bucket: the indices of its parameters, in the order in which their gradients are ready, and its bytes."""
+    """A bucket: the indices of its parameters in the order in which their gradients become ready, and its bytes."""
 
     parameters: tuple[int, ...]
     nbytes: int
@@ -30,14 +30,14 @@ def bucket_layout(
 ) -> tuple[GradientBucket, ...]:
     """Returns the buckets of torch's DDP after it has rebuilt them, in the order in which they are sent.
 
-    A bucket is full once it holds its cap, so it may hold more. Without a cap of the user's it is 25 MiB, and 1 MiB for
-    the first bucket.
+    A bucket is full once it reaches its cap, so it may exceed it. The default cap is 25 MiB, and 1 MiB for the first
+    bucket.
 
     Args:
-        sizes: bytes of each gradient, in the order of ``model.parameters()``, those without a gradient left out.
-        cap_mb: DDP's ``bucket_cap_mb``, of 2^20 bytes; None for its default.
-        ready_order: indices of parameters in the order in which gradients are ready; the reverse one by default.
-        kinds: of each parameter what has to be the same in a bucket (dtype and device); all are alike by default.
+        sizes: bytes of each gradient, in the order of ``model.parameters()``, without parameters that have no gradient.
+        cap_mb: DDP's ``bucket_cap_mb``, in units of 2^20 bytes; None for its default.
+        ready_order: indices of parameters in the order in which gradients become ready; reversed by default.
+        kinds: the dtype and device of each parameter, which must be equal in a bucket; all equal by default.
     """
     cap = MB * (DEFAULT_CAP_MB if cap_mb is None else require_number("cap_mb", cap_mb, positive=True))
     first = FIRST_CAP_MB * MB if cap_mb is None else cap

@@ -1,8 +1,8 @@
-"""What a collective costs, by the model of a latency and a bandwidth for each message (alpha and beta).
+"""The cost of a collective, by the model with a latency and a bandwidth for each message (alpha and beta).
 
 Sources: Thakur, Rabenseifner and Gropp 2005 ("Optimization of Collective Communication Operations in MPICH"), as MPICH
-and gloo document them (MPICH's sources that of a reduce-scatter by recursive doubling); for the ring Patarasuk and Yuan
-2009. Such a time is a lower bound for its algorithm: measured ones are mostly longer. A shorter one means another
+and gloo document them (for a reduce-scatter by recursive doubling: MPICH's sources); for the ring Patarasuk and Yuan
+2009. Such a time is a lower bound for its algorithm: measured times are mostly longer. A shorter time means another
 algorithm, a reduction in the switch, a wrong size, a wrong number of ranks or a missing synchronisation.
 """
 
@@ -23,7 +23,7 @@ _GBIT = 1e9 / 8  # bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """A link between ranks: seconds that a message takes whatever its size, and bytes per second in one direction."""
+    """A link between ranks: the seconds that every message takes at least, and bytes per second in one direction."""
 
     latency: float
     bandwidth: float
@@ -35,7 +35,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What one rank does: messages one after another, and parts of the whole buffer that it sends and adds up."""
+    """The work of one rank: successive messages, and the parts of the whole buffer that it sends and adds up."""
 
     messages: float
     sent: float
@@ -59,7 +59,7 @@ def _lg(n: int) -> int:
 
 
 def _halving_doubling(n: int) -> Terms:
-    """Rabenseifner's: ranks beyond a power of two first give their buffer away, and get it back at the end."""
+    """Returns Rabenseifner's terms: ranks beyond a power of two first send their buffer away, and receive it back."""
     part = (n - 1) / n
     if n & (n - 1) == 0:
         return Terms(2 * _lg(n), 2 * part, part)
@@ -97,10 +97,10 @@ _IN_LEVELS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
 def communication_complexity_analysis() -> tuple[Complexity, ...]:
-    """Returns the costs of all collectives and algorithms, a row each, for a single level of links.
+    """Returns the costs of all collectives and algorithms, a row for each pair, for a single level of links.
 
-    ``ring`` is a scatter and an all-gather for a broadcast, and the exchange in pairs for an all-to-all.
-    ``halving_doubling`` of a broadcast is a scatter by a tree, and an all-gather by recursive doubling.
+    For a broadcast, ``ring`` is a scatter and an all-gather; for an all-to-all it is an exchange in pairs. For a
+    broadcast, ``halving_doubling`` is a scatter by a tree and an all-gather by recursive doubling.
     """
     return tuple(TABLE.values())
 
@@ -118,16 +118,16 @@ def collective_time(
 
     Args:
         collective: one of ``COLLECTIVES``.
-        size_bytes: the whole buffer: what a rank has of an all-reduce, a broadcast and an all-to-all, the gathered one
-            of an all-gather, the unscattered one of a reduce-scatter.
-        world_size: ranks; one takes no time.
+        size_bytes: the whole buffer: a rank's buffer for an all-reduce, a broadcast and an all-to-all, the gathered one
+            for an all-gather, the unscattered one for a reduce-scatter.
+        world_size: number of ranks; a single rank takes no time.
         network: the links between them.
         algorithm: one of ``ALGORITHMS``, other than hierarchical.
         reduction: seconds to add up one byte.
 
     Raises:
-        SettingError: an argument cannot be; ``halving_doubling`` and ``recursive_doubling`` of parts take a power of
-            two.
+        SettingError: an argument is impossible. Except for an all-reduce, ``halving_doubling`` and
+            ``recursive_doubling`` need a power of two.
     """
     n = require_ranks("world_size", world_size)
     size, per_byte = require_number("size_bytes", size_bytes), require_number("reduction", reduction)
@@ -156,17 +156,17 @@ def _no_algorithm(collective: str, algorithm: str) -> SettingError:
 def hierarchical_time(
     collective: str, size_bytes: float, nodes: int, ranks_per_node: int, *, local: Network, between: Network
 ) -> float:
-    """Returns seconds of a collective in two levels: inside each node, and between ranks of one number on all nodes.
+    """Returns seconds of a collective in two levels: inside each node, and between equal ranks of all nodes.
 
     An all-reduce is a reduce-scatter inside the nodes, an all-reduce of the parts between them, and an all-gather
-    inside; a reduce-scatter and an all-gather have their halves of that. A broadcast is a tree between the nodes and
+    inside; a reduce-scatter and an all-gather are its two halves. A broadcast is a tree between the nodes and
     one inside.
 
     Args:
-        collective: all but all_to_all.
-        size_bytes: as of ``collective_time``.
-        nodes: how many.
-        ranks_per_node: ranks of each.
+        collective: any collective but all_to_all.
+        size_bytes: as in ``collective_time``.
+        nodes: number of nodes.
+        ranks_per_node: number of ranks on each node.
         local: the links inside a node.
         between: the link of each rank to the other nodes.
     """
@@ -194,18 +194,18 @@ def estimate_communication_time(
     local_bandwidth_gbps: float | None = None,
     local_latency_ms: float = 0.0,
 ) -> float:
-    """Returns seconds of a collective: 100 MiB over 4 ranks with 10 Gbit/s and 0.1 ms are 0.12642912 s.
+    """Returns seconds of a collective: 100 MiB over 4 ranks with 10 Gbit/s and 0.1 ms take 0.12642912 s.
 
     Args:
-        tensor_size_bytes: the whole buffer, as of ``collective_time``.
-        world_size: ranks.
-        bandwidth_gbps: of a rank's link in one direction, in Gbit/s (10^9 bits).
-        latency_ms: of a message, in milliseconds.
+        tensor_size_bytes: the whole buffer, as in ``collective_time``.
+        world_size: number of ranks.
+        bandwidth_gbps: bandwidth of a rank's link in one direction, in Gbit/s (10^9 bits).
+        latency_ms: latency of a message, in milliseconds.
         algorithm: one of ``ALGORITHMS``.
         collective: one of ``COLLECTIVES``.
-        ranks_per_node: for hierarchical; it divides ``world_size``.
-        local_bandwidth_gbps: for hierarchical, of the links inside a node.
-        local_latency_ms: likewise.
+        ranks_per_node: for hierarchical; it must divide ``world_size``.
+        local_bandwidth_gbps: for hierarchical: bandwidth of the links inside a node.
+        local_latency_ms: for hierarchical: latency inside a node.
     """
     speed = require_number("bandwidth_gbps", bandwidth_gbps, positive=True)
     network = Network(latency=require_number("latency_ms", latency_ms) / 1e3, bandwidth=speed * _GBIT)
@@ -223,7 +223,7 @@ def estimate_communication_time(
 
 
 def nodes_of(world_size: int, ranks_per_node: int) -> int:
-    """Returns how many nodes have so many ranks each; SettingError if they are not alike."""
+    """Returns the number of nodes; SettingError if ``ranks_per_node`` does not divide ``world_size``."""
     if require_ranks("world_size", world_size) % require_ranks("ranks_per_node", ranks_per_node):
         raise SettingError(
             f"ranks_per_node={ranks_per_node} does not divide world_size={world_size}; give one that does"
@@ -232,12 +232,12 @@ def nodes_of(world_size: int, ranks_per_node: int) -> int:
 
 
 def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
-    """Bytes per second as nccl-tests' algbw has it: the whole buffer over the time, whatever the number of ranks."""
+    """Returns bytes per second as nccl-tests' algbw: the whole buffer over the time, for any number of ranks."""
     return require_number("size_bytes", size_bytes) / require_number("seconds", seconds, positive=True)
 
 
 def bus_bandwidth(collective: str, size_bytes: float, world_size: int, seconds: float) -> float:
-    """Returns bytes per second as nccl-tests' busbw has it: comparable with the links, whatever the number of ranks.
+    """Returns bytes per second as nccl-tests' busbw, which is comparable with the links for any number of ranks.
 
     It is algbw times 2(n-1)/n for an all-reduce, (n-1)/n for an all-gather, a reduce-scatter and an all-to-all, and 1
     for a broadcast (nccl-tests, doc/PERFORMANCE.md).

@@ -1,4 +1,4 @@
-"""What links should reach, and what holds a network up: a slow rank or link, a wrong interface, gloo beside GPUs."""
+"""The bandwidths that links should reach, and reasons for slowness: a slow rank or link, a wrong interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRIANGLE = 3  # ranks from which on pairs can be compared
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware(Network):
-    """A link, and who says what it could reach."""
+    """A link, with the source of its bandwidth."""
 
     source: str
 
@@ -52,7 +52,7 @@ CLUSTERS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """The rank that others wait for: in what share of the calls of a collective, and in what share of its time."""
+    """The rank that others wait for: in which share of a collective's calls, and for which share of their time."""
 
     rank: int
     collective: str
@@ -62,7 +62,7 @@ class LateRank:
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """The ranks of a link, or one rank of which every link is slow, and how many times the usual time it takes."""
+    """A slow link between two ranks, or one rank whose links are all slow, and its time relative to the usual time."""
 
     ranks: tuple[int, ...]
     times: float
@@ -70,7 +70,7 @@ class SlowLink:
 
 @dataclass(frozen=True, slots=True)
 class WrongInterface:
-    """An interface that a variable names: it is not up, or slower than another one that is (in bits per second)."""
+    """An interface that a variable names although it is down, or although another one has more bits per second."""
 
     variable: str
     interface: str
@@ -80,10 +80,10 @@ class WrongInterface:
 
 
 def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
-    """For each collective the rank that the others wait for, if it is mostly the same one and they wait long.
+    """Returns for each collective the rank that the others wait for, if it is mostly the same and they wait long.
 
-    It is the one that hands its work over last. How long a rank sees a call tells nothing: in an all-to-all over a slow
-    link those ranks end first that do not use it.
+    It is the rank that hands its work over last. The duration of a call on a rank is no evidence: in an all-to-all over
+    a slow link, the ranks that do not use this link end first.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for each in zip(*(rank.times for rank in ranks), strict=True):
@@ -104,10 +104,10 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
 
 
 def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
-    """Links that are much slower than the fastest third of them; a rank all of whose links are alike slow stands alone.
+    """Returns links much slower than the fastest third of links; one entry if all links of a rank are slow.
 
-    The fastest message of a link has to be slower, for whatever disturbs others is not the link's. So has that of most
-    turns, beside the others of the same turn, for a busy machine may disturb all of a link. ``times`` is by the former.
+    The fastest message of a link must be slow, because disturbances do not slow every message. The link must also be
+    slow in most turns, compared with other links: a busy machine may slow one link. ``times``: of the fastest message.
     """
     pairs = {
         (rank, other): seconds
@@ -131,7 +131,7 @@ def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
 
 
 def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """The slow ones among links by their seconds, and how many times the usual time each takes."""
+    """Returns the slow links, each with its time relative to the usual time."""
     usual = sorted(pairs.values())[(len(pairs) - 1) // 3]  # of three ranks one may be slow, and so two links of three
     return {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
 
@@ -139,9 +139,9 @@ def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float
 def wrong_interface(
     environ: Mapping[str, str], speeds: Mapping[str, float | None], backend: str
 ) -> WrongInterface | None:
-    """What is wrong with the interface that the variable of gloo or nccl names; None if nothing is, or it names none.
+    """Returns the problem of the interface that gloo's or NCCL's variable names; None if there is none.
 
-    ``speeds`` has bits per second of each interface that is up, None if it does not tell.
+    ``speeds`` has bits per second of each interface that is up, None if the speed is unknown.
     """
     variable = f"{backend.upper()}_SOCKET_IFNAME"
     named = environ.get(variable, "")
@@ -171,7 +171,7 @@ _LINKS = (
 
 
 def link_of(device: str, names: Sequence[str]) -> str | None:
-    """Returns the link between GPUs of one machine, by their names; None if that is not known."""
+    """Returns the link between GPUs of one machine, by the GPUs' names; None if it is unknown."""
     if device != "cuda" or not names:
         return None
     name = names[0].upper()

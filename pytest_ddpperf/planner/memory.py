@@ -1,4 +1,4 @@
-"""What the state of training takes on a rank, by the definitions of ZeRO and FSDP."""
+"""The bytes of training state on a rank, by the definitions of ZeRO and FSDP."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def model_state_bytes(
 ) -> float:
     """Returns bytes of parameters, gradients and optimizer states on a rank (Rajbhandari et al. 2020, section 5).
 
-    7.5e9 parameters with Adam in mixed precision over 64 ranks are 120 GB, 31.4 GB (zero1), 16.6 GB (zero2) and 1.9 GB
-    (zero3). Activations, temporary buffers and units that FSDP has gathered come on top.
+    7.5e9 parameters with Adam in mixed precision over 64 ranks take 120 GB, 31.4 GB (zero1), 16.6 GB (zero2) and 1.9 GB
+    (zero3). Activations, temporary buffers and units that FSDP has gathered are not included.
 
     Args:
-        parameters: how many.
-        world_size: ranks.
+        parameters: number of parameters.
+        world_size: number of ranks.
         sharding: none, zero1, zero2 or zero3; or FSDP's names NO_SHARD, SHARD_GRAD_OP, FULL_SHARD, and HYBRID_SHARD,
             which is zero3 over the ranks of a node.
         optimizer: sgd, momentum, adam or adamw.
         precision: mixed, fp32, autocast or bf16.
-        ddp_buckets: whether DDP has buckets beside the gradients, as without ``gradient_as_bucket_view``.
-        unsharded_gradients: whether FSDP accumulates under ``no_sync``, which keeps whole gradients beside its parts.
+        ddp_buckets: whether DDP has buckets in addition to gradients, as without ``gradient_as_bucket_view``.
+        unsharded_gradients: whether FSDP accumulates whole gradients under ``no_sync``, in addition to its shards.
         ranks_per_node: for HYBRID_SHARD.
     """
     count, n = require_ranks("parameters", parameters, least=0), require_ranks("world_size", world_size)

@@ -19,15 +19,15 @@ Line = tuple[float, float]  # latency and seconds a byte
 
 
 def largest_bandwidths(fit: CollectiveFit) -> tuple[float, float]:
-    """Returns bytes per second of the largest size, as nccl-tests' algbw and busbw have it."""
+    """Returns bytes per second for the largest size, as nccl-tests' algbw and busbw."""
     size, seconds = fit.max_bytes, fit.seconds(fit.max_bytes)
     return algorithm_bandwidth(size, seconds), bus_bandwidth(fit.collective, size, fit.world_size, seconds)
 
 
 def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:
-    """Returns each collective and size of a sweep: the fastest of its calls, each as long as on the slowest rank.
+    """Returns the fastest call of each collective and size in a sweep; a call lasts as long as on its slowest rank.
 
-    What makes other calls slower is mostly not the network's, and differs from size to size.
+    Other calls are mostly slower for reasons outside of the network, which differ from size to size.
     """
     return tuple(
         Timing(collective=each[0].collective, nbytes=each[0].nbytes, seconds=min(_calls(each)))
@@ -36,15 +36,15 @@ def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:
 
 
 def _calls(each: Sequence[CollectiveTimes]) -> list[float]:
-    """Seconds of each call of one size, on the slowest of all ranks."""
+    """Returns the seconds of each call of one size, on its slowest rank."""
     calls = zip(*(zip(one.begun, one.waited, strict=True) for one in each), strict=True)
     return [max(begun + waited for begun, waited in call) for call in calls]
 
 
 def usual_times(ranks: Sequence[RankSweep]) -> float:
-    """How many times the fastest call a usual one takes: the median over collectives and sizes of median over fastest.
+    """Returns how much longer a usual call takes than the fastest: the median ratio over collectives and sizes.
 
-    Each call is as long as on the slowest rank. It is 1 on a network that nothing disturbs.
+    The ratio is the median time of calls over the fastest. Each call lasts as long as on its slowest rank.
     """
     sizes = map(_calls, zip(*(rank.times for rank in ranks), strict=True))
     found = [statistics.median(calls) / min(calls) for calls in sizes]
@@ -52,10 +52,10 @@ def usual_times(ranks: Sequence[RankSweep]) -> float:
 
 
 def taken_share(ranks: Sequence[RankSweep]) -> float:
-    """The share of computing that stands still while an all-reduce is under way, from 0 to 1: the median over rounds.
+    """Returns the share of computing that stops during an all-reduce, from 0 to 1: the median over rounds.
 
-    Where computing takes longer than sending, both together take the computing and this share of the sending. Each
-    round is as long as on the slowest rank.
+    If computing takes longer than sending, both together take the time of computing plus this share of the time of
+    sending. Each round lasts as long as on its slowest rank.
     """
     shares = []
     for each in zip(*(rank.beside for rank in ranks), strict=True):
@@ -67,15 +67,15 @@ def taken_share(ranks: Sequence[RankSweep]) -> float:
 
 
 def fit_collectives(measured: Sequence[Timing], world_size: int) -> tuple[CollectiveFit, ...]:
-    """Returns a fit for each collective, as of ``fit_sizes``."""
+    """Returns a fit for each collective, as ``fit_sizes`` does."""
     names = dict.fromkeys(timing.collective for timing in measured)
     return tuple(fit_sizes([one for one in measured if one.collective == name], world_size) for name in names)
 
 
 def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
-    """Returns the fit of one collective: one or two lines, whichever tells sizes better that it has not seen.
+    """Returns the fit of one collective: one or two lines, whichever better predicts sizes that the fit omitted.
 
-    Each size between the smallest and the largest is left out in turn. Errors count relative to the time, so that small
+    Each size between the smallest and the largest is omitted in turn. Errors are relative to the time, so that small
     messages weigh as much as large ones. SettingError if there are fewer than four sizes.
     """
     points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
@@ -97,7 +97,7 @@ def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
 
 
 def weighted_line(points: Points) -> Line:
-    """Least squares of a line with weights 1/t^2, so that errors count relative; neither part below 0.
+    """Fits a line by least squares with weights 1/t^2, so that errors are relative; neither part is below 0.
 
     The closed form: slope = (sum w x sum w S t - sum w S x sum w t) / (sum w x sum w S^2 - (sum w S)^2).
     """
@@ -121,7 +121,7 @@ def _one_line(points: Points) -> list[tuple[float, Line]]:
 
 
 def _two_lines(points: Points) -> list[tuple[float, Line]]:
-    """The two lines, each of three sizes at least, with the least error; one where there are too few sizes."""
+    """Returns the two lines with the least error, each through at least three sizes; one line for too few sizes."""
     splits = [(points[:i], points[i:]) for i in range(_LEAST, len(points) - _LEAST + 1)]
     if not splits:
         return _one_line(points)
@@ -137,7 +137,7 @@ def _squares(points: Points) -> float:
 
 
 def _held_out(points: Points, lines: Callable[[Points], list[tuple[float, Line]]]) -> list[float]:
-    """The relative error of each size but the outermost, by the fit of all others."""
+    """Returns the relative error of each size but the outermost, by the fit of all others."""
     errors = []
     for i in range(1, len(points) - 1):
         size, seconds = points[i]

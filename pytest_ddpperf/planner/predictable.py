@@ -1,4 +1,4 @@
-"""What can be predicted, on which networks and accelerators, and what is timed for it."""
+"""The trainings, networks and accelerators that can be predicted, and the jobs that are timed for a prediction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WARMUP = 3  # steps before a timeline
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """What is timed for a prediction; ``together``: ranks that do so at the same time."""
+    """A training that is timed for a prediction; ``together``: the number of ranks that compute at the same time."""
 
     variant: Variant
     call: VerbCall
@@ -36,7 +36,7 @@ class Training:
 
     @property
     def key(self) -> object:
-        """Returns what trainings have in common whose computing is the same."""
+        """Returns a key that is equal for trainings with the same computing."""
         variant = self.variant
         return (
             variant.strategy,
@@ -49,12 +49,12 @@ class Training:
 
     @property
     def accelerator(self) -> str | None:
-        """The accelerator that computing is modelled for; None if it is timed."""
+        """Returns the accelerator that computing is modelled for; None if computing is timed."""
         return self.call.settings.accelerator
 
     @property
     def modelled(self) -> Modelled | None:
-        """Returns what its operators are timed by; None if this machine computes them."""
+        """Returns the accelerator that models the times of operators; None if this machine computes them."""
         if self.accelerator is None:
             return None
         return Modelled(
@@ -63,7 +63,7 @@ class Training:
 
     @property
     def job(self) -> LaunchJob:
-        """Returns what each rank has to do."""
+        """Returns the job of each rank."""
         variant = self.variant
         counts = variant.samples_per_step, variant.tokens_per_step
         settings = variant.effective_settings(self.call.settings)
@@ -73,7 +73,7 @@ class Training:
 
 
 def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
-    """Refuses what cannot be predicted."""
+    """Raises SettingError for trainings that cannot be predicted."""
     if isinstance(way.subject, Script):
         raise SettingError(
             f"{way.subject.name} is a Script, which makes its own process group: a prediction takes a Workload or a "
@@ -96,7 +96,7 @@ def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
 def require_network(
     settings: Settings, environment: Environment, room: int, stored: Callable[[Environment], object | None]
 ) -> None:
-    """Refuses ranks between which no network is known; ``room``: ranks that have cores or GPUs of their own here."""
+    """Raises SettingError if no network between ranks is known; ``room``: how many get their own cores or GPUs here."""
     given, ranks = settings.network, environment.world_size
     if given not in {None, HERE} or ranks == 1:
         return

@@ -1,4 +1,4 @@
-"""What steps will take: timelines of simulated ranks of this machine, on a network that is measured or named."""
+"""Predictions of steps: timelines of simulated ranks of this machine, on a measured or named network."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _VALUES_READ = (
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts the steps of one test."""
+    """The predictor of the steps of one test."""
 
     session: Session  # whose launchers run simulated ranks; it lists predictions
     test: str  # pytest node id
@@ -53,14 +53,14 @@ class Predictor:
     known: set[object] = field(default_factory=set)  # keys of the predictions that the test has made
 
     def predict(self, call: VerbCall, way: Contender, name: str | None = None, ranks: int | None = None) -> Prediction:
-        """The step of one way to train, by default on as many ranks as its call asks for, which the session lists."""
+        """Predicts the step of one way to train, by default on as many ranks as its call names, and lists it."""
         __tracebackhide__ = True
         (found,) = self.predictions([(call, way, name)], ranks)
         self._list(found, None)
         return found
 
     def simulated(self, call: VerbCall, way: Contender, name: str | None) -> None:
-        """Lists the steps of one way to train on each number of ranks that is simulated."""
+        """Predicts and lists the steps of one way to train, for each simulated number of ranks."""
         __tracebackhide__ = True
         for ranks in self.session.world_sizes(call.settings):
             self.predict(call, way, name, ranks)
@@ -68,7 +68,7 @@ class Predictor:
     def what_if(
         self, call: VerbCall, subject: Subject | Mapping[str, Subject], ways: GivenWays, strategy: GivenStrategy
     ) -> WhatIf:
-        """Returns the steps of several ways to train, or of several subjects, which the session lists."""
+        """Predicts the steps of several ways to train, or of several subjects, and lists them."""
         __tracebackhide__ = True
         if ways is None and not isinstance(subject, Mapping):
             raise SettingError(
@@ -94,7 +94,7 @@ class Predictor:
         return whole
 
     def _list(self, prediction: Prediction, gain: Gain | None) -> None:
-        """Lists a prediction once, also where a test runs in two parts."""
+        """Lists a prediction once, even if a test runs in two parts."""
         made = Predicted(test=self.test, prediction=prediction, gain=gain)
         if made.key in self.known:
             raise SettingError(
@@ -108,7 +108,7 @@ class Predictor:
     def predictions(
         self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
     ) -> list[Prediction]:
-        """Returns the predictions of several ways."""
+        """Returns the predictions of several ways; raises the first failure."""
         __tracebackhide__ = True
         found = self.outcomes(asked, ranks)
         for failure in found:
@@ -119,9 +119,9 @@ class Predictor:
     def outcomes(
         self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
     ) -> list[Prediction | RankFailed]:
-        """Returns the predictions of several ways: their computing is timed in turns, that of equal trainings once.
+        """Returns the predictions of several ways; computing is timed in turns, and once for equal trainings.
 
-        In the place of a prediction stands the failure of what ran out of memory here.
+        If a training ran out of memory here, its failure takes the place of its prediction.
         """
         __tracebackhide__ = True
         trainings = [self.training(call, way, name, ranks) for call, way, name in asked]
@@ -153,7 +153,7 @@ class Predictor:
         ]
 
     def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
-        """Returns what is to be timed for a way to train; ``ranks``: as many as its call asks for by default."""
+        """Returns the training to time for a way to train; ``ranks``: by default as many as its call names."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
         require_fit(call.settings, way, ranks)
         session, settings = self.session, call.settings
@@ -169,7 +169,7 @@ class Predictor:
         return Training(variant=variant, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
-        """A training that was timed, on the network. ``samples``: of a rank; ``lost``: share of the cores."""
+        """Returns the prediction of a timed training. ``samples``: per rank; ``lost``: share of the cores."""
         ranks = training.variant.world_size
         return predicted(
             timeline,
@@ -182,12 +182,12 @@ class Predictor:
         )
 
     def runs_here(self, call: VerbCall) -> bool:
-        """Returns whether the ranks that a call asks for have cores or GPUs of their own on this machine."""
+        """Returns whether each rank of a call can have its own cores or GPU on this machine."""
         ranks = max(self.session.world_sizes(call.settings))
         return ranks <= self._room(self.session.environment(call.settings, 1))
 
     def _room(self, found: Environment) -> int:
-        """Returns how many ranks have cores or GPUs of their own here."""
+        """Returns how many ranks can have their own cores or GPU here."""
         here = found.cores // found.threads if found.device == "cpu" else found.device_count
         return self.session.sides.nodes * here
 
@@ -207,7 +207,7 @@ class Predictor:
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
     def _measured(self, training: Training, sent: Sequence[Transfer]) -> FittedNetwork:
-        """The network between these ranks as far as they send; a session measures no size of a collective twice."""
+        """Measures the network between these ranks for their transfers; a session measures each size only once."""
         __tracebackhide__ = True
         environment = training.variant.environment
         names = tuple(dict.fromkeys(map(like, sent)))
@@ -238,7 +238,7 @@ class Predictor:
         return FittedNetwork(name=key, fits=tuple(fits[name] for name in names), taken=known.taken, usual=known.usual)
 
     def _launched(self, training: Training, stands: str) -> RankTimeline:
-        """Returns what the rank tells whose computing is longest, of those that this machine runs at the same time."""
+        """Runs simulated ranks at the same time on this machine; returns the timeline with the longest computing."""
         __tracebackhide__ = True
         size, modelled = training.variant.world_size, training.modelled
         ranks: list[RankTimeline] = self._simulated(
@@ -247,9 +247,9 @@ class Predictor:
         return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
 
     def peak_bytes(self, call: VerbCall, way: Contender, stands: str) -> float:
-        """Returns the most bytes of tensors that rank 0 takes in a step; ``stands``: what the live line says meanwhile.
+        """Returns the peak bytes of tensors of rank 0 in a step; ``stands``: the text of the live line meanwhile.
 
-        RankFailed if it ran out of memory here, because its tensors have values.
+        RankFailed if the rank ran out of memory here, because its tensors have values.
         """
         __tracebackhide__ = True
         training = replace(self.training(call, way, None), together=1)
@@ -260,7 +260,7 @@ class Predictor:
         return float(found.counts.totals["peak_tensor_bytes"])
 
     def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool, stands: str) -> list[Any]:
-        """Returns what each of the simulated ranks of a launch gives back."""
+        """Returns the results of the simulated ranks of a launch."""
         __tracebackhide__ = True
         variant = training.variant
         launcher = self.session.sides.launchers.with_variables(variant.variables)[0]

@@ -1,4 +1,4 @@
-"""How long a step will take on a network, with its error: from its timeline, and from what transfers cost there."""
+"""The predicted time of a step on a network, with its error, from its timeline and the costs of its transfers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def predicted(
     samples: float | None = None,
     lost: float = 0.0,
 ) -> Prediction:
-    """Returns the step of a timeline on a network; SettingError if the network knows nothing of a transfer."""
+    """Returns the prediction of a timeline on a network; SettingError if the network has no cost for a transfer."""
     costs = [network.seconds(transfer) for transfer in timeline.transfers]
     launches = len(timeline.launches)
     computing = ROOFLINES if accelerator else Band(1 - MEASURED, 1.0, 1 + MEASURED)
@@ -63,7 +63,7 @@ def predicted(
 def typical(timelines: Sequence[Timeline]) -> Timeline:
     """Returns the mean of the timelines of several launches of a step, with their scatter.
 
-    SettingError if they differ in what they send.
+    SettingError if launches send different transfers.
     """
     first = timelines[0]
     if any(_shape(one) != _shape(first) for one in timelines):

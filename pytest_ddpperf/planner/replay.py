@@ -1,4 +1,4 @@
-"""What a step takes on a network: its computing, and its transfers one after another, in the order of handing over."""
+"""The time of a step on a network: its computing, and its transfers one after another in the order of their start."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_ddpperf.records.timeline import Timeline
 
 
 def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1.0, taken: float = 0.0) -> Replayed:
-    """Returns a step of a timeline, by the recurrence of a queue: a transfer starts when the one before it has ended.
+    """Returns a replayed step, as in a queue: a transfer starts when the one before it has ended.
 
-    All ranks are taken to be alike. Transfers take the seconds of ``costs``, and times of computing are multiplied by
-    ``computing``. The share ``taken`` of the computing stands still while a transfer is under way: 1 if the core that
-    computes has to send, 0 if sending takes nothing of it.
+    All ranks are assumed to be equal. Transfers take the seconds in ``costs``, and times of computing are multiplied by
+    ``computing``. The share ``taken`` of the computing stops during a transfer: 1 if the computing core has to send, 0
+    if sending does not slow computing.
     """
     if len(costs) != len(timeline.transfers):
         raise SettingError(f"costs has {len(costs)} times for {len(timeline.transfers)} transfers; give one for each")
@@ -37,7 +37,7 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
 
 
 def _computed(now: float, work: float, sent: float, taken: float) -> float:
-    """When so many seconds of work are done that begin now, with transfers under way until ``sent``."""
+    """Returns when ``work`` seconds of computing that begin at ``now`` end, with transfers running until ``sent``."""
     beside = max(0.0, sent - now)
     done = beside * (1 - taken)
     return now + work / (1 - taken) if work <= done and taken < 1 else now + beside + work - done

@@ -1,4 +1,4 @@
-"""How long operators take on accelerators that are not there, by what they could reach at most."""
+"""Times of operators on accelerators that this machine does not have, from the highest rates these can reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_ddpperf.metrics.figures import peak_flops
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accelerator:
-    """What a device could reach at most, and who says so."""
+    """The highest rates that a device can reach, and their source."""
 
     products: float  # FLOP/s of matrix products in fp32, as torch computes them by default: without TF32
     tf32_products: float  # FLOP/s of the same with TF32, dense
@@ -23,8 +23,8 @@ class Accelerator:
     def seconds(self, flops: float, moved: float, *, low: bool = False, tf32: bool = False) -> float:
         """Returns the seconds of an operator, by the roofline model (Williams, Waterman and Patterson 2009).
 
-        ``moved`` is the bytes that it reads and writes. ``low``: it computes in bf16 or fp16; ``tf32``: it may compute
-        products of fp32 with TF32.
+        ``moved`` is the number of bytes that it reads and writes. ``low``: it computes in bf16 or fp16; ``tf32``: it
+        may use TF32 for products of fp32.
         """
         products = self.low_products if low else self.tf32_products if tf32 else self.products
         return max(self.operator, flops / products, moved / self.bandwidth)
@@ -34,7 +34,7 @@ GB = 1e9
 
 
 def _known(model: str, bandwidth: float, memory: float, source: str) -> Accelerator:
-    """An accelerator by its name in torch, which has the peaks of products; ``source`` is of its memory."""
+    """Returns an accelerator by its name in torch, with known peaks of products; ``source`` is of its memory."""
     fp32, tf32, half = (peak_flops(model, precision) for precision in ("fp32", "tf32", "bf16"))
     assert fp32 is not None and tf32 is not None and half is not None  # noqa: S101, PT018  all of them have these
     return Accelerator(

@@ -30,7 +30,7 @@ _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # there where a driver of CU
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredNetwork:
-    """A sweep of one number of ranks."""
+    """The sweep of the network for one number of ranks."""
 
     environment: Environment
     ranks: tuple[RankSweep, ...]
@@ -41,10 +41,10 @@ class MeasuredNetwork:
 
 
 def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
-    """Returns sizes that reach from ``least`` to ``most``, at least three to a decade and four in all.
+    """Returns sizes from ``least`` to ``most``, at least three per decade and at least four in all.
 
-    Of each size every rank has a whole number of elements, so that it can be sent as it is told. SettingError if the
-    largest is not twice the smallest, or there are no four such sizes.
+    Every rank has a whole number of elements of each size, so the stated size can really be sent. SettingError if the
+    largest is not twice the smallest, or if there are no four such sizes.
     """
     if most < 2 * least:
         raise SettingError(f"--max-size={most} is less than twice --min-size={least}; give a wider range")
@@ -62,7 +62,7 @@ def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
 
 
 def network_environment(launcher: Launcher, world_size: int, device: str, backend: str) -> Environment:
-    """Returns the facts that the network of so many ranks on this machine depends on."""
+    """Returns the facts that the network between ``world_size`` ranks on this machine depends on."""
     machine = launcher.machine()
     placement = place(device, backend, world_size, machine)
     gpus = None
@@ -76,7 +76,7 @@ def network_environment(launcher: Launcher, world_size: int, device: str, backen
 
 
 def stored_environment(world_size: int, device: str, backend: str) -> Environment | None:
-    """The same without a rank, and so without the import of torch; None on a machine with GPUs, which torch names."""
+    """Returns what ``network_environment`` returns, without a rank; None with GPUs, which only torch can name."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations or any(Path(name).exists() for name in _GPUS):
         return None
@@ -89,7 +89,7 @@ def stored_environment(world_size: int, device: str, backend: str) -> Environmen
 
 
 def measure_network(launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float) -> MeasuredNetwork:
-    """Sweeps collectives over fresh ranks in an environment, and fits them."""
+    """Sweeps collectives over fresh ranks in an environment, and fits the times."""
     launched = launcher.run(
         _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
     )

@@ -1,4 +1,4 @@
-"""The network between ranks as a table, and what holds it up, in sentences."""
+"""The network between ranks as a table, and sentences about reasons for slowness."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> Ta
 
 
 def prediction_lines(fits: Sequence[CollectiveFit], nbytes: int) -> list[str]:
-    """Returns what each collective of so many bytes takes; SettingError beyond the sizes that were measured."""
+    """Returns a line with the time of each collective for ``nbytes``; SettingError beyond the measured sizes."""
     return [
         f"{fit.collective} of {format_value(nbytes, 'B')}: {format_value(fit.seconds(nbytes), 's')}, "
         f"median error {format_percent(fit.error)}"
@@ -51,7 +51,7 @@ def prediction_lines(fits: Sequence[CollectiveFit], nbytes: int) -> list[str]:
 
 
 def line_of_calls(usual: float, taken: float) -> str:
-    """Returns the sentence on usual calls, and on computing beside them."""
+    """Returns a sentence about the times of usual calls, and about computing during calls."""
     return (
         f"a usual call takes {usual:.2f} times the fastest one; {format_percent(taken)} of computing stands still "
         "while an all-reduce is under way"
@@ -59,7 +59,7 @@ def line_of_calls(usual: float, taken: float) -> str:
 
 
 def late_line(late: LateRank) -> str:
-    """Returns the sentence on a rank that others wait for."""
+    """Returns the sentence about a rank that others wait for."""
     return (
         f"rank {late.rank} is slow: it comes last to {format_percent(late.calls)} of the calls of {late.collective}; "
         f"the others wait {format_percent(late.waited)} of their time: look at its node, its cores and its GPU"
@@ -67,14 +67,14 @@ def late_line(late: LateRank) -> str:
 
 
 def link_line(link: SlowLink) -> str:
-    """Returns the sentence on a slow link, or a rank all of whose links are slow."""
+    """Returns the sentence about a slow link, or about a rank whose links are all slow."""
     whose = "every link of rank" if len(link.ranks) == 1 else "the link of ranks"
     ranks = " and ".join(map(str, link.ranks))
     return f"{whose} {ranks} is slow: a message takes {link.times:.1f} times that of the usual link; look at its cable"
 
 
 def interface_line(wrong: WrongInterface) -> str:
-    """Returns the sentence on a variable that names a wrong interface."""
+    """Returns the sentence about a variable that names a wrong interface."""
     named = f"{wrong.variable}={wrong.interface}"
     if wrong.speed is None:
         return f"{named} names no interface that is up; name one of ip -brief link, or unset it"
@@ -83,14 +83,14 @@ def interface_line(wrong: WrongInterface) -> str:
 
 
 def backend_line(environment: Environment, gpus: int) -> str:
-    """Returns the sentence on gloo beside GPUs; empty if it is not so."""
+    """Returns a sentence if ranks use gloo although there are GPUs; else empty."""
     if environment.backend != "gloo" or not gpus:
         return ""
     return f"gloo moves the data of {format_count(gpus, 'GPU')} through the host; give --backend nccl --device cuda"
 
 
 def reach_line(fit: CollectiveFit, link: str) -> str:
-    """Returns the sentence on a bandwidth that is far below that of the link; empty if it is not."""
+    """Returns a sentence if a bandwidth is far below the link's; else empty."""
     hardware, (_, busbw) = HARDWARE[link], largest_bandwidths(fit)
     share = busbw / hardware.bandwidth
     if share >= REACHED:

@@ -1,4 +1,4 @@
-"""What transfers cost on a network that is named or measured, with the band of its times."""
+"""The costs of transfers on a named or measured network, with the band of their times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALONE = ("send", "recv")  # one message of a pair of ranks
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """What a modelled time is multiplied by: at best, most likely, at worst."""
+    """The factors of a modelled time: at best, most likely, at worst."""
 
     low: float
     likely: float
@@ -34,7 +34,7 @@ is where ``ddpperf network --check`` calls a network slow."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedNetwork:
-    """Nodes of so many ranks, with links of one kind inside, and of another between them; by ``CLUSTERS``."""
+    """Nodes with equal numbers of ranks, one kind of links inside, and another kind between them; see ``CLUSTERS``."""
 
     name: str
     ranks_per_node: int = 8
@@ -46,7 +46,7 @@ class NamedNetwork:
         require_ranks("ranks_per_node", self.ranks_per_node)
 
     def seconds(self, transfer: Transfer) -> float:
-        """By the ring formulas; by their hierarchy where a group has several ranks on each of several nodes."""
+        """Returns seconds by ring formulas; in two levels if a group has several ranks on each of several nodes."""
         local, between = (HARDWARE[link] for link in CLUSTERS[self.name])
         inside = max(1, min(transfer.ranks, self.ranks_per_node // transfer.stride))
         nodes = -(-transfer.ranks // inside)
@@ -76,15 +76,15 @@ def _seconds(transfer: Transfer, network: Network) -> float:
 
 
 def like(transfer: Transfer) -> str:
-    """Returns the name of the measured collective that a transfer takes as long as."""
+    """Returns the name of the measured collective that takes as long as a transfer."""
     return "all_reduce" if transfer.name == "barrier" else _LIKE.get(transfer.name, transfer.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedNetwork:
-    """A network that was measured: fits by collective, each for the ranks that it was measured with.
+    """A measured network: fits by collective, each for the number of ranks that was measured.
 
-    Fits are of the fastest calls; ``usual`` is how many times as long a usual one takes.
+    Fits are of the fastest calls; ``usual`` is how many times longer a usual call takes.
     """
 
     name: str
@@ -94,12 +94,12 @@ class FittedNetwork:
 
     @property
     def band(self) -> Band:
-        """From the fastest calls to usual ones, and twice the median error of the fits beyond either."""
+        """Returns the band from the fastest to usual calls, widened on both sides by twice the fits' median error."""
         error = _SPREAD * max((fit.error for fit in self.fits), default=0.0)
         return Band(max(0.1, 1 - error), self.usual, self.usual * (1 + error))
 
     def seconds(self, transfer: Transfer) -> float:
-        """By the fit; what is smaller than the smallest size takes as long as that."""
+        """Returns seconds by the fit; transfers below the smallest size take as long as the smallest."""
         if transfer.ranks == 1:
             return 0.0
         name = like(transfer)

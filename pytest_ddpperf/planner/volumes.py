@@ -1,4 +1,4 @@
-"""What a rank sends in one optimizer step, by the way that training is shared out.
+"""The data that a rank sends in one optimizer step, for each way to share the training out.
 
 Sources: PyTorch FSDP (Zhao et al. 2023, section 3.2), and torch itself.
 """
@@ -20,18 +20,18 @@ _BROADCAST_BYTES = 250 * MB  # DDP's broadcast_bucket_size
 
 
 class Model(Protocol):
-    """What is asked of a ``torch.nn.Module``."""
+    """The part of ``torch.nn.Module`` that estimates use."""
 
     def parameters(self) -> Iterable[Any]:
-        """Its parameters."""
+        """Returns its parameters."""
 
     def buffers(self) -> Iterable[Any]:
-        """Its buffers."""
+        """Returns its buffers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """Equal collectives of a step: how many, among how many ranks, of how many bytes each (the whole buffer)."""
+    """Equal collectives of a step: their number, their ranks, and the bytes of each (the whole buffer)."""
 
     collective: str
     ranks: int
@@ -40,7 +40,7 @@ class Traffic:
 
     @property
     def send_bytes(self) -> float:
-        """Bytes that a rank sends: 2(n-1)/n of the buffer for an all-reduce, (n-1)/n for others, as counts have it."""
+        """Returns the bytes that a rank sends: 2(n-1)/n of the buffer for an all-reduce, (n-1)/n for others."""
         parts = 2 if self.collective == "all_reduce" else 1
         return self.calls * self.nbytes * parts * (self.ranks - 1) / self.ranks
 
@@ -54,12 +54,12 @@ class CommunicationCost:
 
     @property
     def calls(self) -> int:
-        """Collectives that a rank takes part in."""
+        """Returns the number of collectives that a rank takes part in."""
         return sum(part.calls for part in self.parts)
 
     @property
     def send_bytes(self) -> float:
-        """Bytes that a rank sends."""
+        """Returns the bytes that a rank sends."""
         return sum(part.send_bytes for part in self.parts)
 
 
@@ -76,12 +76,12 @@ def estimate_ddp_comm_cost(
     """Returns the communication of one step of torch's DDP: an all-reduce of each bucket, and broadcasts of buffers.
 
     Args:
-        model: what DDP would wrap; only its parameters and buffers are looked at.
-        world_size: ranks.
-        bucket_cap_mb: as DDP has it.
+        model: the module that DDP would wrap; only its parameters and buffers are used.
+        world_size: number of ranks.
+        bucket_cap_mb: as in DDP.
         accumulation_steps: micro-batches of an optimizer step.
         no_sync: whether all micro-batches but the last one run under ``no_sync``; without it each one sends.
-        gradient_element_bytes: of an element that is sent, where a hook compresses gradients: 2 for bf16.
+        gradient_element_bytes: bytes of a sent element if a hook compresses gradients: 2 for bf16.
         network: the links, for ``seconds``.
     """
     n, steps = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
@@ -108,28 +108,29 @@ def estimate_fsdp_comm_cost(
     network: Network | None = None,
     local: Network | None = None,
 ) -> CommunicationCost:
-    """The communication of one step of FSDP: for each unit all-gathers of parameters, a reduce-scatter of gradients.
+    """Returns the communication of one FSDP step: per unit all-gathers of parameters, a reduce-scatter of gradients.
 
-    With k micro-batches FULL_SHARD gathers 2k times and scatters k times, SHARD_GRAD_OP k times both. Under ``no_sync``
-    gradients are scattered once, and SHARD_GRAD_OP gathers once, for it keeps what it has gathered. HYBRID_SHARD is
-    FULL_SHARD in each node, with an all-reduce of each part between the nodes. NO_SHARD is an all-reduce. All units
-    are taken to be gathered again in backward; torch keeps the outermost one of FULL_SHARD, which is then less.
+    With k micro-batches FULL_SHARD gathers 2k times and scatters k times, SHARD_GRAD_OP does both k times. Under
+    ``no_sync`` gradients are scattered once, and SHARD_GRAD_OP gathers once, because it keeps the gathered parameters.
+    HYBRID_SHARD is FULL_SHARD in each node, with an all-reduce of each part between the nodes. NO_SHARD is an
+    all-reduce. All units are assumed to be gathered again in backward; torch keeps the outermost unit of FULL_SHARD, so
+    it sends less.
 
-    Of W ranks in nodes of G, HYBRID_SHARD sends 2 (M/G)(N-1)/N between the N = W/G nodes, by the ring of those N ranks
-    that have one part; the paper prints 2 M (W-1)/(G W), which counts W ranks and is not 0 for a single node.
+    With W ranks in nodes of G, HYBRID_SHARD sends 2 (M/G)(N-1)/N between the N = W/G nodes, by the ring of the N ranks
+    that have the same part; the paper prints 2 M (W-1)/(G W), which counts W ranks and is not 0 for a single node.
 
     Args:
-        model: what FSDP would wrap; only its parameters are looked at.
-        world_size: ranks.
+        model: the module that FSDP would wrap; only its parameters are used.
+        world_size: number of ranks.
         sharding: one of ``SHARDINGS``.
         ranks_per_node: for HYBRID_SHARD.
-        units: modules that are sharded one by one; it matters for calls and latency alone.
+        units: number of modules that are sharded separately; it only affects calls and latency.
         accumulation_steps: micro-batches of an optimizer step.
         no_sync: whether all micro-batches but the last one run under ``no_sync``.
-        param_element_bytes: of ``MixedPrecision.param_dtype``, where parameters are gathered in another one.
-        reduce_element_bytes: of ``MixedPrecision.reduce_dtype``; that of ``param_dtype`` by default.
-        network: the links between all ranks, of HYBRID_SHARD those between nodes, for ``seconds``.
-        local: the links in a node, for HYBRID_SHARD; those of ``network`` by default.
+        param_element_bytes: bytes of ``MixedPrecision.param_dtype``, if parameters are gathered in another dtype.
+        reduce_element_bytes: bytes of ``MixedPrecision.reduce_dtype``; as ``param_dtype`` by default.
+        network: the links between all ranks (HYBRID_SHARD: between nodes), for ``seconds``.
+        local: the links in a node, for HYBRID_SHARD; as ``network`` by default.
     """
     n, k = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
     require_one_of("sharding", sharding, SHARDINGS)
@@ -152,7 +153,7 @@ def estimate_fsdp_comm_cost(
 
 
 def _parts(ranks: int, units: int, **sent: tuple[int, float]) -> list[Traffic]:
-    """Traffic of collectives by name, each with its calls for a unit and the bytes of all units."""
+    """Returns the traffic of named collectives, given each one's calls per unit and the bytes of all units."""
     return [
         Traffic(collective=name, ranks=ranks, calls=calls * units, nbytes=nbytes / units)
         for name, (calls, nbytes) in sent.items()
@@ -192,7 +193,7 @@ def _kind(tensor: Any) -> tuple[Any, Any]:
 
 
 def _buffer_groups(buffers: Sequence[Any]) -> list[int]:
-    """The bytes of each broadcast of buffers: DDP flattens those of one kind, up to 250 MiB together."""
+    """Returns the bytes of each broadcast of buffers: DDP flattens buffers of one kind together, up to 250 MiB."""
     groups: list[int] = []
     for kind in dict.fromkeys(map(_kind, buffers)):
         filled = 0

@@ -57,7 +57,7 @@ class TrendChange:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A series as constant levels joined by changes."""
+    """A series described as constant levels that are joined by changes."""
 
     levels: tuple[float, ...]  # the fitted value at each point
     changes: tuple[TrendChange, ...]

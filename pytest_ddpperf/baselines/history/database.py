@@ -1,4 +1,4 @@
-"""The history of runs in an SQLite file; any number of processes add runs, each whole or not at all."""
+"""The history of runs in an SQLite file; any number of processes may add runs, each completely or not at all."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One metric of one benchmark in one run; ``min_tolerance`` and ``gated`` are those fields of its series."""
+    """One metric of one benchmark in one run; ``min_tolerance`` and ``gated`` are as in its series."""
 
     benchmark: Benchmark
     run: HistoryRun
@@ -186,7 +186,7 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
 
 
 def outside(file: Path, test: str, measured: Measurement, metric: str, value: float) -> tuple[int, float, float] | None:
-    """Returns the number of runs and the least and most of a metric in them, if the value lies outside; else None."""
+    """Returns the number of runs, and the least and largest value of a metric, if ``value`` lies outside; else None."""
     identity = (measured.strategy, _json(dict(measured.recipe)), environment_key(measured.environment), measured.turns)
     found = [
         entry.value
@@ -198,7 +198,7 @@ def outside(file: Path, test: str, measured: Measurement, metric: str, value: fl
 
 
 def last_verdict(file: Path, test: str, benchmark: BenchmarkId) -> tuple[str, str]:
-    """Returns the verdict of the last run with this benchmark, and when the run ended; empty without such a run."""
+    """Returns the verdict and the end time of the last run with this benchmark; empty strings if there is none."""
     query = """
         SELECT verdict, date
         FROM result JOIN run ON run.id = result.run JOIN environment ON environment.id = result.environment

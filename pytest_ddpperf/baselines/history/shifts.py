@@ -1,4 +1,4 @@
-"""Describes a series as a constant plus shifts, each a step or a linear creep: the search for the best description."""
+"""Searches for the best description of a series as a constant plus shifts, each a step or a linear creep."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Shift(NamedTuple):
 
     @property
     def kind(self) -> ShiftKind:
-        """The name of its kind in reports."""
+        """Returns the name of its kind in reports."""
         return "step" if self.after == self.before + 1 else "creep"
 
 
@@ -57,7 +57,7 @@ def penalised(y: Array, alpha: float) -> PenalisedSeries:
     """Returns the values, with the penalty that makes ``alpha`` the largest probability of a shift in normal noise.
 
     The penalty is the threshold of a t test whose level is shared among all candidates (Bonferroni). There are dozens
-    of candidates for each point, but they overlap so much that they count as two, by simulated histories.
+    of candidates for each point, but they overlap so much that they count as two in simulated histories.
     """
     df = len(y) - 2
     t = t_reach(1 - alpha / (CANDIDATES * len(y)), df)
@@ -124,7 +124,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
 
 
 def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> Indices:
-    """Returns the points after which a step may lie: its residual exceeds the least by ``excess`` at most."""
+    """Returns the points after which a step may lie, because its residual is at most ``excess`` above the least."""
     before, after = _places(len(data.y), "step")
     gains = _gains(data, others)(before, after)
     likely: Indices = before[gains >= gains.max() - excess]
@@ -140,21 +140,21 @@ def curves(shifts: Sequence[Shift], n: int) -> Array:
 
 
 def fitted(data: PenalisedSeries, shifts: Sequence[Shift]) -> Array:
-    """Returns the series as the shifts describe it, by least squares."""
+    """Returns the series that the shifts describe, by least squares."""
     basis = _basis(tuple(shifts), len(data.y))
     levels: Array = basis.T @ (basis @ data.y)
     return levels
 
 
 def residual(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
-    """Returns the sum of squares that the shifts leave; 0 if rounding explains it."""
+    """Returns the sum of squares that the shifts do not explain; 0 if rounding explains it."""
     rest = data.y - fitted(data, shifts)
     squares = float(rest @ rest)
     return squares if squares > ROUNDING * float(data.y @ data.y) else 0.0
 
 
 def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKind] | None = None) -> list[Shift]:
-    """Returns the shifts with places searched again until none moves: as one of ``kinds``, or each of its kind."""
+    """Returns the shifts after searching places until none moves: each as one of ``kinds``, or of its own kind."""
     shifts = sorted(shifts)
     for _ in range(MAX_SWEEPS):
         before = list(shifts)
@@ -199,7 +199,7 @@ def _best(gains: Gains, before: Indices, after: Indices) -> Shift:
 
 
 def _gains(data: PenalisedSeries, shifts: list[Shift]) -> Gains:
-    """Returns a function that says by how much one more shift, at given places, lowers the sum of squares."""
+    """Returns a function that computes by how much one more shift, at given places, lowers the sum of squares."""
     import numpy as np
 
     n, basis = len(data.y), _basis(tuple(shifts), len(data.y))

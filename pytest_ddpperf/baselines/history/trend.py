@@ -50,7 +50,7 @@ class Trend:
 
     @property
     def worst(self) -> float:
-        """The largest worsening of its changes; negative if all are improvements."""
+        """Returns the largest worsening of its changes; negative if all are improvements."""
         return max(map(self.worsening, self.changes), default=-math.inf)
 
 
@@ -69,7 +69,7 @@ def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: in
 
 @dataclass(frozen=True, slots=True)
 class _AnalysisScale:
-    """The scale on which a metric's noise is constant, the way back, and the reported size of a difference on it."""
+    """The scale on which a metric's noise is constant, its inverse, and the reported size of a difference on it."""
 
     forward: Callable[[float], float]
     inverse: Callable[[float], float]
@@ -112,7 +112,7 @@ def _floor(benchmark: Benchmark, values: Sequence[float], min_change: float, min
 
 
 def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> _AnalysisScale:
-    """Returns logarithms for ratios; if a value has no logarithm, ratios to the typical value."""
+    """Returns a logarithmic scale for ratios; if a value has no logarithm, a scale relative to the typical value."""
     if benchmark.scale != "ratio":
         return _AnalysisScale(float, float, float)
     if min(values) > 0:

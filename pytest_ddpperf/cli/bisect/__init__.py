@@ -1,1 +1,1 @@
-"""``ddpperf bisect``: the commit that made a benchmark worse."""
+"""``ddpperf bisect``: finds the commit that made a benchmark worse."""

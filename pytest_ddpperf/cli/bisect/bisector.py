@@ -1,8 +1,8 @@
-"""Finds the first bad commit: measures the ends until they are known well enough, then commits between them.
+"""Finds the first bad commit: measures the ends precisely enough, then commits between them.
 
-Each commit and the bad end are compared with the good end, side by side. A commit that lies beyond the middle of the
-two ends is like the bad one. The error is the probability that a commit like the other end shows what was measured, or
-more, by Student's t distribution.
+Each commit and the bad end are compared with the good end, side by side. A commit that is at least half as much worse
+as the bad end is classified as bad. The error is the probability, by Student's t distribution, that a commit like the
+other end shows the measured shift or a larger one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RunProbe = Callable[[Probe, str], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class ShiftEstimate:
-    """How much worse a commit is than the good end."""
+    """The shift of a commit: how much worse it is than the good end."""
 
     worsening: float  # on the scale of analysis: logarithms for ratios; above 0 for the worse
     standard_error: float = 0.0  # 0 for counts
@@ -44,7 +44,7 @@ class ShiftEstimate:
 
     @property
     def error(self) -> float:
-        """Returns how likely no shift at all shows as this one or a larger one, at any of the looks at a benchmark."""
+        """Returns the probability that a commit without any shift shows this shift or a larger one at any look."""
         if self.standard_error == 0:
             return 0.0 if self.worsening > 0 else 1.0
         from scipy.special import stdtr
@@ -54,7 +54,7 @@ class ShiftEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """Which end a commit is like."""
+    """The end that a commit is like."""
 
     answer: Answer  # "skipped" where no end can be named
     error: float = 0.0  # the probability that the commit is like the other end
@@ -62,7 +62,7 @@ class Classification:
 
 
 def shift_of(comparison: Comparison) -> ShiftEstimate | None:
-    """Returns the shift in a comparison with the good end; None if it tells no shift, or nothing of its error."""
+    """Returns the shift in a comparison with the good end; None if the shift or its error is unknown."""
     change, standard_error = comparison.change, comparison.standard_error
     sign = 1.0 if comparison.series.better == "lower" else -1.0
     if change is None:
@@ -78,7 +78,7 @@ def shift_of(comparison: Comparison) -> ShiftEstimate | None:
 
 
 def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
-    """Returns the end that a commit is like, where the bad end has a shift above 0."""
+    """Returns the end that a commit is like, if the bad end has a shift above 0."""
     if 2 * commit.worsening >= bad.worsening:
         return Classification("bad", commit.error)
     standard_error = math.hypot(commit.standard_error, bad.standard_error)
@@ -88,7 +88,7 @@ def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
 
 
 def middle_tolerance(bad: ShiftEstimate, comparison: Comparison) -> float:
-    """The value of ``tolerance`` in the middle of both ends, from the comparison of the bad end and its shift."""
+    """Returns the value of ``tolerance`` that lies in the middle between both ends."""
     half = bad.worsening / 2
     if comparison.series.scale == "ratio":
         return math.expm1(half)
@@ -98,7 +98,7 @@ def middle_tolerance(bad: ShiftEstimate, comparison: Comparison) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """How the bad end differs from the good end."""
+    """The difference between the bad end and the good end."""
 
     commits: Searched  # before any probe
     target: Target
@@ -108,39 +108,39 @@ class Endpoints:
 
     @property
     def error(self) -> float:
-        """The probability that the ends do not differ at all: each attempt was a chance to be wrong."""
+        """Returns the probability that the ends do not differ at all; each attempt adds to it."""
         return min(1.0, ATTEMPTS * self.shift.error)
 
     @property
     def distinguishable(self) -> bool:
-        """Whether a commit that is like the good end and measured as well as the bad end is told from the bad end."""
+        """Returns whether a commit like the good end, measured as well as the bad end, is distinct from the bad end."""
         like_good = replace(self.shift, worsening=0.0)
         return ATTEMPTS * classify(like_good, self.shift).error <= error_share(MAX_ERROR - self.error, self.commits)
 
     @property
     def needs_more(self) -> bool:
-        """Returns whether more launches could make the ends distinguishable: the bad one is worse, or may be."""
+        """Returns whether more launches could make the ends distinguishable: the bad one is worse, or may be worse."""
         verdict = self.comparison.verdict
         return verdict is Verdict.INCONCLUSIVE or (verdict is Verdict.REGRESSED and not self.distinguishable)
 
     @property
     def searchable(self) -> bool:
-        """Whether the ends leave any error to the probes, if the bisection needs probes: else all would be skipped."""
+        """Returns whether the ends leave any error for probes, or no probe is needed; else all would be skipped."""
         return self.error < MAX_ERROR or self.commits.next is None
 
 
 def expected_probes(commits: Searched) -> int:
-    """Returns about how many more probes a search takes: each one halves the suspects."""
+    """Returns roughly how many more probes a search needs: each one halves the suspects."""
     return (len(commits.suspects) - 1).bit_length()
 
 
 def error_share(left: float, commits: Searched) -> float:
-    """What the next answer may be wrong by, of the error that is left to all answers; one share is always kept."""
+    """Returns the allowed error of the next answer: an equal share of the error left; one share is never used."""
     return left / (expected_probes(commits) + 1)
 
 
 def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoints | None:
-    """Returns the ends as an outcome shows them; None if it does not show how much they differ."""
+    """Returns the ends according to an outcome; None if it does not show how much they differ."""
     comparison = target.comparison(outcome)
     if isinstance(comparison, str) or (shift := shift_of(comparison)) is None:
         return None
@@ -150,9 +150,10 @@ def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoin
 def measured_ends(
     commits: Searched, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
-    """The ends, the last outcome, and all targets that are worse, the followed one first; None if none is worse.
+    """Returns the ends (None if no target is worse), the last outcome, and the worse targets.
 
-    The ends are measured until they are distinguishable: the bad end's error is in every answer "good".
+    The first target is the one to follow. The ends are measured until they are distinguishable, because every answer
+    "good" has the bad end's error.
     """
     settings = {**FORCED, **(COUNTED if metric in COUNTS else {})}
     worse: list[Target] = []
@@ -173,7 +174,7 @@ def measured_ends(
 
 
 def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) -> Iterator[Outcome]:
-    """Yields the outcomes of a probe, and of the same probe with ever more launches, up to one that timed nothing."""
+    """Yields the outcomes of a probe, repeated with more and more launches; stops if an outcome timed nothing."""
     for _ in range(number):
         outcome = run(probe, against)
         yield outcome
@@ -184,9 +185,9 @@ def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) 
 
 
 def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
-    """Returns the settings for so many times the launches of an outcome; none where nothing was timed.
+    """Returns the settings for ``times`` times the launches of an outcome; none if nothing was timed.
 
-    A first look may take half of ``max_time``, so ``MORE_TIME`` has room for twice the seconds that were spent.
+    A first look may take half of ``max_time``, so ``MORE_TIME`` leaves room for twice the seconds that were spent.
     """
     launches = max((len(result.measurement.fresh) for result in outcome.results), default=0)
     if not launches:
@@ -195,7 +196,7 @@ def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
 
 
 class Bisector:
-    """Probes commits until no probe can narrow the suspects further."""
+    """The search: it probes commits until no probe can narrow the suspects further."""
 
     def __init__(self, endpoints: Endpoints, run: RunProbe) -> None:
         self.endpoints = endpoints
@@ -211,7 +212,7 @@ class Bisector:
         return found
 
     def classified(self, commit: str) -> Classification:
-        """Measures a commit, again and for longer while that decides nothing."""
+        """Classifies a commit; measures it again, and for longer, while the result is undecided."""
         found, allowed = Classification("skipped"), error_share(self._error_left, self.commits)
         for outcome in self._attempts(commit, self.commits.good, self._midway):
             found = self._classified(outcome, allowed)
@@ -222,7 +223,7 @@ class Bisector:
         return found
 
     def confirm(self, commit: str) -> tuple[str, Comparison | str]:
-        """Returns the parent of a commit and the comparison of both, or in a line why there is none."""
+        """Returns the parent of a commit and the comparison of both, or a one-line reason if there is none."""
         parent = self.commits.parents[commit]
         comparison: Comparison | str = ""
         for outcome in self._attempts(commit, parent, COUNTED if self.endpoints.target.counted else {}):
@@ -236,14 +237,14 @@ class Bisector:
 
     @property
     def _midway(self) -> Mapping[str, object]:
-        """The settings that end a run as soon as the commit is known to be on one side of the middle of the ends."""
+        """Returns settings that end a run once it is clear on which side of the middle of the ends the commit is."""
         if self.endpoints.target.counted:
             return COUNTED
         percent = 100 * middle_tolerance(self.endpoints.shift, self.endpoints.comparison)
         return {"tolerance": f"{percent:.6g}%", "counts": "off"}
 
     def _classified(self, outcome: Outcome, allowed: float) -> Classification:
-        """The end that the commit of an outcome is like; skipped where that may be wrong by more than allowed."""
+        """Returns the end that an outcome's commit is like; skipped if the error is larger than ``allowed``."""
         comparison = self.endpoints.target.comparison(outcome)
         if isinstance(comparison, str):
             return Classification("skipped", text=comparison)
@@ -258,7 +259,7 @@ class Bisector:
 
 
 def shift_text(comparison: Comparison) -> str:
-    """A comparison without its verdict: ``+5.2 % [95 % CI +4.1 .. +6.3]``, or ``2 -> 3 per step,`` of a count."""
+    """Describes a comparison: ``+5.2 % [95 % CI +4.1 .. +6.3]``, or ``2 -> 3 per step,`` for a count."""
     if comparison.series.scale != "exact":
         return change_text(comparison)
     as_many = comparison.note and comparison.series.value == comparison.baseline

@@ -40,7 +40,7 @@ _SPANS = ((3600.0, "h"), (60.0, "min"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command; all others are pytest's, in the order as given."""
+    """Declares the arguments of the command; pytest gets all others, in the given order."""
     parser.usage = (
         "ddpperf bisect [-h] {--good REV [--bad REV] [--first-parent] | --packages OLD NEW [--pip-args ARGS] "
         "[--base-packages]} [--metric NAME] [TESTS and options of pytest, such as perf -k small ...]"
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Bisects and prints the result; the exit status is ``FOUND`` only where the result is one commit or change."""
+    """Bisects and prints the result; the exit status is ``FOUND`` only if the result is a single commit or change."""
     try:
         with _ending_on_sigterm():
             if options.packages is not None:
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """Have SIGTERM unwind the stack, so that a probe is ended and nothing is left behind."""
+    """Makes SIGTERM unwind the stack, so that a probe ends and leaves nothing behind."""
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -143,7 +143,7 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe, concl
 
 
 def _tell(*texts: str) -> None:
-    """Print lines, at once, none wider than the terminal."""
+    """Prints lines immediately, wrapped to the width of the terminal."""
     lines = [line for text in texts for line in text.split("\n")]
     print(*wrapped(lines, terminal_width()), sep="\n", flush=True)
 
@@ -173,7 +173,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
 
 
 def _duration_lines(endpoints: Endpoints) -> list[str]:
-    """Returns how many commits there are to search, and how long the probes may take; counts take seconds."""
+    """Returns the number of commits to search, and how long the probes may take; counts only take seconds."""
     commits = f"{format_count(len(endpoints.commits.suspects), endpoints.commits.noun)} to search"
     most = endpoints.effort.get("max_time")
     if most is None:
@@ -195,13 +195,13 @@ def _duration_lines(endpoints: Endpoints) -> list[str]:
 
 
 def span(seconds: float) -> str:
-    """Returns a time for people to wait, in two digits: ``40 s``, ``2.7 min``, ``1.5 h``."""
+    """Returns a duration with two digits: ``40 s``, ``2.7 min``, ``1.5 h``."""
     size, unit = next(((size, unit) for size, unit in _SPANS if seconds >= size), (1.0, "s"))
     return f"{format_number(float(f'{seconds / size:.2g}'))} {unit}"
 
 
 def _conclude(bisector: Bisector) -> int:
-    """Print the suspects; where there is one, compare it with its parent."""
+    """Prints the suspects; if there is only one, compares it with its parent."""
     commits, suspects = bisector.commits, bisector.commits.suspects
     if not isinstance(commits, CommitRange):
         raise TypeError(commits)
@@ -223,7 +223,7 @@ def _conclude(bisector: Bisector) -> int:
 
 
 def _conclude_packages(bisector: Bisector) -> int:
-    """Print the packages; where that is one change, whether it makes the difference alone."""
+    """Prints the suspect packages; if there is only one change, prints whether it alone makes the difference."""
     lines, found = conclusion(bisector)
     _tell(*lines, _sureness(bisector))
     return FOUND if found else NOT_FOUND

@@ -21,7 +21,7 @@ _BISECT_LINE = re.compile(r"(\w+) .*\bdist=(\d+)\)")
 
 @dataclass(frozen=True)
 class CommitRange:
-    """The commits after a good commit up to a bad one, and what probes answered of them.
+    """The commits after a good commit up to a bad one, with the answers of the probes.
 
     The search assumes that one commit made the change and that no later commit undid it. Commits are full hashes.
     """
@@ -36,7 +36,7 @@ class CommitRange:
 
     @cached_property
     def _distances(self) -> Mapping[str, int]:
-        """Returns how many commits the worse answer leaves out, for each commit that may be the first bad one."""
+        """Returns how many commits the less helpful answer excludes, for each commit that may be the first bad one."""
         ends = f"--good {self.good[:SHORT]} --bad {self.bad[:SHORT]}"
         bad, good = (self.bad, *self._answered("bad"))[-1], (self.good, *self._answered("good"))
         lines = _rev_list(self.root, ends, "--bisect-all", *self.options, bad, *(f"^{commit}" for commit in good))
@@ -47,12 +47,12 @@ class CommitRange:
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """The commits that may be the first bad one, parents first; the last is known to be bad."""
+        """Returns the commits that may be the first bad one, parents first; the last is known to be bad."""
         return tuple(commit for commit in self.parents if commit in self._distances)
 
     @property
     def next(self) -> str | None:
-        """The commit whose worse answer leaves the fewest suspects, the earliest of equal ones; None at the end."""
+        """Returns the earliest commit whose less helpful answer leaves the fewest suspects; None at the end."""
         candidates = [commit for commit in self.suspects[:-1] if commit not in self.answers]
         return max(candidates, key=self._distances.__getitem__, default=None)
 
@@ -65,7 +65,7 @@ class CommitRange:
         return f"{commit[:SHORT]} {self._show(commit, '%s')}".rstrip()
 
     def details(self, commit: str) -> list[str]:
-        """Returns the subject of a commit, and its author and day; no lines where git cannot tell them."""
+        """Returns the subject of a commit, and its author and day; no lines if git cannot show them."""
         return self._show(commit, "%s%n%an, %as").splitlines()
 
     def _show(self, commit: str, form: str) -> str:
@@ -75,7 +75,7 @@ class CommitRange:
 
 
 def commits_between(good: str, bad: str, folder: Path, *, first_parent: bool = False) -> CommitRange:
-    """The commits between two revisions of the repository of a folder, if the good one came before the bad one."""
+    """Returns the commits between two revisions of a folder's repository; the good one must precede the bad one."""
     try:
         root = top_folder(folder)
     except GitError as error:

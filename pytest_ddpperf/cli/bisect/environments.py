@@ -28,21 +28,22 @@ _LOCK_SECONDS, _POLL_SECONDS = 2 * _PIP_SECONDS + 60, 0.2  # in which another pr
 
 
 class PipRefused(DdpperfError):
-    """Pip cannot install these packages together; the message is pip's."""
+    """The error if pip cannot install these packages together; the message is pip's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environments:
-    """Makes environments in a folder, and finds those that are there."""
+    """The virtual environments in a folder, which are made when needed."""
 
     folder: Path
     pip: Sequence[str] = ()  # further arguments of pip install
     base: bool = False  # whether environments also find the packages of this one
 
     def python(self, pins: Pins) -> Interpreter:
-        """Returns the interpreter of the environment with these packages, which is made if it is not there.
+        """Returns the interpreter of the environment with these packages, which is made if it does not exist.
 
-        PipRefused if pip cannot install them; SettingError if there can be no environment, or ranks lack a package.
+        PipRefused if pip cannot install them; SettingError if the environment cannot be made, or lacks a package for
+        ranks.
         """
         place = self.folder / self._key(pins)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,7 @@ def _own() -> list[str]:
 
 
 def _run(command: Sequence[str]) -> None:
-    """Run a command; PipRefused with its last error where it fails."""
+    """Runs a command; if it fails, raises PipRefused with its last error."""
     environ = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
     with tempfile.TemporaryFile() as output:
         try:
@@ -106,6 +107,6 @@ def _run(command: Sequence[str]) -> None:
 
 
 def cache_folder() -> Path:
-    """Returns the folder of the environments of this user."""
+    """Returns the folder of this user's environments."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return Path(given if Path(given).is_absolute() else Path.home() / ".cache", "pytest-ddpperf", "environments")

@@ -1,4 +1,4 @@
-"""The search for a package: what a probe of two environments is, and what the search found."""
+"""The search for a package: probes of two environments, and the conclusion."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pytest_ddpperf.run.session.probe import Outcome, Probe
 def prepared(
     files: tuple[str, str], pip_arguments: str, arguments: Sequence[str], *, base: bool
 ) -> tuple[PackageRange, RunProbe]:
-    """Returns the changes between two files and what runs a probe of two states; ``arguments`` are for pytest.
+    """Returns the changes between two files, and a function that runs probes; ``arguments`` are for pytest.
 
-    SettingError if a file cannot be read, or pip cannot install what it lists.
+    SettingError if a file cannot be read, or pip cannot install its packages.
     """
     environments = Environments(folder=cache_folder(), pip=tuple(shlex.split(pip_arguments)), base=base)
     old, new = (read_pins(Path(given), given) for given in files)
@@ -50,9 +50,9 @@ def _whole(environments: Environments, given: str, pins: Pins) -> Interpreter:
 
 
 def conclusion(bisector: Bisector) -> tuple[list[str], bool]:
-    """Returns what makes the difference, in lines, and whether it is one change that does so by itself.
+    """Returns lines that name the responsible change or all candidates, and whether one change alone is responsible.
 
-    A change that others came before is measured once more, without them.
+    If other changes came before the responsible one, it is measured once more, without them.
     """
     packages, (*others, found) = bisector.commits, bisector.commits.suspects
     if not isinstance(packages, PackageRange):

@@ -1,4 +1,4 @@
-"""The packages that a bisection searches: two lists of them, and the environments between both."""
+"""The packages that a bisection searches: two lists of packages, and the states between the lists."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Pins = Mapping[str, str]
 
 
 def read_pins(file: Path, given: str) -> Pins:
-    """Returns the pinned packages of a file that ``pip freeze`` wrote; SettingError if it is unreadable, or has others.
+    """Returns the pinned packages of a file that ``pip freeze`` wrote; SettingError if other lines are in it.
 
-    Editable installs are left out: the project is this checkout, whatever the environment. So is this plugin.
+    Editable installs do not count, and neither does this plugin: every environment uses this checkout and this plugin.
     """
     try:
         require_regular(file)
@@ -58,7 +58,7 @@ def _normal(name: str) -> str:
 class PackageRange:
     """The changes that lead from one list of packages to another, made one after the other.
 
-    It is like a ``CommitRange``: the state after so many steps has the step's number as its name.
+    It is like a ``CommitRange``: the state after n steps has the name n.
     """
 
     noun: ClassVar[str] = "change"
@@ -72,12 +72,12 @@ class PackageRange:
 
     @property
     def bad(self) -> str:
-        """The state of the new list."""
+        """Returns the state of the new list."""
         return str(len(self.steps))
 
     @property
     def parents(self) -> Mapping[str, str]:
-        """The state before each step."""
+        """Returns the state before each step."""
         return {str(number): str(number - 1) for number in range(1, len(self.steps) + 1)}
 
     def _answered(self, answer: Answer) -> list[int]:
@@ -85,13 +85,13 @@ class PackageRange:
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """The steps that may make the difference; the last one is known to be bad."""
+        """Returns the steps that may make the difference; the last one is known to be bad."""
         good, bad = max(self._answered("good"), default=0), min(self._answered("bad"), default=len(self.steps))
         return tuple(map(str, range(good + 1, bad + 1)))
 
     @property
     def next(self) -> str | None:
-        """The state whose worse answer leaves the fewest suspects; None at the end."""
+        """Returns the state whose less helpful answer leaves the fewest suspects; None at the end."""
         suspects = self.suspects
         middle = (len(suspects) - 2) / 2
         left = [i for i, state in enumerate(suspects[:-1]) if state not in self.answers]
@@ -110,14 +110,14 @@ class PackageRange:
         return {name: line for name, line in pins.items() if line}
 
     def changes(self, state: str) -> str:
-        """Returns what the step to a state changes: ``torch 2.11.0 -> 2.13.0, triton 3.6.0 -> 3.7.1``."""
+        """Returns the changes of the step to a state: ``torch 2.11.0 -> 2.13.0, triton 3.6.0 -> 3.7.1``."""
         return ", ".join(
             f"{name} {_version(self.old.get(name))} -> {_version(self.new.get(name))}"
             for name in self.steps[int(state) - 1]
         )
 
     def short(self, state: str) -> str:
-        """Returns a state in a line."""
+        """Describes a state in a line."""
         if state in {self.good, self.bad}:
             return self.names[state == self.bad]
         return f"{state} of {len(self.steps)} changes, up to {self.changes(state)}"
@@ -129,7 +129,7 @@ def _version(line: str | None) -> str:
 
 
 def packages_between(old: Pins, new: Pins, names: tuple[str, str], paths: Sequence[Sequence[str]]) -> PackageRange:
-    """Returns the changes between two lists; the search paths of the environments of both tell what goes together."""
+    """Returns the changes between two lists, grouped by the requirements of the packages on both search ``paths``."""
     changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     return PackageRange(old, new, together(changed, *map(_installed, paths)), names)
 
@@ -147,7 +147,7 @@ def _installed(path: Iterable[str]) -> Installed:
 
 
 def together(changed: Sequence[str], old: Installed, new: Installed) -> tuple[tuple[str, ...], ...]:
-    """Returns the changed packages in groups: pip refuses to change one alone that needs another one's version."""
+    """Groups packages that must change together because one needs another one's new or old version."""
     groups = [{name} for name in changed]
     for mine, others in ((new, old), (old, new)):
         for name in changed:
@@ -158,7 +158,7 @@ def together(changed: Sequence[str], old: Installed, new: Installed) -> tuple[tu
 
 
 def _unmet(requirements: Sequence[str], installed: Installed) -> set[str]:
-    """The packages that are required in another version than is installed."""
+    """Returns the packages that are required in another version than the installed one."""
     from packaging.requirements import Requirement
 
     unmet = set()

@@ -24,7 +24,7 @@ from pytest_ddpperf.run.session.probe import Outcome, Probe
 
 
 class ProbePlugin:
-    """The pytest plugin that hands the probe to the run, and writes the outcome to a file at the end."""
+    """The pytest plugin that passes the probe to the run, and writes the outcome to a file at the end."""
 
     def __init__(self, probe: Probe, file: Path) -> None:
         self._probe = probe
@@ -33,19 +33,19 @@ class ProbePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Hand over the probe."""
+        """Stores the probe for the run."""
         config.stash[PROBE] = self._probe
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out all tests but the probe's: only pytest can tell which of the user's arguments name tests."""
+        """Deselects all tests but the probe's; only pytest knows which of the user's arguments name tests."""
         others = [item for item in items if self._probe.test not in {None, item.nodeid}]
         items[:] = [item for item in items if self._probe.test in {None, item.nodeid}]
         config.hook.pytest_deselected(items=others)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Refuse an unknown metric before anything is measured: only this run knows the metrics that hooks add."""
+        """Raises an error for an unknown metric before measuring; only this run knows the metrics that hooks add."""
         if self._probe.metric is None:
             return
         try:
@@ -54,7 +54,7 @@ class ProbePlugin:
             raise pytest.UsageError(str(error)) from None
 
     def pytest_runtest_logreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
-        """Keep why a test or file failed or was skipped."""
+        """Records why a test or file failed or was skipped."""
         if report.outcome != "passed":
             self._failures.setdefault(report.nodeid, _reason(report))
 
@@ -62,14 +62,13 @@ class ProbePlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the outcome."""
+        """Writes the outcome."""
         config = session.config
         results = tuple(config.stash[SESSION].outputs.results) if SESSION in config.stash else ()
         self._file.write_bytes(pickle.dumps(Outcome(results, self._failures, config.rootpath)))
 
 
 def _reason(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Returns why a test or file failed or was skipped, in a line."""
     if isinstance(report.longrepr, tuple):  # file, line and the words of a skip
         return str(report.longrepr[2])
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -81,7 +80,7 @@ def _reason(report: pytest.CollectReport | pytest.TestReport) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the probe; pytest's exit status."""
+    """Runs the probe and returns pytest's exit status."""
     folder, parent, more = Path(arguments[0]), int(arguments[1]), list(arguments[2:])
     # When a bisection is killed, its probe ends and leaves nothing behind. Ctrl-C may be ignored up to here: shells
     # start what they run in the background like that.

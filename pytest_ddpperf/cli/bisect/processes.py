@@ -1,4 +1,4 @@
-"""Runs a probe as a pytest run in a process of its own."""
+"""Runs a probe as a pytest run in a separate process."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILIN
 
 
 def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
-    """The outcome of a probe, whose commit is compared with the commit ``against``; ``arguments`` are for pytest.
+    """Returns the outcome of a probe that compares its commit with ``against``; ``arguments`` are for pytest.
 
-    Where the probe has an interpreter in place of a commit, ``against`` is another one.
+    If the probe has an interpreter in place of a commit, ``against`` is another interpreter.
 
-    The probe leaves neither process nor checkout behind, also when it is interrupted.
+    The probe leaves neither processes nor checkouts behind, even if it is interrupted.
     """
     with tempfile.TemporaryDirectory(prefix=FOLDER) as name:
         folder = Path(name)
@@ -58,5 +58,5 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """Returns what the user would type to run pytest with these arguments: ``pytest perf -k small``."""
+    """Returns the command that runs pytest with these arguments: ``pytest perf -k small``."""
     return shlex.join(("pytest", *arguments))

@@ -1,4 +1,4 @@
-"""What a bisection follows: one metric of one benchmark, chosen where the bad end is worse. Pure."""
+"""The target of a bisection: one metric of one benchmark that is worse at the bad end. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Target:
 
     @classmethod
     def of(cls, result: Result, metric: str) -> Target:
-        """Returns the target that is a metric of a benchmark."""
+        """Returns the target for a metric of a result's benchmark."""
         return cls(result.test, (result.name, result.measurement.world_size), metric)
 
     @property
@@ -44,14 +44,14 @@ class Target:
         return Probe(commit, {**FORCED, **settings}, self.metric, self.benchmark, self.test)
 
     def comparison(self, outcome: Outcome) -> Comparison | str:
-        """Returns the comparison of the metric, or a line that says why there is none."""
+        """Returns the comparison of the metric, or a one-line reason if there is none."""
         results = [result for result in outcome.results if Target.of(result, self.metric) == self]
         reason = obstacle(outcome, results, self.test)
         return reason if reason is not None else find(results[0], self.metric) or f"it has no {self.metric}"
 
 
 def require_known(metric: str, added: Iterable[str]) -> None:
-    """Refuse a metric that no benchmark can have; ``added``: the metrics that hooks add."""
+    """Raises SettingError for a metric that no benchmark can have; ``added``: the metrics that hooks add."""
     known = (*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, *COUNTS, *added)
     if metric not in known:
         hint = closest(metric, known) or f"there are {', '.join(known)}"
@@ -59,10 +59,10 @@ def require_known(metric: str, added: Iterable[str]) -> None:
 
 
 def targets(outcome: Outcome, metric: str | None) -> list[Target]:
-    """Returns the regressed metrics of the bad end, the best to follow first: counts, and then larger changes.
+    """Returns the regressed metrics of the bad end, the best one to follow first.
 
-    A count needs no repetition, and a larger change is easier to follow. ``metric`` is the only one to look at; None
-    looks at all that count for the verdict.
+    Counts come first, because they need no repetition; then larger changes, because they are easier to follow. If
+    ``metric`` is None, all metrics that affect the verdict are considered, else only ``metric``.
     """
     worse = {
         Target.of(result, comparison.series.metric): abs(
@@ -88,7 +88,7 @@ def undecided(outcome: Outcome, metric: str | None) -> bool:
 
 
 def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = None) -> str | None:
-    """Why none of these results could be compared, in a line; None if one could. ``test`` is the one to ask for."""
+    """Returns why no result could be compared, in a line, ``test``'s failure first; None if one could."""
     lacks = [_lack(result) for result in results]
     if lacks:
         return None if None in lacks else lacks[0]

@@ -1,1 +1,1 @@
-"""``ddpperf init``: a first test file and a CI job for a project, from what its files say."""
+"""``ddpperf init``: writes a first test file and a CI job for a project, based on its files."""

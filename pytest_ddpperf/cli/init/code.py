@@ -1,4 +1,4 @@
-"""What Python code does when it is run, as far as its names say: which functions it gets to, and what these call."""
+"""The functions that Python code reaches when it runs, and their calls, as far as names show it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a scr
 
 @dataclass(slots=True)
 class Code:
-    """The facts that are kept about code, in place of its syntax tree, which may take 500 times the code's bytes."""
+    """The facts that are kept about code. Its syntax tree is not kept: it may take 500 times the code's bytes."""
 
     uses: set[str] = field(default_factory=set)  # dotted names, each as its module is called
     words: set[str] = field(default_factory=set)  # the last parts of what it calls, and texts that say how it trains
@@ -25,7 +25,7 @@ class Code:
     processes: int = 1  # that a Trainer of Lightning names
 
     def add(self, other: Code) -> None:
-        """Takes what other code has, too."""
+        """Adds the facts about other code."""
         self.uses |= other.uses
         self.words |= other.words
         self.options += other.options
@@ -41,7 +41,7 @@ class Module:
 
 
 def read(file: Path, text: bytes) -> Module | None:
-    """Returns what a file of Python has, by its path from the root of the project; None of what is no Python."""
+    """Parses a file of Python; ``file`` is its path from the root of the project. None if it is not Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of code that only looks wrong
@@ -74,7 +74,7 @@ def read(file: Path, text: bytes) -> Module | None:
 
 
 def _imports(tree: ast.Module, file: Path) -> tuple[dict[str, str], bool]:
-    """Returns what each imported name stands for, dotted, and whether any is imported by its place in the package."""
+    """Returns the dotted target of each imported name, and whether there are relative imports."""
     found: dict[str, str] = {}
     relative = False
     for node in ast.walk(tree):
@@ -100,7 +100,7 @@ def _names(node: ast.stmt) -> list[str]:
 
 
 def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST] = frozenset()) -> Code:
-    """Returns what is kept of a node of the tree, without what is kept ``apart``."""
+    """Returns the facts about a node of the tree, without the nodes in ``apart``."""
     found, left, names, arguments = Code(), [node], set[str](), set[str]()
     while left:
         here = left.pop()
@@ -131,7 +131,7 @@ def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST
 
 
 def _dotted(node: ast.AST) -> str:
-    """A name with its attributes, such as ``kit.loop.train``; empty for anything else."""
+    """Returns a name with its attributes, such as ``kit.loop.train``; empty for anything else."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -140,7 +140,6 @@ def _dotted(node: ast.AST) -> str:
 
 
 def _is_needed(names: Sequence[str], call: ast.Call) -> bool:
-    """Returns whether an argument has to be given."""
     words = {word.arg: word.value for word in call.keywords}
     if names[-1].startswith("-"):
         return getattr(words.get("required"), "value", False) is True
@@ -149,7 +148,7 @@ def _is_needed(names: Sequence[str], call: ast.Call) -> bool:
 
 
 class Program:
-    """The modules of a project, and which of their code a script gets to."""
+    """The modules of a project; finds the code in them that a script reaches."""
 
     def __init__(self, modules: Mapping[Path, Module]) -> None:
         self._modules = modules
@@ -160,9 +159,9 @@ class Program:
         self._places: dict[tuple[str, Path, str], tuple[Path, str] | None] = {}
 
     def reached(self, file: Path) -> Code:
-        """Returns all code that a script gets to: its own, and what it uses of other modules.
+        """Returns all code that a script reaches: its own code, and the code of other modules that it uses.
 
-        A method of a class that it uses is reached if something calls a method of that name.
+        A method of a class that the script uses is reached if something calls a method of that name.
         """
         folder = ".".join([*file.parent.parts, ""])
         found, seen, left = Code(), {(file, "")}, [(file, "")]
@@ -180,7 +179,7 @@ class Program:
         return found
 
     def _place(self, used: str, here: Path, folder: str) -> tuple[Path, str] | None:
-        """The module that has what a dotted name stands for, and its name there; ``folder`` is that of the script."""
+        """Returns the module that defines a dotted name, and its name there; ``folder`` is the folder of the script."""
         if (used, here, folder) not in self._places:
             self._places[used, here, folder] = next(self._found(used, here, folder), None)
         return self._places[used, here, folder]

@@ -1,4 +1,4 @@
-"""``ddpperf init``: looks at a project, and writes a first test file or a CI job."""
+"""``ddpperf init``: inspects a project, and writes a first test file or a CI job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEST_FILE = "test_training.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what ``ddpperf init`` takes."""
+    """Declares the arguments of ``ddpperf init``."""
     parser.add_argument(
         "script", type=Path, nargs="?", metavar="FILE", help="the script that trains (default: the likeliest one)"
     )
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the test or the job, and says what comes next; a file that is in the way stays."""
+    """Writes the test or the job, and prints the next steps; replaces an existing file only with --force."""
     project = look_at(Path.cwd(), options.script)
     tests = _folder(Path(options.tests), project.root)
     test = project.root / tests / TEST_FILE
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _folder(tests: Path, root: Path) -> Path:
-    """A folder from the root of the project, by a name that a shell and YAML take as it is."""
+    """Returns the folder of tests, relative to the root; its name must be safe in a shell and in YAML."""
     whole = (root / tests).resolve()
     if not whole.is_relative_to(root.resolve()):
         raise SettingError(f"--tests {tests} is outside of the project {root}: name a folder in it")

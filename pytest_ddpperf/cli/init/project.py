@@ -1,4 +1,4 @@
-"""What a project is made of, as its files say: nothing of it is imported or run."""
+"""The facts about a project that its files show; nothing of it is imported or run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Project:
 
 
 def look_at(folder: Path, chosen: Path | None = None) -> Project:
-    """Returns the project that holds a folder; files that are no Python are left out. ``chosen``: its only script."""
+    """Returns the project that holds a folder; files that are not Python are ignored. ``chosen``: its only script."""
     root = project_root(folder)
     here = Path(os.path.relpath(folder, root))
     named: defaultdict[Path, int] = defaultdict(lambda: FAR)
@@ -111,10 +111,10 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
 
 
 def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> Iterator[tuple[Path, Module]]:
-    """Each module of a project by its file, until those that were looked at have ``MOST_BYTES_OF_ALL``.
+    """Yields the modules of a project with their files, until ``MOST_BYTES_OF_ALL`` bytes have been read.
 
-    ``named`` gets the files that a README or a run script names, with the number of parts of the path of the first one;
-    ``commands`` those that one starts, in words.
+    ``named`` gets the files that a README or a run script names, with the number of parts in the path of the first one;
+    ``commands`` gets the files that one of them starts, with the command.
     """
     left = MOST_BYTES_OF_ALL
     for path in _files(root):
@@ -134,14 +134,14 @@ def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> I
 
 
 def _named(text: str, folder: Path, root: Path) -> Iterator[Path]:
-    """The files that a text in a folder may mean, from the root."""
+    """Yields the files that a text in a folder may mean, relative to the root."""
     for found in _NAMED.finditer(text):
         name = f"{found[1].replace('.', '/')}.py" if found[1] else found[0]
         yield from (Path(os.path.relpath(base / name, root)) for base in (folder, root))
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """The project's own code, the files of a folder before those below it; no environments, tests or hidden folders."""
+    """Yields the project's code, a folder's files before its subfolders; no environments, tests or hidden folders."""
     folders, files, left = [root], MOST_FILES, MOST_ENTRIES
     while folders and files > 0 and left > 0:
         entries = _entries(folders.pop(0), min(left, MOST_IN_FOLDER))
@@ -159,7 +159,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
-    """The entries of a folder in order, of a very large one some; none where it cannot be read."""
+    """Returns the entries of a folder in order, at most ``most`` of them; none if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(itertools.islice(entries, most), key=lambda entry: entry.name)
@@ -168,7 +168,7 @@ def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
 
 
 def _code(file: Path) -> bytes:
-    """The code in a file; none of one that cannot be read, or that is so large that it is data."""
+    """Returns the code in a file; empty if it cannot be read, or is so large that it must be data."""
     try:
         with file.open("rb") as opened:
             code = opened.read(MOST_BYTES + 1)
@@ -178,7 +178,7 @@ def _code(file: Path) -> bytes:
 
 
 def _framework(code: Code) -> str:
-    """Returns what code trains with, by what it uses and calls; empty if it does not train."""
+    """Returns the framework that code trains with, judged by its names and calls; empty if it does not train."""
     tops, called = {name.partition(".")[0] for name in code.uses}, code.words
     trainers = {top for name in code.uses if name.endswith("Trainer") and (top := name.partition(".")[0])}
     fits = "fit" in called and ("Fabric" not in called or trainers & _LIGHTNING)  # or it is a function of their own
@@ -195,7 +195,7 @@ def _framework(code: Code) -> str:
 
 
 def _script(file: Path, module: Module, code: Code) -> TrainingScript:
-    """A file that gets to this code as a script; without a framework if it does not train."""
+    """Returns the description of a file that reaches this code as a script; no framework if it does not train."""
     framework = _framework(code)
     longer: dict[str, str] = {}  # an option by its name without - and _
     devices, needs = "", [f"the arguments of {name}" for name in sorted(_PARSERS & code.words)]
@@ -221,7 +221,7 @@ def _script(file: Path, module: Module, code: Code) -> TrainingScript:
 
 
 def _likely(script: TrainingScript, here: Path) -> tuple[bool | int | str, ...]:
-    """Returns what sorts scripts: those below the current folder first, then those that train on several ranks."""
+    """Returns a sort key: scripts below the current folder come first, then scripts that train on several ranks."""
     stem = script.file.stem.lower()
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
     odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))

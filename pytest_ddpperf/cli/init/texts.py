@@ -1,4 +1,4 @@
-"""What ``ddpperf init`` writes: a test file, or a CI job from the template in this folder."""
+"""The files that ``ddpperf init`` writes: a test file, or a CI job from the template in this folder."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_training(ddpperf):
 
 
 def from_here(file: Path) -> str:
-    """Returns a path of the project as the current folder names it."""
+    """Returns a file's path relative to the current folder."""
     return Path(os.path.relpath(file)).as_posix()
 
 
 def found_lines(project: Project) -> list[str]:
-    """Returns what was found in a project, and what may be chosen instead."""
+    """Returns lines that say what was found in a project, and which alternatives there are."""
     if not project.scripts:
         return [f"no script in {project.root} trains: the test trains a small model: put yours in its place"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
@@ -79,7 +79,7 @@ def found_lines(project: Project) -> list[str]:
 
 
 def test_text(project: Project, folder: Path) -> str:
-    """Returns the test file of a project, in a folder from its root."""
+    """Returns the text of a project's test file; ``folder`` is its folder, relative to the root."""
     if not project.scripts:
         return _HEAD + _WORKLOAD
     script = project.scripts[0]
@@ -90,7 +90,7 @@ def test_text(project: Project, folder: Path) -> str:
 
 
 def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, str]:
-    """The file of the CI job of a kind in ``CI_FOLDERS``, and what it holds; ``test`` is the file that it runs."""
+    """Returns the path and the text of the CI job of a kind in ``CI_FOLDERS``; ``test`` is the file that it runs."""
     top = project.root
     with suppress(GitError):  # without a repository the project is the whole of one to be
         top = top_folder(project.root)
@@ -118,7 +118,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
 
 
 def requirement() -> str:
-    """Returns what pip installs this package by: the index or the commit that it was installed from here."""
+    """Returns pip's requirement for this package: the index or the commit that it was installed from here."""
     installed = distribution("pytest-ddpperf")
     origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610: not of what an index had
     if not origin:
@@ -129,7 +129,6 @@ def requirement() -> str:
 
 
 def _script_remarks(script: TrainingScript) -> list[str]:
-    """Returns what a reader has to know of the call."""
     own_loop = script.framework in {"torch", "accelerate", "fabric"}
     steps = "a step ends when optimizer.step() returns" if own_loop else f"{script.framework} makes the steps"
     lines = [f"Each rank runs the script with the environment of torchrun; {steps}."]

@@ -1,1 +1,1 @@
-"""Which rank has failed or hangs, why, and in what words: exceptions, ends, stacks, collectives."""
+"""Finds which rank has failed or hangs, and why, and describes it: exceptions, exits, stacks, collectives."""

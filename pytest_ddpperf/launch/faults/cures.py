@@ -1,4 +1,4 @@
-"""What exceptions of Python's and torch's mean in training code that runs on ranks, and what helps."""
+"""The meanings of exceptions of Python and torch in training code that runs on ranks, and advice against them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ _CURES = tuple(
 
 
 def cure_of(kind: str, message: str) -> str:
-    """What helps against an exception, by the name of its class and all that was said; empty if nobody knows."""
+    """Returns advice against an exception, by the name of its class and its message; empty if there is none."""
     name = kind.rpartition(".")[2]
     found = (cure for kinds, said, cure in _CURES if name in kinds.split("|") and said.search(message))
     return next(found, "")

@@ -1,4 +1,4 @@
-"""What is known of the ranks of a launch that has missed its deadline, and the error that tells of it."""
+"""The facts about the ranks of a launch that has missed its deadline, and the error that reports them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AGAIN_SECONDS = 0.25  # for the second stacks, where a rank has not given the f
 
 
 class _Launch(Protocol):
-    """What is asked of all ranks of a launch."""
+    """The questions that all ranks of a launch can answer."""
 
     @property
     def overdue(self) -> Overdue | None: ...
@@ -42,7 +42,7 @@ class _Launch(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LateRanks:
-    """Where the ranks of a launch that has not finished stand, by rank."""
+    """The positions of the ranks of a launch that has not finished, by rank."""
 
     seconds: float  # since the launch began
     overdue: Overdue | None = None  # the stage that has ended the launch; None if its own deadline has
@@ -56,12 +56,12 @@ class LateRanks:
 
     @property
     def cure(self) -> str:
-        """The setting to raise if the launch only is slow."""
+        """Returns the setting to raise if the launch does not hang but is only slow."""
         return "timeout" if self.overdue is None else f"{self.overdue.stage} of stage_timeouts"
 
     @property
     def pace(self) -> str:
-        """Returns whether the launch is slow or hangs, as far as ranks show it."""
+        """Returns whether the launch is slow or hangs, if the ranks show it."""
         if self.advances:
             return f"steps went on at the deadline, so the launch is slow and does not hang: raise {self.cure}"
         moving = [rank for rank, moved in self.moved.items() if moved]
@@ -79,7 +79,7 @@ class LateRanks:
         return f"{ranks} took more than {seconds:g} s for the stage {stage} (stage_timeouts, {stage}={seconds:g})"
 
     def error(self, ends: Sequence[RankEnd], job: Job, threads: int) -> RanksTimedOut:
-        """The error for a launch that has missed its deadline; ``threads``: how many more than one the zygote has."""
+        """Returns the error for a late launch; ``threads``: how many threads more than one the zygote has."""
         standing, stalled = self.stacks, self.stalled
         finished = [end.rank for end in ends if end.rank not in standing]
         called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
@@ -113,7 +113,7 @@ class LateRanks:
 
 
 def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
-    """Look at the ranks twice, so many seconds after the launch began, and ask them what they wait for."""
+    """Looks at the ranks twice, ``seconds`` after the launch began, and finds out what they wait for."""
     nccl = job.group == "nccl"
     if nccl:
         asking = ThreadPoolExecutor(1)  # while ranks are looked at

@@ -1,4 +1,4 @@
-"""An exception of a rank as a message to the controller."""
+"""Turns an exception of a rank into a message to the controller."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PHASES = (  # the end of a file's path, the start of a function's name, and wha
 
 
 def failed_report(error: BaseException, stage: Stage) -> Failed:
-    """Describe an exception; this never raises one itself, whatever the exception's own methods do."""
+    """Describes an exception. It never raises one itself, even if the exception's own methods do."""
     first = _first(error)
 
     def verifying(error: BaseException) -> bool:
@@ -59,7 +59,7 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The error itself; if it is an exit that answers another error, as Hydra's main ends, the first of the chain."""
+    """Returns the error; for an exit that handles another error, as in Hydra's main, the first of the chain."""
     seen = {id(error)}
     answers = isinstance(error, SystemExit) and error.code and not error.__suppress_context__
     before = error.__context__ if answers else None
@@ -77,7 +77,7 @@ def _unless_it_raises(otherwise: T, find: Callable[[BaseException], T], error: B
 
 
 def _in_words(describe: Callable[[BaseException], str], error: BaseException) -> str:
-    """A text of at most 64 KiB; where it cannot be made, the reason."""
+    """Returns the description of an error, cut to 64 KiB, or the reason if it cannot be made."""
     try:
         text = told(describe(error))
     except BaseException as second:  # noqa: BLE001  e.g. MemoryError again, or an exception whose __str__ raises
@@ -87,7 +87,7 @@ def _in_words(describe: Callable[[BaseException], str], error: BaseException) ->
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    """The frames of an exception and their lines, innermost first."""
+    """Returns the frames of an exception with their line numbers, innermost first."""
     return list(traceback.walk_tb(error.__traceback__))[::-1]
 
 
@@ -96,7 +96,7 @@ def _position(error: BaseException) -> StackPosition | None:
 
 
 def _sent(error: BaseException) -> str:
-    """The tensors that the collective in which an exception was raised had been given."""
+    """Returns the types and shapes of the tensors passed to the collective that raised the exception."""
     for frame, _ in _frames(error):
         if frame.f_code.co_filename.endswith(COLLECTIVES):
             arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]
@@ -106,14 +106,14 @@ def _sent(error: BaseException) -> str:
 
 
 def _sequence(_: BaseException) -> int | None:
-    """How many collectives this rank has called; None if there are several groups, each with a number of its own."""
+    """Returns how many collectives this rank has called; None for several groups, because each counts separately."""
     if "torch.distributed" not in sys.modules or len(process_groups()) > 1:
         return None
     return collectives_called()
 
 
 def _phase(error: BaseException) -> str:
-    """The phase of training in which memory ran out: the outermost that the frames of the first error tell."""
+    """Returns the training phase in which memory ran out: the phase of the outermost known frame of the first error."""
     if _kind(error) != "memory":
         return ""
     seen = {id(error)}
@@ -129,7 +129,7 @@ def _phase(error: BaseException) -> str:
 
 
 def _tensors(value: Any) -> str:
-    """A tensor as its type and shape, such as float32[8, 4]; a list of tensors likewise."""
+    """Returns the type and shape of a tensor or of a list of tensors, such as float32[8, 4]."""
     if isinstance(value, list) and value:
         shown = [_tensors(item) for item in value]
         return f"{len(shown)} x {shown[0]}" if len(set(shown)) == 1 else ", ".join(shown)
@@ -175,7 +175,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> None:
-    """Remove the frames between the fork and the user's function from an exception, its cause and its context."""
+    """Removes the frames between the fork and the user's function from an exception, its cause and its context."""
     if id(summary) in seen:
         return
     seen.add(id(summary))

@@ -1,4 +1,4 @@
-"""The first rank that failed, and the error that tells of it."""
+"""Finds the first rank that failed, and makes the error that reports it."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class RankEnd:
 
     @property
     def failure(self) -> Failed | None:
-        """The report of a rank that could still report its failure."""
+        """Returns the report of a rank that could still report its failure."""
         return self.report if isinstance(self.report, Failed) else None
 
     @property
     def imports(self) -> tuple[SeenImport, ...]:
-        """The imports that a rank that has finished reports."""
+        """Returns the imports that a finished rank reports."""
         return self.report.imports if isinstance(self.report, Finished) else ()
 
     @property
@@ -76,7 +76,7 @@ class RankEnd:
 
     @property
     def last_words(self) -> str:
-        """What a C++ thread has said before it aborted the process, such as torch's watchdog of NCCL; else empty."""
+        """Returns the last message of a C++ thread, such as torch's NCCL watchdog, that aborted the process; or ""."""
         if self.report is not None or self.status != -signal.SIGABRT:
             return ""
         said = _LAST_WORDS.findall(self.output.stderr)[-1:]
@@ -85,21 +85,21 @@ class RankEnd:
 
     @property
     def noticed(self) -> tuple[bool, int, str]:
-        """What orders the CUDA errors of several ranks: one by a failed assertion is first, then torch's log counts."""
+        """Returns a sort key for CUDA errors: failed assertions come first, then the times in torch's log decide."""
         found = _NOTICED.search(self.output.stderr)
         day, time = (int(found[1]), found[2]) if found is not None else (sys.maxsize, "")
         return _DEVICE_ASSERT.search(self.output.stderr) is None, day, time
 
     @property
     def warnings(self) -> str:
-        """Returns what NCCL has printed of an error that torch has only its kind of; empty for other errors."""
+        """Returns the warnings that NCCL printed if torch's exception has only the kind of the error; else empty."""
         nccl = self.failure is not None and self.failure.type.endswith("DistBackendError")
         printed = f"{self.output.stdout}\n{self.output.stderr}"  # NCCL's own default is stdout
         return "\n".join(_NCCL_WARNING.findall(printed)) if nccl else ""
 
     @property
     def lost_peer(self) -> str:
-        """The message of a victim, whose error only tells of a lost peer, without addresses; empty for others."""
+        """Returns the message of an error that only says that another rank was lost, without addresses; else empty."""
         if "NCCL" in self.last_words:
             echo = _SECONDARY.search(self.last_words)
             return "" if echo is None else f"SIGABRT: {echo[0]}"
@@ -110,12 +110,12 @@ class RankEnd:
 
     @property
     def mismatch(self) -> re.Match[str] | None:
-        """The sizes that gloo had received and expected when it ended the rank, which is not to blame."""
+        """Returns the sizes that gloo received and expected if gloo aborted this rank, which is not to blame."""
         return _MISMATCH.search(self.output.stderr) if self.status == -signal.SIGABRT else None
 
     @property
     def when(self) -> int:
-        """The time of the report or of the end, in nanoseconds since the epoch."""
+        """Returns the time of the report or of the exit, in nanoseconds since the epoch."""
         return self.report.stamp if self.report is not None else self.stamp
 
 
@@ -124,8 +124,8 @@ def failure(
 ) -> DdpperfError:
     """Returns the error for a launch in which a rank failed: the root cause first, then the other ranks.
 
-    The root is the earliest failure that is not a victim's. A skip counts only where no rank failed. ``stacks`` has
-    faulthandler's text of ranks that still ran.
+    The root is the earliest failure that no other rank's failure caused. A skip counts only if no rank failed.
+    ``stacks`` has faulthandler's text of ranks that still ran.
     """
     failed = sorted((end for end in ends if end.failed), key=lambda end: end.when)
     for end in failed:
@@ -156,11 +156,11 @@ def failure(
 
 
 def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:
-    """The error where a rank received more bytes than it expected, which ends it and none of those to blame.
+    """Returns the error after gloo ended a rank because it received more bytes than it expected.
 
-    To blame is a rank that stands at another line than all others, or sends other tensors than they do, and is known to
-    be at the same collective as one of them: else it may just be behind. The receiver, which can tell nothing, is at
-    the collective that all others are at, if there are several.
+    The receiver is not to blame. To blame is a rank that is at another line than all others, or sends other tensors, if
+    it is known to be at the same collective as one of the others: else it may only be slower. The receiver cannot
+    report its collective; it is assumed to be at the collective that all others are at, if there are several others.
     """
     sequences = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.failure.sequence}
     if len(sequences) == len(ends) - 1 > 1 and len({*sequences.values()}) == 1:
@@ -193,7 +193,7 @@ def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stac
 
 
 def _position(end: RankEnd, stacks: Mapping[int, str]) -> StackPosition | None:
-    """Returns where a rank stood when it failed or was stopped; None if it has finished or nobody knows."""
+    """Returns the position at which a rank failed or was stopped; None if it has finished, or if it is unknown."""
     if end.failure is not None:
         return end.failure.position
     stack = stacks.get(end.rank, end.output.stderr[max(0, end.output.stderr.rfind(_FATAL)) :])
@@ -214,7 +214,7 @@ def _sections(ends: Sequence[RankEnd]) -> tuple[tuple[str, str], ...]:
 
 
 def _refusal(report: Failed, ends: Sequence[RankEnd]) -> DdpperfError:
-    """Make the plugin's own error again; it names the ranks where not all have refused the user's code."""
+    """Recreates the plugin's own error; it names the ranks if only some of them have refused the user's code."""
     kind = getattr(errors, report.type.rpartition(".")[2], DdpperfError)
     refusing = [end.rank for end in ends if end.failure is not None and end.failure.kind == "refused"]
     first, *more = report.text.split("\n")
@@ -236,7 +236,7 @@ def _undelivered(rank: int, report: Failed) -> str:
 
 
 def _fate(end: RankEnd) -> str:
-    """Tell the fate of a rank, as the rest of a sentence that starts with the rank."""
+    """Describes how a rank ended; the text continues a sentence that begins with the rank."""
     if end.failure is not None:
         return _raised(end.failure, end.warnings)
     if end.status is None or end.report is not None:

@@ -1,8 +1,8 @@
-"""The collectives that ranks have called, by torch's flight recorder, and who keeps the others waiting.
+"""The collectives that ranks have called, by torch's flight recorder, and the rank that the others wait for.
 
-NCCL's collectives do not block Python: a rank goes on until it needs a value, or until no more fits into the queue of
-its GPU. Its stack so tells little of what it waits for; the numbers of its collectives do. Of gloo torch 2.11 and later
-record collectives too, and 2.9 if TORCH_FR_BUFFER_SIZE is above 0; none records gloo's sends and receives.
+NCCL's collectives do not block Python: a rank goes on until it needs a value, or until the queue of its GPU is full. So
+its stack rarely shows what it waits for, but the numbers of its collectives do. Torch 2.11 and later also record gloo's
+collectives, and torch 2.9 does so if TORCH_FR_BUFFER_SIZE is above 0. No version records gloo's sends and receives.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """What ranks wait for, in words, and the one rank to blame; None if there is no single one."""
+    """A text that says what ranks wait for, and the rank to blame; None if there is not exactly one such rank."""
 
     text: str
     rank: int | None
 
 
 def answer_requests(channel: Channel, backend: str = "nccl") -> threading.Thread:
-    """Start a thread that tells the controller what this rank has called, whenever it asks, until it is dismissed."""
+    """Starts a thread that sends this rank's collectives to the controller at each request, until it is dismissed."""
     thread = threading.Thread(target=_answer, args=(channel, backend), daemon=True, name=ANSWERING)
     thread.start()
     return thread
@@ -54,7 +54,7 @@ def _answer(channel: Channel, backend: str) -> None:
 
 
 def _gloo_answer(dump: Callable[[], bytes] | None) -> RankCalls:
-    """Returns what this rank has called of gloo; nothing if torch has no such recorder."""
+    """Returns the gloo collectives that this rank has called; nothing if torch has no recorder for gloo."""
     if dump is None:
         return RankCalls(groups={}, whole=True)
     dist = sys.modules["torch.distributed"]
@@ -63,7 +63,7 @@ def _gloo_answer(dump: Callable[[], bytes] | None) -> RankCalls:
 
 
 def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -> dict[str, GroupCalls]:
-    """The groups of a dump of gloo's recorder in JSON, by name. It has neither their members nor states to rely on."""
+    """Returns the groups in a JSON dump of gloo's recorder, by name. The dump has no members and no reliable states."""
     calls: dict[str, dict[int, Mapping[str, Any]]] = {name: {} for name in members}
     for entry in dump.get("entries", ()):
         numbered = calls.get(entry["process_group"][0])
@@ -87,13 +87,13 @@ def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -
 
 
 def waits_in(calls: RankCalls) -> tuple[str, int] | None:
-    """The first collective that a rank waits in, and its number; None if it waits in none, or in several groups."""
+    """Returns the first collective that a rank waits in, with its number; None for no group or several groups."""
     waiting = [min(group.pending.items()) for group in calls.groups.values() if group.pending]
     return (waiting[0][1].partition(" ")[0], waiting[0][0]) if len(waiting) == 1 else None
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
-    """First what torch knows without asking CUDA, which may not answer while a kernel launch is blocked; then all."""
+    """Yields first the part that needs no CUDA, because CUDA may block behind a kernel launch; then everything."""
     for entries in (False, True):
         groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
         if entries or len(groups) == 1:
@@ -140,7 +140,7 @@ def _calls(
 
 
 def _words(entry: Mapping[str, Any]) -> str:
-    """``all_reduce of float[8, 4]``."""
+    """Describes a recorded collective, such as ``all_reduce of float[8, 4]``."""
     sizes = zip(entry.get("input_dtypes", ()), entry.get("input_sizes", ()), strict=False)
     tensors = [f"{dtype.lower()}{list(size)}" for dtype, size in sizes]
     several = f"{len(tensors)} x " if len(tensors) > 1 else ""
@@ -149,10 +149,10 @@ def _words(entry: Mapping[str, Any]) -> str:
 
 
 def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Collection[int] = ()) -> Stall | None:
-    """Returns what ranks wait for in collectives, by the answers of ranks; None where these do not tell.
+    """Returns which collectives ranks wait in, according to ``answers``; None if the answers do not show it.
 
-    A group tells where all its members have answered. To blame is a rank that waits for nothing itself, and has not
-    called a collective in which others wait. ``elsewhere`` are ranks that wait for what the recorder does not have.
+    A group is used if all its members have answered. A rank is to blame if it does not wait itself and has not called a
+    collective in which others wait. ``elsewhere`` are ranks that wait for something that the recorder does not record.
     """
     groups = {name: group for answer in answers.values() for name, group in answer.groups.items()}
     lines: dict[str, list[int]] = {}
@@ -173,7 +173,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
 
 
 def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
-    """A line on the members that are farthest behind those that wait, and these members; empty if there is none."""
+    """Returns a line about the members that are farthest behind the waiting ones, and these members; may be empty."""
     calls = {rank: member.called for rank, member in members.items() if member.called is not None}
     waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
     if len(calls) < len(members) or not waiting:
@@ -195,7 +195,7 @@ def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str
 
 
 def _mismatch(answers: Mapping[int, RankCalls], name: str, backend: str) -> Stall | None:
-    """Different collectives that all ranks have called under the first number that none has ended; None if alike."""
+    """Returns a stall if ranks called different collectives under the first number that none has ended; else None."""
     members = {rank: answer.groups[name] for rank, answer in answers.items() if name in answer.groups}
     ranks = next(iter(members.values())).ranks
     if set(ranks) != set(members) or not all(member.waits for member in members.values()):

@@ -1,4 +1,4 @@
-"""What NCCL tells of its own state: its RAS service, since 2.24, answers over TCP on each node."""
+"""A client of NCCL's RAS service, which reports NCCL's state over TCP on each node, from version 2.24 on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST = 16 * 1024  # bytes of an answer
 
 
 def status(environ: Mapping[str, str], seconds: float = _SECONDS) -> str:
-    """Returns what the service of ranks with these variables answers in so many seconds; empty if it does not."""
+    """Returns the answer of the RAS service of ranks with these variables; empty if none comes in ``seconds``."""
     host, _, port = environ.get(RAS_ADDRESS, "").rpartition(":")
     answer = bytearray()
     deadline = time.monotonic() + seconds
@@ -42,7 +42,7 @@ def status(environ: Mapping[str, str], seconds: float = _SECONDS) -> str:
 
 
 def _lines(peer: socket.socket, deadline: float) -> Iterator[bytes]:
-    """The lines that a peer sends until it closes the connection; OSError if they take too long."""
+    """Yields the lines that a peer sends until it closes the connection; OSError if they take too long."""
     rest = b""
     while True:
         peer.settimeout(max(0.001, deadline - time.monotonic()))

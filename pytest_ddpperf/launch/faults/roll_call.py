@@ -1,4 +1,4 @@
-"""The roll call at a deadline: who waits where for whom, by the stacks of ranks."""
+"""The summary at a deadline, made from the stacks of ranks: which ranks wait where, and for which rank."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CURES = {  # by a file of torch that all ranks stand in
 
 
 def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[StackPosition | None, list[int]]]:
-    """The ranks at each position; the largest group of waiting ones comes first: most likely they are right there."""
+    """Groups ranks by position. The largest waiting group comes first, because it is most likely not to blame."""
     positions: dict[StackPosition | None, list[int]] = {}
     for rank, text in sorted(stacks.items()):
         found = threads(text)
@@ -32,10 +32,10 @@ def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[S
 
 
 def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = False) -> dict[int, bool]:
-    """Returns whether each rank has left the position that it stood at before; without those that gave no stack.
+    """Returns whether each rank has left its position in ``before``; the result lacks ranks without a stack.
 
-    A rank that is in the same library function at the same line of the user's has not moved. A rank that is in
-    ``before`` alone has finished meanwhile.
+    A rank that is in the same library function at the same line of the user's code has not moved. A rank that is only
+    in ``before`` has finished meanwhile.
     """
     places = [
         {rank: where for where, ranks in _positions(each, nccl=nccl) for rank in ranks} for each in (before, after)
@@ -53,9 +53,9 @@ def waiting(stacks: Mapping[int, str]) -> list[int]:
 
 
 def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
-    """Where ranks wait in several places, and none runs, the rank that they may wait for; None if there is none.
+    """Returns the rank that the others may wait for, if all wait and in several places; None if there is none.
 
-    That is the only one that has finished, that is outside of collectives, or that is outside of the largest group.
+    It is the only rank that has finished, that is outside of collectives, or that is outside of the largest group.
     """
     order = _positions(stacks)
     several = len(order) > 1 and len(stacks) + len(finished) >= _LEAST_MAJORITY
@@ -69,11 +69,11 @@ def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | No
 
 
 def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mapping[int, int | None]) -> int | None:
-    """Returns the suspect if it keeps all others waiting: they agree on what they have called; else None.
+    """Returns the suspect if all other ranks agree on the collectives that they have called; else None.
 
-    Some collectives let ranks go on before others come. So a rank may stand in an earlier one than all others and wait
-    for one of those, which has left it out. They tell it by ``called``, the numbers of collectives that each has
-    called: the same at one line, and different ones at different lines.
+    Some collectives let ranks go on before others come. So a rank may be in an earlier collective than all others, and
+    wait for a rank that did not call it. ``called`` shows this: it has the number of collectives that each rank has
+    called. The other ranks agree if these numbers are equal at one line and different at different lines.
     """
     odd = suspect(stacks, finished)
     agreed = {(where, called.get(rank)) for where, ranks in _positions(stacks) for rank in ranks if rank != odd}
@@ -94,12 +94,12 @@ def heading(
     moved: Mapping[int, bool] = MappingProxyType({}),
     waits_in: Mapping[int, tuple[str, int]] = MappingProxyType({}),
 ) -> tuple[str, int | None]:
-    """Write the first line of a timeout, and name the rank to blame where it is a single one.
+    """Writes the first line of a timeout, and returns the rank to blame if there is exactly one.
 
-    Ranks in a collective or in backward wait for the others. To blame is a rank that stands elsewhere or has finished.
-    ``stacks`` has faulthandler's text of each rank that has not finished, and ``called`` how many collectives ranks
-    have called, as far as they could tell. ``cure`` is the setting to raise. ``nccl`` is as for ``position``, ``moved``
-    is what ``moved`` gives. ``waits_in`` has the collective that each rank waits in and its number, where known.
+    Ranks in a collective or in backward wait for the others. To blame is a rank that is elsewhere or has finished.
+    ``stacks`` has faulthandler's text of each unfinished rank, ``called`` the number of collectives that each rank has
+    called, if known. ``cure`` is the setting to raise. ``nccl`` is as in ``position``, ``moved`` is the result of
+    ``moved``. ``waits_in`` has the collective that each rank waits in and its number, if known.
     """
     order = _positions(stacks, nccl=nccl)
     parts: list[str] = []
@@ -122,7 +122,7 @@ def heading(
 
 
 def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: bool = False) -> str:
-    """Returns the likely cause where all ranks wait in one collective; empty if they do not."""
+    """Returns the likely cause if all ranks wait in one collective; else empty."""
     found = [threads(text) for text in stacks.values()]
     places = {position(stack[0], nccl=nccl) if stack else None for stack in found}
     where = next(iter(places), None)
@@ -140,7 +140,7 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: b
 def _guilty(
     order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
 ) -> int | None:
-    """The one rank that does not wait as the others do, or that waits alone; None if there is no such one."""
+    """Returns the only rank that does not wait as the others do, or that waits alone; None if there is none."""
     waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
     running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
     if not waiting:  # ranks that have finished keep nobody from going on, and one that waits can tell its stack

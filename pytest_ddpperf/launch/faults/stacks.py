@@ -1,4 +1,4 @@
-"""The positions of blocked ranks, read from faulthandler's text."""
+"""The positions of blocked ranks, parsed from faulthandler's text."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Frame:
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Read the stacks, innermost frame first and main thread first, which is empty if it is not listed.
+    """Parses the stacks: main thread first (empty if it is missing), innermost frame first.
 
-    faulthandler lists the main thread last, and alone where it was asked for it.
+    faulthandler lists the main thread last, or only the main thread if that was requested.
     """
     stacks = [
         [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(part)]
@@ -65,14 +65,14 @@ def threads(text: str) -> list[list[Frame]]:
 
 
 def lacks_main_thread(text: str) -> bool:
-    """Returns whether faulthandler's text of one process has so many threads that the main one is missing."""
+    """Returns whether faulthandler's text was cut because of many threads, so that the main thread is missing."""
     return _CUT.search(text) is not None and _ALONE not in text
 
 
 def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | None:
-    """Find the position of a stack; None for an empty one.
+    """Returns the position of a stack; None for an empty stack.
 
-    With ``nccl`` a rank that waits for its GPU waits for others: NCCL's collectives run there.
+    With ``nccl``, a rank that waits for its GPU counts as waiting for others, because NCCL's collectives run there.
     """
     on_gpu = nccl and bool(stack) and _waits_for_gpu(stack[0])
     if any(frame.file == _TURNS for frame in stack):
@@ -90,14 +90,14 @@ def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | N
 
 
 def _waits_for_gpu(innermost: Frame) -> bool:
-    """Returns whether a frame needs the GPU to be done, as far as its line shows."""
+    """Returns whether a frame waits for the GPU, judged by its source line."""
     if innermost.file.endswith(_SYNCHRONISING):
         return innermost.function == "synchronize"
     return _NEEDS_VALUE.search(linecache.getline(innermost.file, innermost.line)) is not None
 
 
 def _waits_inside(frames: Sequence[Frame]) -> bool:
-    """Whether the innermost frame waits for other ranks, in backward, in torch's code for ranks or for a handle."""
+    """Returns whether the innermost frame is in backward, in torch.distributed, or in a wait for a handle."""
     innermost = next((frame for frame in frames if not frame.file.endswith(_OPERATORS)), frames[0])
     return (
         innermost.function == _BACKWARD
@@ -107,7 +107,7 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
 
 
 def minority(groups: Sequence[list[int]]) -> list[int]:
-    """The ranks outside the largest group; all ranks of a lone group; none of no group and of groups of equal size."""
+    """Returns the ranks outside the largest group. A lone group counts as outside; groups of equal size yield none."""
     if len(groups) <= 1:
         return [rank for group in groups for rank in group]
     first, second, *_ = sorted(groups, key=len, reverse=True)
@@ -115,7 +115,7 @@ def minority(groups: Sequence[list[int]]) -> list[int]:
 
 
 def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
-    """Write the stacks of all ranks, equal ones once, the guilty rank's first."""
+    """Writes the stacks of all ranks: the guilty rank's first, and equal stacks only once."""
     groups: dict[str, list[int]] = {}
     for rank, text in sorted(stacks.items(), key=lambda item: (item[0] != guilty, item[0])):
         groups.setdefault(written(text), []).append(rank)
@@ -125,7 +125,7 @@ def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
 
 
 def written(text: str) -> str:
-    """Write faulthandler's text of one process in the order of a traceback, without the frames of this plugin."""
+    """Writes faulthandler's text of one process in the order of a traceback, without frames of this plugin."""
     found = threads(text)
     if not found:
         return "  gave no stack: it was stopped, or in a system call that cannot be interrupted"
@@ -139,12 +139,12 @@ def written(text: str) -> str:
 
 
 def _carries(frame: Frame) -> bool:
-    """Returns whether a frame brings the user's function to its rank."""
+    """Returns whether a frame is outside of the user's function, in the code that calls it."""
     return is_machinery(frame.file) or frame.file == "<string>"
 
 
 def is_machinery(filename: str) -> bool:
-    """Returns whether a frame of this plugin or of cloudpickle brings the user's function to its rank."""
+    """Returns whether a file belongs to this plugin or cloudpickle, and calls the user's function on its rank."""
     return filename.startswith(_MACHINERY) or "/cloudpickle/" in filename
 
 

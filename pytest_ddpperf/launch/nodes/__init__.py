@@ -1,1 +1,1 @@
-"""Several processes of a launcher, such as torchrun: one is the controller, one of every other node is its agent."""
+"""Several processes of a launcher, such as torchrun: one is the controller, and each other node has an agent."""

@@ -1,4 +1,4 @@
-"""The agent of a node: it has launchers as the controller has, and starts the ranks that the controller asks for."""
+"""The agent of a node: it has launchers as the controller has, and starts ranks at the controller's request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GONE = 1  # the status of a task whose controller is gone
 
 
 class Agent:
-    """Serves the controller over ``link``, which asks for its methods; ``card`` says where further links lead."""
+    """The agent, whose methods the controller calls over ``link``; ``card`` has the address for further links."""
 
     def __init__(self, link: Link, card: Card, node: int, check_out: CheckOut) -> None:
         self._link, self._card, self._node = link, card, node
@@ -49,7 +49,7 @@ class Agent:
         self._watch: Watch = lambda _: Health(cpu=CpuHealth())  # nobody has asked to watch yet
 
     def serve(self) -> int:
-        """Do what the controller asks for until it closes the link; return the status that this task ends with."""
+        """Serves the controller until it closes the link; returns the exit status of this task."""
         try:
             while not isinstance(message := self._link.receive(), Close):
                 self._link.reply(message, self)
@@ -63,20 +63,20 @@ class Agent:
         return message.status
 
     def clock(self) -> int:
-        """Returns the nanoseconds since the epoch."""
+        """Returns the time in nanoseconds since the epoch."""
         return time.time_ns()
 
     def watch_health(self) -> None:
-        """Watch the node during a launch."""
+        """Begins to watch the node during a launch."""
         running = (launcher for launcher in self._launchers if launcher.is_alive())
         self._watch = watch_health([pid for launcher in running for pid in launcher.launcher.parents])
 
     def health(self) -> CpuHealth:
-        """Returns what else the node did since the last call of ``watch_health``."""
+        """Returns the node's other load since the last call of ``watch_health``."""
         return self._watch(None).cpu
 
     def open(self, number: int, preload: Sequence[str], redirection: Redirection | None) -> None:
-        """Start a launcher, to which a new link leads; it copies one with the same arguments."""
+        """Starts a launcher with a new link to it; it copies an existing launcher with the same arguments."""
         link = connect((self._card.host, self._card.port), self._card.key, {"launcher": [self._node, number]})
         running = [one for one in self._launchers if one.is_alive()]
         alike = (preload, redirection)
@@ -90,7 +90,7 @@ class Agent:
 
 
 class _Checkouts:
-    """The files of other revisions that this node has not had."""
+    """The files of other revisions that this node lacked and has checked out."""
 
     def __init__(self, check_out: CheckOut) -> None:
         self._check_out = check_out
@@ -98,13 +98,13 @@ class _Checkouts:
         self._lock = threading.Lock()
 
     def provide(self, redirection: Redirection) -> None:
-        """Have the files of the target here; LaunchError if that cannot be."""
+        """Checks out the files of the target if they are missing; LaunchError if that fails."""
         with self._lock:
             if redirection.target not in self._made:
                 self._made[redirection.target] = self._check_out(redirection)
 
     def keep(self, *targets: str) -> None:
-        """Remove the files of all targets but these."""
+        """Removes the files of all targets but these."""
         with self._lock:
             for target in self._made.keys() - {*targets}:
                 remove = self._made.pop(target)
@@ -113,7 +113,7 @@ class _Checkouts:
 
 
 class NodeLauncher(threading.Thread):
-    """One launcher of this node, and the link by which one of the controller's asks for the methods of this object."""
+    """One launcher of this node; a launcher of the controller calls its methods over a link."""
 
     def __init__(self, link: Link, card: Card, launcher: Launcher, checkouts: _Checkouts) -> None:
         super().__init__(name="ddpperf-node", daemon=True)
@@ -123,13 +123,13 @@ class NodeLauncher(threading.Thread):
         self._judged = Judged()
 
     def run(self) -> None:
-        """Serve until the link ends."""
+        """Serves the controller until the link ends."""
         with contextlib.closing(self.launcher), contextlib.closing(self._link), contextlib.suppress(LinkEnded):
             while True:
                 self._link.reply(self._link.receive(), self)
 
     def close(self) -> None:
-        """End the launch that is under way, if one is, and the launcher."""
+        """Ends the running launch, if there is one, and the launcher."""
         self._link.close()
         if self.is_alive():
             self.launcher.abort()
@@ -144,7 +144,7 @@ class NodeLauncher(threading.Thread):
             return 0
 
     def get_ready(self, changes: Mapping[str, str | None]) -> None:
-        """Import torch; ``changes`` are the variables in which the controller's environment differs from its first."""
+        """Imports torch; ``changes`` are the variables that the controller has changed since its start."""
         changed = {**self._base, **changes}
         self.launcher.environ = {name: value for name, value in changed.items() if value is not None}
         if self.launcher.redirection is not None:
@@ -152,12 +152,12 @@ class NodeLauncher(threading.Thread):
         self.launcher.wait()
 
     def preload(self, modules: Sequence[SeenImport]) -> None:
-        """Import modules that later ranks then find imported, as far as that is harmless."""
+        """Imports modules for later ranks, if that is harmless."""
         # Those that read the number of their rank stay with the ranks, whose numbers here change.
         self.launcher.preload(Wanted(asked=(), seen=(*modules,), ranks=0), self._judged)
 
     def launch(self, job: Job, *, echo: bool) -> list[RankEnd]:
-        """Start the ranks of a job, let the controller ask for their methods until it closes the launch, and sweep."""
+        """Starts a job's ranks, serves the controller until it closes the launch, and ends all its processes."""
 
         def printed(rank: int, lines: list[str]) -> None:
             self._link.send(Printed(rank, tuple(lines)))
@@ -177,7 +177,7 @@ class NodeLauncher(threading.Thread):
             return [replace(end, report=None) for end in ranks.ends]
 
     def _serve(self, ranks: RankProcesses) -> None:
-        """Tell the controller how the ranks stand, and do what it asks of them, until it closes the launch."""
+        """Sends the states of ranks to the controller, and executes its requests, until it closes the launch."""
         told: dict[int, RankEnd] = {}
         closed = False
 

@@ -1,4 +1,4 @@
-"""The controller's side: it meets the other tasks, makes one of each other node its agent, and reaches ranks there."""
+"""The controller's side: it meets the other tasks, makes one task per node an agent, and reaches the ranks there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_STRANGERS = 64  # connections at a time that have not proved yet to know t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """Another node, and the link to its agent."""
+    """Another node, with the link to its agent."""
 
     number: int
     hello: Hello
@@ -63,11 +63,11 @@ class Cluster:
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
     def gather(self, seconds: float = MEETING_SECONDS) -> None:
-        """Wait for all tasks, and give each its role.
+        """Waits for all tasks, and assigns a role to each.
 
         Raises:
-            SettingError: a task lacks what the controller has.
-            LaunchError: a task has not come in time, or something has come that is none.
+            SettingError: a task lacks something that the controller has.
+            LaunchError: a task has not come in time, or a process that is no task has come.
         """
         expected = set(range(1, self._size))
         with self._news:
@@ -113,7 +113,7 @@ class Cluster:
 
     @property
     def differences(self) -> list[str]:
-        """Facts in which nodes differ from the controller's, in words."""
+        """Returns sentences about facts that differ between nodes and the controller."""
         return [
             f"{name} is {own} on the controller, and {other} on node {node.number} ({node.hello.host})"
             for node in self.nodes
@@ -123,11 +123,11 @@ class Cluster:
 
     @property
     def interface(self) -> str:
-        """The network interface of this node by which ranks of several nodes talk."""
+        """Returns the network interface of this node that ranks of several nodes use."""
         return interface_of(self.nodes[0].link.address if self.nodes else self.card.host, os.environ)
 
     def changes(self, environ: Mapping[str, str]) -> dict[str, str | None]:
-        """Returns the variables in which an environment differs from that at the start; None for one that is gone."""
+        """Returns the variables in which ``environ`` differs from the environment at the start; None if removed."""
         gone: dict[str, str | None] = dict.fromkeys(self._environ.keys() - environ.keys())
         return gone | {name: value for name, value in environ.items() if self._environ.get(name) != value}
 
@@ -141,9 +141,9 @@ class Cluster:
         return link
 
     def watch(self, nodes: int) -> Callable[[], dict[str, CpuHealth]]:
-        """Begin to watch so many of the other nodes; call the result at the end of the launch.
+        """Begins to watch ``nodes`` other nodes; the caller calls the result at the end of the launch.
 
-        That gives what else went on in each node, by its name; nothing is known of one that does not answer.
+        The result returns each node's other load, by its name; the load is empty for a node that does not answer.
         """
         watched = self.nodes[:nodes]
         for node in watched:
@@ -161,7 +161,7 @@ class Cluster:
 
     @property
     def lost(self) -> str:
-        """Returns which agent is gone; empty while all are there."""
+        """Returns a message if an agent is gone; else empty."""
         with self._asking:
             try:
                 for node in self.nodes:
@@ -171,9 +171,9 @@ class Cluster:
         return ""
 
     def close(self, status: int, *, first: bool = False) -> None:
-        """End all tasks with this exit status; with ``first`` they wait until this process has ended.
+        """Ends all tasks with this exit status; with ``first`` they wait until this process has ended.
 
-        Launchers take the first task that ends for the cause, and end the others.
+        Launchers treat the first task that ends as the cause, and end the others.
         """
         for link, _ in tuple(self._met.values()):
             with contextlib.suppress(LinkEnded):
@@ -208,7 +208,7 @@ class Cluster:
             link.close()
 
     def _taken(self, link: Link, hello: Any) -> bool:
-        """Take who has connected, by the JSON that it says of itself; False if its link is to end."""
+        """Handles the JSON of a new connection; returns False if its link must be closed."""
         match hello:
             case {"task": dict(plain)}:
                 task = Hello.of(plain)
@@ -229,7 +229,7 @@ class Cluster:
         return True
 
     def _meet(self, link: Link, hello: Hello) -> None:
-        """Note a task; one that cannot be is noted as what ends the meeting."""
+        """Records a task; an impossible task is recorded as the reason to end the meeting."""
         known, _ = self._met.setdefault(hello.rank, (link, hello))
         if known is link and hello.rank in range(1, self._size):
             return
@@ -245,7 +245,7 @@ class Cluster:
 def offset(link: Link) -> tuple[int, int]:
     """Returns how far a peer's clock is ahead of this one's, and the uncertainty, in nanoseconds.
 
-    From the fastest of some pings, as in NTP (RFC 5905, section 8) with a message that is answered at once.
+    The fastest of some pings counts, as in NTP (RFC 5905, section 8) with a message that is answered at once.
     """
     found = []
     for _ in range(_PINGS):
@@ -258,7 +258,7 @@ def offset(link: Link) -> tuple[int, int]:
 
 
 def require_one_agent(hellos: Sequence[Hello]) -> Hello:
-    """Returns the task of a node that is its agent: the first.
+    """Returns the first task of a node, which is its agent.
 
     Raises:
         SettingError: the tasks of the node see different GPUs, so none could start ranks on all of them.
@@ -273,6 +273,6 @@ def require_one_agent(hellos: Sequence[Hello]) -> Hello:
 
 
 def use_cores(cores: frozenset[int]) -> None:
-    """Let this process and its ranks use these cores: launchers bind each task to some of its node's."""
+    """Lets this process and its ranks use these cores, because launchers bind each task to some cores of its node."""
     with contextlib.suppress(OSError):  # a control group forbids it
         os.sched_setaffinity(0, cores)

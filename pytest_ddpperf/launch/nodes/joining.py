@@ -1,4 +1,4 @@
-"""How a task joins a run: as the controller, which the others meet, or as one that follows it."""
+"""The start of a task in a run: as the controller that the others meet, or as a follower."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _USAGE_ERROR = 4  # the status of pytest
 
 
 def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
-    """Returns what this task says of itself; ``files`` are those of its tests."""
+    """Returns this task's hello for the controller; ``files`` are the files of its tests."""
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(f"{os.path.relpath(path, root)}\n".encode() + path.read_bytes())
@@ -73,10 +73,10 @@ def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
 
 
 def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
-    """Meet the other tasks as their controller.
+    """Meets the other tasks as their controller.
 
     Raises:
-        SettingError: the tasks cannot meet so, or lack what this one has.
+        SettingError: the tasks cannot meet this way, or lack something that this task has.
         LaunchError: a task has not come in time.
     """
     master = os.environ.get("MASTER_ADDR", "") if task.launcher == "torchrun" else ""
@@ -97,12 +97,12 @@ def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
 
 
 def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> int:
-    """Meet the controller, do what it asks for until it ends, and return the status that this task ends with.
+    """Meets the controller, serves it until it ends, and returns the exit status of this task.
 
-    ``check_out`` makes the files of another revision where this node lacks them.
+    ``check_out`` makes the files of another revision if this node lacks them.
 
     Raises:
-        SettingError: the tasks cannot meet so.
+        SettingError: the tasks cannot meet this way.
         LaunchError: the controller has not come in time.
     """
     meeting = FileMeeting(task, _folder(task, folder))
@@ -130,7 +130,7 @@ def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> 
 
 
 def _met(meeting: FileMeeting, own: Hello) -> tuple[Link, Card]:
-    """The link to the controller and its card; one that an earlier run has left leads nowhere, and is read again.
+    """Returns the link to the controller and its card; a card left by an earlier run is ignored, and read again.
 
     Raises:
         LaunchError: the controller has not come in time.

@@ -1,4 +1,4 @@
-"""How one launcher of the controller has ranks on other nodes."""
+"""The launchers on other nodes that belong to one launcher of the controller."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READY_SECONDS = 240.0  # more than a zygote takes at most
 
 
 class NodeLaunchers:
-    """The launchers of other nodes that work with one of the controller's; each starts when it is first needed."""
+    """The launchers of other nodes that belong to one launcher of the controller; each starts when first needed."""
 
     def __init__(self, cluster: Cluster, preload: Sequence[str], redirection: Redirection | None = None) -> None:
         self.cluster = cluster
@@ -33,11 +33,11 @@ class NodeLaunchers:
 
     @property
     def interface(self) -> str:
-        """The network interface of this node by which ranks of several nodes talk."""
+        """Returns the network interface of this node that ranks of several nodes use."""
         return self.cluster.interface
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """Returns how many of so many ranks each node has; ``gpus``: those of this node, 0 if ranks are on the CPU."""
+        """Returns how many ranks each node has; ``gpus``: the number of this node's GPUs, 0 if ranks are on the CPU."""
         nodes = self.cluster.nodes
         if not gpus:
             return spread(world_size, 1 + len(nodes))
@@ -47,7 +47,7 @@ class NodeLaunchers:
         return spread(world_size, 1 + len(nodes), min(gpus, *others))
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> list[NodeRanks]:
-        """Returns the ranks of the other nodes in a launch, which have these variables."""
+        """Returns the ranks of the other nodes in a launch; ``environ``: the variables of the ranks."""
         taking_part = self.cluster.nodes[: len(counts) - 1]
         links = [self.link(node) for node in taking_part]
         changes = self.cluster.changes(environ)
@@ -63,7 +63,7 @@ class NodeLaunchers:
         return found
 
     def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
-        """Begin to import modules on the nodes that have started ranks before; the result waits until that is done."""
+        """Begins to import modules on nodes that have started ranks; returns a function that waits for the end."""
         asked = []
         for link in self.links.values():
             with contextlib.suppress(LinkEnded):  # the next launch tells
@@ -77,7 +77,7 @@ class NodeLaunchers:
         return wait
 
     def close(self) -> None:
-        """End the launchers."""
+        """Ends the launchers."""
         for link in self.links.values():
             link.close()
         self.links.clear()
@@ -93,7 +93,7 @@ class NodeLaunchers:
 
 
 def gpus_of(link: Link) -> int:
-    """Returns the GPUs that ranks of another node can use; LaunchError if there are none."""
+    """Returns the number of GPUs that ranks of another node can use; LaunchError if there are none."""
     found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
     if not found:
         raise LaunchError(f"{link.name} has no GPU that torch can use, and the controller has; use device 'cpu'")
@@ -101,10 +101,10 @@ def gpus_of(link: Link) -> int:
 
 
 def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
-    """Deal ranks out to as few nodes as have a GPU for each, or on the CPU to as many as there are.
+    """Spreads ranks over as few nodes as have a GPU for each rank; on the CPU over all nodes.
 
     Raises:
-        RankSkipped: the ranks cannot be dealt out evenly.
+        RankSkipped: the ranks cannot be spread evenly.
     """
     needed = min(nodes, -(-world_size // gpus) if gpus else world_size)
     each, left = divmod(world_size, needed)

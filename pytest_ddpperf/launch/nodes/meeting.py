@@ -1,4 +1,4 @@
-"""How tasks find the controller: by its card, in torchrun's store or in a file of its user's alone; what they say."""
+"""The meeting of tasks and controller: by its card, in torchrun's store or in a private file, and their hellos."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OTHERS = 0o077  # the rights of group and others
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """What a task says of itself when it meets the controller."""
+    """The facts that a task sends when it meets the controller."""
 
     rank: int
     host: str
@@ -44,19 +44,19 @@ class Hello:
     facts: Mapping[str, str] = field(default_factory=dict)  # facts that are told where they differ
 
     def plain(self) -> dict[str, Any]:
-        """Returns the same for JSON."""
+        """Returns the same facts as JSON data."""
         return {**asdict(self), "cores": sorted(self.cores)}
 
     @classmethod
     def of(cls, plain: Any) -> Hello:
-        """Returns the hello of ``plain``; TypeError or KeyError if it is none."""
+        """Returns the hello of ``plain``; TypeError or KeyError if it is not a hello."""
         fields = {**plain, "rank": int(plain["rank"]), "cores": frozenset(plain["cores"]), "gpus": (*plain["gpus"],)}
         return cls(**fields)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Role:
-    """What the controller makes of a task: the agent of a node, or idle (``node`` is None)."""
+    """The role that the controller assigns to a task: the agent of a node, or idle (``node`` is None)."""
 
     node: int | None
     cores: frozenset[int] = frozenset()  # of all tasks of the node
@@ -65,7 +65,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Card:
-    """The address of the controller, and the key that proves who may talk to it."""
+    """The address of the controller, and the key that its peers need."""
 
     host: str
     port: int
@@ -77,7 +77,7 @@ class Card:
 
     @classmethod
     def loads(cls, text: str) -> Card:
-        """Returns the card of ``dumps``; ValueError if the text is none."""
+        """Returns the card that ``dumps`` wrote; ValueError if the text is not a card."""
         try:
             raw = json.loads(text)
             return cls(str(raw["host"]), int(raw["port"]), bytes.fromhex(raw["key"]))
@@ -86,7 +86,7 @@ class Card:
 
 
 class FileMeeting:
-    """A card in a file that its user alone may read and write; ``folder`` is seen by all tasks."""
+    """A card in a file that only its user may read and write; all tasks see ``folder``."""
 
     def __init__(self, task: Task, folder: Path) -> None:
         self._folder = folder
@@ -94,7 +94,7 @@ class FileMeeting:
         self._path = self._folder / f"ddpperf-meeting-{name}"
 
     def publish(self, card: Card) -> None:
-        """Write the card, in place of one that a run of the same name has left."""
+        """Writes the card, in place of a card that an earlier run of the same name has left."""
         written = self._path.with_name(f".{self._path.name}-{uuid.uuid4().hex}")
         try:
             descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -110,7 +110,7 @@ class FileMeeting:
             ) from None
 
     def find(self) -> Card | None:
-        """Returns the card, if it is there; SettingError if another user could have written it."""
+        """Returns the card, if it exists; SettingError if another user could have written it."""
         try:
             descriptor = open_shared(self._path)
         except FileNotFoundError:
@@ -126,13 +126,13 @@ class FileMeeting:
         return None
 
     def end(self) -> None:
-        """Remove the card."""
+        """Removes the card."""
         with contextlib.suppress(OSError):
             self._path.unlink()
 
 
 def own_folder() -> Path:
-    """Returns the folder of this user's cards on this machine; SettingError if another user could get at them."""
+    """Returns the folder of this user's cards on this machine; SettingError if other users could access it."""
     try:
         return private_folder()
     except OSError as error:
@@ -141,13 +141,13 @@ def own_folder() -> Path:
 
 
 def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str | None, seconds: float) -> str:
-    """Give ``text``, a card, to all tasks by torchrun's store, on a rank of a launch of its own; None: wait for it.
+    """Passes ``text``, a card, to all tasks by torchrun's store, on a rank of a separate launch; None: waits for it.
 
-    Whoever reaches the store can read it, so the last node deletes the card. The store outlives a run: one that has
-    ended before may have left its card, which leads nowhere until the controller has replaced it.
+    Every process that reaches the store can read it, so the last node deletes the card. The store outlives a run: an
+    earlier run may have left its card, which leads nowhere until the controller has replaced it.
 
     Returns:
-        The text: of a card that leads to its controller, or at the end of the time of any.
+        The text of a card that leads to its controller, or of any card if the time is over.
     """
     from datetime import timedelta
 

@@ -21,7 +21,7 @@ _ANY_PORT = 9  # nothing is sent there: the kernel only looks up the route
 
 
 def interface_of(address: str, environ: Mapping[str, str]) -> str:
-    """Returns the interface by which ranks of several nodes talk: the user's, else the one that has this address."""
+    """Returns the interface that ranks of several nodes use: the user's, else the interface with this address."""
     known = addresses()
     for named in filter(None, map(environ.get, INTERFACES)):
         if named in {name for name, _ in known}:  # NCCL's may be a list, or a part of a name
@@ -33,7 +33,7 @@ def interface_of(address: str, environ: Mapping[str, str]) -> str:
 
 
 def addresses() -> list[tuple[str, str]]:
-    """Returns each interface with an address of its own, IPv4 first."""
+    """Returns each interface that has an address, IPv4 first."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
@@ -49,9 +49,9 @@ def addresses() -> list[tuple[str, str]]:
 
 
 def own_address(other: str, environ: Mapping[str, str]) -> str:
-    """The address by which other nodes reach this machine: that of the user's interface, else of the route to a node.
+    """Returns this machine's address on the user's network interface, else on the route to another node.
 
-    ``other`` is the name or address of a node, this one perhaps; empty if none is known.
+    ``other`` is the name or address of a node, maybe of this one; empty if none is known.
     """
     for named in filter(None, map(environ.get, INTERFACES)):
         for name, address in addresses():

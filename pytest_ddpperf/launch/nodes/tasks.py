@@ -1,4 +1,4 @@
-"""The task that a launcher has started this process as, read from the environment."""
+"""The task that this process is, if a launcher started it; read from the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One of several processes that a launcher has started alike; rank 0 is the controller."""
+    """One of several processes that a launcher has started with the same command; rank 0 is the controller."""
 
     launcher: str  # torchrun, srun or mpirun
     variable: str  # that has the number of tasks
@@ -25,14 +25,14 @@ class Task:
 
     @property
     def controls(self) -> bool:
-        """Returns whether this is the task that collects, judges and writes."""
+        """Returns whether this task collects, judges and writes."""
         return self.rank == 0
 
 
 def task_of(environ: Mapping[str, str], *, terminal: bool = False) -> Task | None:
-    """The task that this process is; None if no launcher has started it as one of several. The innermost one wins.
+    """Returns this process's task, of the innermost launcher; None if no launcher has started several processes.
 
-    ``terminal`` says that this process prints to a terminal. Of a step of srun only a shell does (``--pty``), which has
+    ``terminal``: whether this process prints to a terminal. In a step of srun only a shell does (``--pty``), which has
     the variables of all tasks and is alone.
     """
     readers = (_torchrun, _open_mpi, _mpich, _srun)  # mpirun and torchrun run inside of a step of srun
@@ -46,7 +46,7 @@ def _number(environ: Mapping[str, str], name: str, otherwise: int = -1) -> int:
 
 
 def _task(environ: Mapping[str, str], names: Sequence[str], launcher: str, run: str, restarts: int = 0) -> Task | None:
-    """The task; ``names`` are the variables of its rank, the number of tasks, both of them on its machine."""
+    """Returns the task; ``names`` are variables: rank, number of tasks, and both of them on its machine."""
     rank, size, local_rank, local_size = (_number(environ, name) for name in names)
     if size < 2 or not 0 <= rank < size:  # noqa: PLR2004  several
         return None

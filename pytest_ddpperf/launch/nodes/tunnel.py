@@ -1,4 +1,4 @@
-"""The store of a launch, which rank 0 serves on its own node only: ranks of other nodes reach it through a link."""
+"""The tunnel to a launch's store: rank 0 serves the store on its own node, and other nodes reach it through a link."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = 10.0
 
 
 class StoreTunnel:
-    """A port of this machine's loopback that leads to a port of the controller's, while the context is open."""
+    """A port on this machine's loopback that leads to a port of the controller's, while the context is open."""
 
     def __init__(self, card: Card, port: int) -> None:
         self._card, self._far = card, port
@@ -58,7 +58,7 @@ class StoreTunnel:
 
 
 def lead_to_store(link: Link, port: int) -> None:
-    """The controller's side: lead a link to the store at this port, and return at its end."""
+    """Connects a link to the store at this port, on the controller's side; returns at its end."""
     with (
         contextlib.closing(link),
         contextlib.suppress(OSError, LinkEnded),
@@ -69,7 +69,7 @@ def lead_to_store(link: Link, port: int) -> None:
 
 
 def splice(connected: socket.socket, link: Link) -> None:
-    """Carry bytes between a connection and a link until one of them ends."""
+    """Copies bytes between a connection and a link until one of them ends."""
     far, first = link.hand_over()
     for one in (connected, far):
         one.settimeout(None)

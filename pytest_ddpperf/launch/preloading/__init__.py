@@ -1,1 +1,1 @@
-"""What ranks import is imported once, in copies of the process that they are forked from."""
+"""Imports the modules that ranks need only once, in copies of the process that ranks are forked from."""

@@ -1,4 +1,4 @@
-"""What the import of a module takes, reads and leaves behind. Ranks watch theirs; a zygote checks what it preloads."""
+"""The duration, lookups and side effects of imports. Ranks watch their imports; a zygote checks what it preloads."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class _Import:
     changed: set[str] = field(default_factory=set)  # those of them that code had changed since the watch began
 
     def flat(self) -> Iterator[_Import]:
-        """Yields this import and all that it led to, in the order of their starts."""
+        """Yields this import and all imports that it led to, in the order of their starts."""
         yield self
         for inner in self.inner:
             yield from inner.flat()
 
     def seen(self) -> SeenImport:
-        """Returns what a rank reports of it."""
+        """Returns a rank's report of this import."""
         of_rank = any(one.variables & LAUNCHER_VARIABLES for one in self.flat())
         changed = tuple(sorted({name for one in self.flat() for name in one.changed}))
         inner = tuple(_harmless([self])) if of_rank or changed else ()
@@ -60,7 +60,7 @@ class _Import:
 
 
 class ImportWatch:
-    """Within, notes each import of a new module by this thread. ``around`` is called around those of installed ones."""
+    """A context that records this thread's imports of new modules; ``around`` wraps imports of installed ones."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []
@@ -111,7 +111,7 @@ class ImportWatch:
                 end()
 
     def seen(self) -> tuple[SeenImport, ...]:
-        """Returns the imports that took their time: of installed modules by others, and of other modules by nobody."""
+        """Returns the slow imports: installed modules that other code imports, and outermost modules of other code."""
         seen = []
         for outermost in self.outer:
             of_installed = [one for one in outermost.flat() if not one.installed_outside and _is_installed(one.module)]
@@ -124,14 +124,14 @@ class ImportWatch:
 
 
 def end_watch() -> None:
-    """Let imports of this process go unwatched from here on: what is timed must not be disturbed."""
+    """Stops watching imports in this process, because the watch must not disturb timed steps."""
     watch = getattr(getattr(_BOOTSTRAP, _FIND), "__self__", None)
     if isinstance(watch, ImportWatch):
         watch.__exit__()
 
 
 def keep_with_ranks(redirection: Redirection) -> None:
-    """Let each rank import what the project's other checkout has installed, as it imports that checkout."""
+    """Makes each rank import the packages of the project's other checkout itself, like that checkout."""
     _of_project.extend(filter(None, (redirection.environment, *redirection.copies)))
 
 
@@ -141,7 +141,7 @@ def _file(module: str) -> str:
 
 
 def _is_installed(module: str) -> bool:
-    """Returns whether a module lies in a folder of installed modules; editable installs and links lie elsewhere."""
+    """Returns whether a module's file is in a folder of installed modules; editable installs and links are not."""
     file = _file(module)
     if not Path(file).is_absolute():
         return False
@@ -151,7 +151,7 @@ def _is_installed(module: str) -> bool:
 
 @contextmanager
 def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]:
-    """Note the variables that are looked up, in the last of these imports, and whether their values are the known."""
+    """Records looked-up variables in the last of these imports, and whether their values differ from ``known``."""
     kind: Any = type(os.environ)
     original = kind.__getitem__
 
@@ -175,7 +175,7 @@ def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]
 
 
 def threads() -> int:
-    """The threads of this process, after a fork: libraries such as OpenBLAS end theirs before one, and start others."""
+    """Counts this process's threads after a fork: OpenBLAS and others end threads before a fork, and start new ones."""
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  only their number
         pid = os.fork()
         if pid == 0:
@@ -213,7 +213,7 @@ _TRACES: dict[str, Callable[[], object]] = {
 
 
 def preload(request: Preload) -> Preloaded:
-    """Import a module as a rank would; where something speaks against it, this process must be used no more."""
+    """Imports a module as a rank would; if the result has a reason against it, this process must not be used again."""
     sys.path[:] = request.path
     os.chdir(request.directory)
     for name in set(os.environ) - set(request.environ):
@@ -244,7 +244,7 @@ def preload(request: Preload) -> Preloaded:
 
 
 def _foreign(modules: set[str], request: Preload) -> str:
-    """Why the modules that an import led to must stay with the ranks; empty if nothing speaks against them."""
+    """Returns why ranks must import the modules of an import themselves; empty if they can be preloaded."""
     if request.file and _file(request.module) != request.file:
         return f"is imported from {_file(request.module)}, and by ranks from {request.file}"
     for module in sorted(modules):
@@ -254,7 +254,7 @@ def _foreign(modules: set[str], request: Preload) -> str:
 
 
 def _harmless(imports: list[_Import]) -> Iterator[SeenImport]:
-    """Parts of an import that may do without the rest: other packages, as far as they look up nothing of a launch."""
+    """Yields the parts of an import that can be preloaded alone: other packages without lookups of launch variables."""
     refused = {
         one.module.partition(".")[0]
         for outermost in imports

@@ -1,4 +1,4 @@
-"""What ranks were seen to import, imported once, in copies of the zygote; a copy that an import spoils is not used."""
+"""Copies of the zygote that import what earlier ranks imported; if an import spoils a copy, it is not used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHANGING = frozenset({"PYTEST_CURRENT_TEST", MARK})  # variables that no import
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """The modules that ranks shall find imported."""
+    """The modules that ranks should find imported."""
 
     asked: tuple[SeenImport, ...]  # by the user
     seen: tuple[SeenImport, ...]
@@ -29,20 +29,20 @@ class Wanted:
 
     @property
     def modules(self) -> tuple[SeenImport, ...]:
-        """All of them."""
+        """Returns all wanted modules."""
         return (*self.asked, *self.seen)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """What was found out about imports; it holds for a session."""
+    """The results of tried imports, valid for a session."""
 
     refused: dict[str, str] = field(default_factory=dict)  # module -> why ranks import it themselves
     of_rank: set[str] = field(default_factory=set)  # those that read the number of their rank
     inner: dict[str, tuple[SeenImport, ...]] = field(default_factory=dict)  # what is imported in place of a module
 
     def note(self, module: str, answer: Preloaded) -> None:
-        """Keep why a module is not imported for all ranks alike."""
+        """Records why a module is not imported for all ranks at once."""
         self.inner.setdefault(module, answer.inner)
         if answer.own_rank:
             self.of_rank.add(module)
@@ -51,15 +51,15 @@ class Judged:
             self.refused[module] = answer.reason
 
     def late(self, wanted: Wanted) -> list[SeenImport]:
-        """Returns the modules that are imported under the number of each rank."""
+        """Returns the modules that are imported with the number of each rank."""
         return [one for one in wanted.modules if one.module in self.of_rank]
 
     def copies(self, wanted: Wanted) -> int:
-        """Returns how many copies of a zygote import what is wanted."""
+        """Returns how many copies of a zygote import the wanted modules."""
         return bool(wanted.modules) + (wanted.ranks if self.late(wanted) else 0)
 
     def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
-        """Returns the imports that are tried for all ranks alike."""
+        """Returns the imports that are tried once for all ranks."""
         found: dict[str, SeenImport] = {}
         replaced: set[str] = set()  # packages may import each other
         waiting = list(wanted)
@@ -75,7 +75,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreloadedZygotes:
-    """Zygotes that have imported some modules; ``of_ranks`` are those that did so under the number of a rank."""
+    """The zygotes that have imported some modules; ``of_ranks`` did so with the number of a rank."""
 
     wanted: Wanted
     base: ZygoteProcess
@@ -84,25 +84,25 @@ class PreloadedZygotes:
 
     @property
     def all(self) -> tuple[ZygoteProcess, ...]:
-        """All of them."""
+        """Returns all these zygotes."""
         return (*self.of_ranks, self.base)
 
     def serve(self, wanted: Wanted) -> bool:
-        """Returns whether they have imported what is wanted, for as many ranks or more."""
+        """Returns whether the zygotes have imported the wanted modules, for as many ranks or more."""
         return self.wanted.modules == wanted.modules and (not self.of_ranks or len(self.of_ranks) >= wanted.ranks)
 
     def fits(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether they run, and ranks with these variables would import the same."""
+        """Returns whether the zygotes run, and ranks with these variables would make the same imports."""
         read = self.variables.items()
         same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
         return same and all(zygote.usable for zygote in self.all)
 
     def of(self, number: int) -> list[ZygoteProcess]:
-        """Returns the zygotes of so many ranks, from rank 0 on; on other nodes ``of_ranks`` is empty."""
+        """Returns the zygotes of the first ``number`` ranks; on other nodes ``of_ranks`` is empty."""
         return [*self.of_ranks, *[self.base] * number][:number]
 
     def duplicate(self) -> PreloadedZygotes:
-        """Copies of them, for another launcher."""
+        """Copies the zygotes, for another launcher."""
         with ExitStack() as closing:
             *of_ranks, base = _copies(self.all, closing)
             closing.pop_all()
@@ -110,12 +110,12 @@ class PreloadedZygotes:
 
 
 def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: Judged) -> PreloadedZygotes:
-    """Copies of a zygote that have imported what is wanted and not refused, each module by a ``request`` like this one.
+    """Copies a zygote and imports the wanted modules there, unless refused; ``request`` is the template of each import.
 
-    A copy in which an import went wrong ends, and the next one is tried without that import.
+    If an import goes wrong, its copy ends, and a new copy is tried without that import.
 
     Raises:
-        SettingError: a module that was asked for cannot be imported before ranks are forked.
+        SettingError: a module that the user named cannot be imported before ranks are forked.
     """
     while True:
         with ExitStack() as closing:
@@ -160,7 +160,7 @@ def _imported(
     modules: Sequence[SeenImport],
     variables: dict[str, str | None],
 ) -> tuple[str, Preloaded] | None:
-    """Let zygotes import modules at the same time, and note what these read; return the first that went wrong."""
+    """Imports modules in all zygotes at the same time, records the variables read, and returns the first failure."""
     for one in modules:
         asked = [replace(request, module=one.module, file=one.file) for request in requests]
         waits = [zygote.preload(request) for zygote, request in zip(zygotes, asked, strict=True)]

@@ -1,1 +1,1 @@
-"""One rank of a group of any size, in one process: what its step does is counted, and nobody measures a time."""
+"""One rank of a group of any size, in one process: its step is counted or timed without other ranks."""

@@ -1,4 +1,4 @@
-"""One rank of a group whose other ranks are not there: torch's fake backend, with collectives that complete."""
+"""One rank of a group without the other ranks: torch's fake backend, with collectives that end at once."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _FILLED = 2  # arguments: the results, and what they are made of
 def rank_of(
     rank: int, world_size: int, recorder: TimelineRecorder | None = None, kernels: tuple[str, ...] = ()
 ) -> Iterator[None]:
-    """Within, this process is a rank of a group of so many, and each collective ends at once, with what it was given.
+    """Makes this process a rank of a simulated group in this context; collectives end at once, with this rank's values.
 
-    Variables of the environment tell the same, as of ranks of torchrun on one node. ``recorder`` is told of each
-    collective. Collectives of the devices ``kernels`` take the place of the backend's for the rest of this process, for
-    which no other operator pays; without any, each operator passes a dispatch mode, which takes time.
+    Environment variables are set as torchrun sets them on one node. ``recorder`` gets each collective. For the devices
+    ``kernels``, the backend's collectives are replaced for the rest of this process, without costs for other operators;
+    without ``kernels``, each operator passes a dispatch mode, which takes time.
     """
     number, ranks = str(rank), str(world_size)
     os.environ.update(RANK=number, WORLD_SIZE=ranks, LOCAL_RANK=number, LOCAL_WORLD_SIZE=ranks)
@@ -47,10 +47,10 @@ def rank_of(
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """Answers for the other ranks.
+    """A dispatch mode that answers for the other ranks.
 
-    The fake backend gives real tensors copies of this rank's own. Its handles have no tensors, which the C++ of
-    DistributedDataParallel asks them for, so they get others. Tensors without memory never reach the backend.
+    The fake backend fills real tensors with copies of this rank's own. Its handles have no tensors, but the C++ of
+    DistributedDataParallel reads their tensors, so they are replaced. Tensors without memory never reach the backend.
     """
 
     def __init__(self, recorder: TimelineRecorder | None) -> None:
@@ -78,7 +78,7 @@ def _answered(
     recorder: TimelineRecorder | None,
     fill: Callable[[], None],
 ) -> Any:
-    """Returns what a collective operator gives back, with a handle that has ended."""
+    """Returns the result of a collective operator, with a handle that has ended."""
     told: Any = nullcontext([]) if recorder is None else recorder.handing_over(func, args, kwargs)
     with told as numbers:
         fill()
@@ -96,7 +96,7 @@ def _answered(
 
 @contextmanager
 def _kernels(devices: tuple[str, ...], recorder: TimelineRecorder | None) -> Iterator[None]:
-    """In this context, and for what is compiled within, collectives of tensors on these devices are answered here."""
+    """Replaces collectives of tensors on these devices, in this context and in code that is compiled in it."""
     library: Any = torch.library.Library(_BACKENDS, "IMPL")  # type: ignore[no-untyped-call]  # torch's
     try:
         with warnings.catch_warnings():
@@ -118,7 +118,7 @@ def _in_place_of_backend(func: Any, recorder: TimelineRecorder | None, *args: An
 
 
 def _fill(args: tuple[Any, ...]) -> None:
-    """Gives the results what this rank puts in, over and over: memory as it comes may be slow to compute with."""
+    """Fills results with copies of this rank's values, because computing with uninitialised memory may be slow."""
     results, given = (tensors_in((part,)) for part in (*args[:_FILLED], (), ())[:_FILLED])
     if not given or not results:
         return

@@ -1,4 +1,4 @@
-"""The launches of simulated ranks, each a process of its own: one counts a step, one times its computing.
+"""The launches of simulated ranks, each in a separate process: one counts a step, one times its computing.
 
 Importable without torch.
 """
@@ -37,7 +37,7 @@ MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # steps of a timeline, and th
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Modelled:
-    """An accelerator that is not there, by its name, and whether products of fp32 take TF32 on it."""
+    """The name of an accelerator that this machine does not have, and whether its products of fp32 use TF32."""
 
     name: str
     tf32: bool
@@ -45,14 +45,14 @@ class Modelled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTimeline:
-    """What one simulated rank found out: a step, and its samples on this rank, None if unknown."""
+    """The result of one simulated rank: a step, and its samples on this rank, None if unknown."""
 
     timeline: Timeline
     samples: float | None
 
 
 def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
-    """Counts what one step of the job does on a rank of a group of so many; this process is the only one.
+    """Counts one step of the job on a simulated rank of ``world_size``; this process is the only one.
 
     A remark says why tensors have values, if they have.
     """
@@ -65,10 +65,10 @@ def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: in
 
 
 def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerator: Modelled | None) -> RankTimeline:
-    """What a step of the job computes between its collectives, on a rank of a group of so many; nobody else is there.
+    """Returns the computing of a step between its collectives, on a simulated rank of ``world_size`` ranks.
 
-    On this machine's device, whose tensors have values, or else on an accelerator that is not there. Several ranks of a
-    launch are as many ranks of the group, which compute at the same time.
+    It is timed on this machine's device with real tensors, or modelled for an accelerator. If the launch has several
+    ranks, they are different ranks of the group and compute at the same time.
     """
     free, here = free_memory(), ctx.local_world_size
     room = None if free is None else free // here
@@ -77,7 +77,7 @@ def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerat
 
 
 def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
-    """Returns the context of a simulated rank; a strategy of one rank has only the first."""
+    """Returns the context of a simulated rank; the number is reduced if the group is too small."""
     rank = min(rank, world_size - 1)
     return replace(
         ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
@@ -85,9 +85,9 @@ def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
 
 
 def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, str]:
-    """Returns what a simulation gives on tensors without values, in which a model takes no memory.
+    """Returns the result of a simulation on tensors without values, in which a model takes no memory.
 
-    If the job cannot do without values, it is simulated on real tensors, and the reason is the second value.
+    If the job needs values, it is simulated on real tensors, and the reason is the second value.
     """
     reason = needs_values(job)
     if not reason:
@@ -104,7 +104,7 @@ def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, st
 def _timed(
     ctx: RankContext, job: LaunchJob, accelerator: Modelled | None, room: int | None, *, values: bool
 ) -> RankTimeline:
-    """The timeline of a warm step, which takes at most so many bytes of ``room``."""
+    """Returns the timeline of a warm step that uses at most ``room`` bytes."""
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.planner.simulate.group import rank_of
     from pytest_ddpperf.planner.simulate.tensors import grouped_as_on_gpus, without_values
@@ -147,7 +147,7 @@ def _timed(
 
 
 def needs_values(job: LaunchJob) -> str:
-    """Returns why a job is simulated on real tensors from the start, in words; empty where fake ones are tried."""
+    """Returns why a job needs real tensors from the start; empty if fake tensors are tried."""
     settings = job.settings
     if job.strategy is not None and row_of(job.strategy).reads_values:
         return f"the C++ of {job.strategy.name} reads tensors"
@@ -157,9 +157,9 @@ def needs_values(job: LaunchJob) -> str:
 
 
 def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:
-    """The counts of a step after its warm-up, and remarks on what is trained.
+    """Returns the counts of a step after its warm-up, and remarks on the training.
 
-    Without values only what a setting asks of the first steps makes them differ from later ones.
+    Without values, first steps differ from later ones only if a setting demands it.
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.instruments.counting.sites import making_noted

@@ -1,4 +1,4 @@
-"""What FSDP overlaps on accelerators, where streams and events order its work, and no code of Python waits."""
+"""The overlap of FSDP on accelerators, whose streams and events order the work without waits in Python code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sharded:
 
 
 def of_fsdp() -> bool:
-    """Returns whether FSDP is what calls a collective, and not a model inside of it."""
+    """Returns whether FSDP itself calls a collective, and not a model inside of it."""
     frame = sys._getframe(1)  # noqa: SLF001  public in all but its name
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -44,13 +44,13 @@ def of_fsdp() -> bool:
 
 
 def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Moment, ...]:
-    """Returns the moments of a step, which waits for each transfer of FSDP at once, as its streams order them.
+    """Returns the moments of a step that waits at once for each transfer of FSDP, reordered as FSDP's streams would.
 
-    Parameters are gathered while the layer before computes: the host has come that far, and backward prefetches. That
-    does not reach from one forward into the backward before it, because the optimizer comes between. Gradients are
-    reduced while the next layer computes, whose own reduction waits for them; the last one is waited for where it is.
-    See the source of ``torch.distributed.fsdp._fully_shard`` (torch 2.13), ``FSDPParamGroup.unshard`` and
-    ``post_backward``.
+    Parameters are gathered while the layer before computes, because the host runs ahead and backward prefetches. A
+    forward does not prefetch during the backward before it, because the optimizer runs between them. Gradients are
+    reduced while the next layer computes; that layer's own reduction waits for them. The wait for the last reduction
+    keeps its place. See the source of ``torch.distributed.fsdp._fully_shard`` (torch 2.13), ``FSDPParamGroup.unshard``
+    and ``post_backward``.
     """
     found = list(moments)
     gathered = [one for one in sharded if one.gathers]
@@ -73,7 +73,7 @@ def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Mom
 
 
 def _take(found: list[Moment], place: int) -> None:
-    """Takes a moment out; what was computed before it is computed before the next one."""
+    """Removes a moment; its computing is added to the next one."""
     taken = found.pop(place)
     found[place] = replace(found[place], computed=found[place].computed + taken.computed)
 

@@ -1,4 +1,4 @@
-"""Tensors with shapes and without values: a model takes no memory, however large it is."""
+"""Tensors with shapes but without values: a model takes no memory, however large it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_ddpperf.instruments.torch_internals import replaced
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Within, new tensors are torch's FakeTensors; batches of a DataLoader and the ranks of a mesh keep values.
+    """Makes new tensors torch's FakeTensors in this context; DataLoader batches and ranks of a mesh keep values.
 
     Code that reads a value (``loss.item()``) raises an error of torch.
     """
@@ -36,7 +36,7 @@ def without_values() -> Iterator[None]:
 
 @contextmanager
 def grouped_as_on_gpus() -> Iterator[None]:
-    """Within, optimizers and clipping take many tensors with one operator, which torch does by default on GPUs only."""
+    """Makes optimizers and clipping handle many tensors per operator in this context, as torch does only on GPUs."""
     supported = _foreach_utils._get_foreach_kernels_supported_devices  # noqa: SLF001
     with ExitStack() as stack:
         for module in (optimizer, _foreach_utils):
@@ -49,7 +49,7 @@ def grouped_as_on_gpus() -> Iterator[None]:
 
 
 def _where_it_changes(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """``Module._apply``, which ``to(device)`` calls, only for what becomes another tensor: torch swaps fake ones."""
+    """Wraps ``Module._apply``, which ``to(device)`` calls, to skip unchanged tensors, because torch swaps fake ones."""
 
     @wraps(apply)
     def applied(module: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002  torch's
@@ -64,7 +64,7 @@ def _where_it_changes(apply: Callable[..., nn.Module]) -> Callable[..., nn.Modul
 
 
 def _of_ranks(init: Callable[..., None]) -> Callable[..., None]:
-    """``DeviceMesh.__init__`` with values: it reads the numbers of ranks, which are taken to be in order."""
+    """Wraps ``DeviceMesh.__init__``, so that it gets the numbers of ranks, assumed to be in order, as values."""
 
     def known(value: Any) -> Any:
         if not isinstance(value, FakeTensor):
@@ -80,14 +80,14 @@ def _of_ranks(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class Chunks:
-    """What FSDP2 cuts a parameter into, one chunk for each rank; made when it is asked for, because few ever are."""
+    """The chunks of a parameter in FSDP2, one for each rank; each is made when it is used, because few are."""
 
     def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
         self._tensor, self._dim = tensor, dim
         self._size = -(-tensor.size(dim) // num_chunks)
 
     def __getitem__(self, number: int) -> torch.Tensor:
-        """The chunk of a rank; one without elements where there are more ranks than rows."""
+        """Returns the chunk of a rank; it has no elements if there are more ranks than rows."""
         begin, length = number * self._size, self._tensor.size(self._dim)
         if begin >= length:
             return self._tensor.new_empty(0)

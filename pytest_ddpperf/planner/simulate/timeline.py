@@ -1,4 +1,4 @@
-"""Records a step as computing between collectives, on a clock that stands still while one is handed over."""
+"""Records a step as computing between collectives, on a clock that stops while a collective is started."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ _ON_HOST = frozenset({None, "aten._local_scalar_dense"})  # names of operators t
 
 @dataclass(kw_only=True, slots=True)
 class _Recorded:
-    """What one step did, in the order of its events."""
-
     marks: list[Any] = field(default_factory=list)  # two of each event, between which no time counts, and the ends
     events: list[tuple[int, bool]] = field(default_factory=list)  # transfers, and whether they are waited for
     transfers: list[Transfer] = field(default_factory=list)
@@ -42,7 +40,7 @@ class _Recorded:
 
 
 class TimelineRecorder:
-    """Is told of collectives and waits, in the order in which a step comes to them."""
+    """The recorder of collectives and waits, in the order in which a step reaches them."""
 
     def __init__(self, clock: Clock, *, streams: bool = False) -> None:
         self._clock = clock
@@ -52,7 +50,7 @@ class TimelineRecorder:
         self._results: dict[int, int] = {}  # by the memory of a result: the transfer that wrote there last
 
     def step(self, run: Callable[[], object]) -> tuple[_Recorded, Sequence[float]]:
-        """Returns what a call of ``run`` does, and the seconds of computing before each event and after the last."""
+        """Calls ``run`` and returns its events, and the seconds of computing before each event and after the last."""
         self._now = now = _Recorded(marks=[self._clock.mark()])
         self._works, self._results = {}, {}
         run()
@@ -61,7 +59,7 @@ class TimelineRecorder:
 
     @contextmanager
     def handing_over(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[list[int]]:
-        """In this context, no time passes; gives the numbers of the transfers of a collective operator."""
+        """Stops the clock in this context; yields the numbers of the transfers of a collective operator."""
         now, before = self._now, self._clock.mark()
         first = len(now.transfers)
         for call in collectives_of(func, args, kwargs):
@@ -81,16 +79,16 @@ class TimelineRecorder:
             now.marks += [before if number == first else after, after]
 
     def results(self, value: Any, numbers: Sequence[int]) -> None:
-        """Remembers the tensors that transfers write to, which code may wait for."""
+        """Records the tensors that transfers write to, because code may wait for them."""
         self._results.update({_memory(tensor): numbers[-1] for tensor in tensors_in((value,)) if numbers})
 
     def begun(self, work: Any, numbers: list[int]) -> None:
-        """Remembers the handle of transfers, which code may wait for."""
+        """Records the handle of transfers, because code may wait for it."""
         self._works[id(work)] = work, numbers
 
     @contextmanager
     def watching_waits(self) -> Iterator[None]:
-        """In this context, waits for handles and for results of functional collectives are recorded."""
+        """Records waits for handles and for results of functional collectives in this context."""
         import torch.distributed._functional_collectives as functional
 
         wait, wait_tensor = dist.Work.wait, functional.wait_tensor
@@ -119,17 +117,17 @@ class TimelineRecorder:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Returns what tells the memory of a tensor from that of others."""
+    """Returns a number that identifies the memory of a tensor."""
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  tensors without values have no address
 
 
 def timeline_of(
     recorder: TimelineRecorder, run: Callable[[], object], again: Callable[[int, float], bool], period: int
 ) -> Timeline:
-    """Returns the typical period of so many steps, of several: the mean of the fastest three quarters.
+    """Returns the typical period of ``period`` steps: the mean of the fastest three quarters of several periods.
 
-    ``run`` makes one step, and ``again`` says whether to go on after so many periods of so many seconds in all.
-    WorkloadError if steps differ in what they send.
+    ``run`` makes one step. ``again`` gets the number of periods and their total seconds, and returns whether to go on.
+    WorkloadError if steps send different transfers.
     """
     made: list[tuple[_Recorded, Sequence[float]]] = []
 
@@ -161,7 +159,6 @@ def timeline_of(
 
 
 def _sharded(step: _Recorded) -> list[Sharded]:
-    """The transfers of FSDP, in the order in which they are handed over."""
     return [
         Sharded(
             transfer=number,
@@ -173,10 +170,10 @@ def _sharded(step: _Recorded) -> list[Sharded]:
 
 
 def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
-    """The moments of a step, with the waits that no code of Python makes.
+    """Yields the moments of a step, with the waits that do not happen in Python code.
 
-    DDP's C++ waits for its buckets at the end of backward, when the last one has been handed over; whatever else is not
-    waited for blocks.
+    DDP's C++ waits for its buckets at the end of backward, when the last one has been started. All other transfers
+    without a wait block.
     """
     for (number, waits), computed in zip(step.events, times, strict=False):
         yield Moment(computed=computed, transfer=number, waits=waits)
@@ -191,7 +188,7 @@ def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
 
 
 class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """A clock of an accelerator that is not there: each operator takes as long as its products or its memory."""
+    """A clock of a modelled accelerator: each operator takes as long as its products or its memory traffic."""
 
     supports_higher_order_operators = True
 
@@ -203,7 +200,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self._now = 0.0
 
     def recorder(self) -> TimelineRecorder:
-        """Returns a recorder on this clock, which is told of functional collectives."""
+        """Returns a recorder on this clock, which then also gets functional collectives."""
         self._recorder = TimelineRecorder(replace(CPU_CLOCK, mark=lambda: self._now), streams=True)
         return self._recorder
 
