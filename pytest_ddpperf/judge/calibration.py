@@ -49,7 +49,7 @@ class Calibrated:
 
     @property
     def bound(self) -> float | None:
-        """The slowdown of the step time that a run rules out: the median over runs; None if unknown."""
+        """The slowdown of the step time that a typical run excludes: the median over runs; None if unknown."""
         return self._median(result[STEP_TIME].bound for result in self.results)
 
     @property

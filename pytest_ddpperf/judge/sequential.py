@@ -39,7 +39,7 @@ Key: TypeAlias = "tuple[str, int]"  # of a benchmark among those of one call: na
 
 
 class Phase(str, Enum):
-    """The purpose of launches."""
+    """The purpose of a launch."""
 
     SCREEN = "screen"
     CONFIRM = "confirm"
@@ -48,7 +48,7 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Interim:
-    """The state of a benchmark's measuring at a look."""
+    """The progress of a benchmark's measurement at a look."""
 
     elapsed: float  # seconds of measuring so far
     round_seconds: float  # of another launch of all benchmarks that go on
@@ -75,8 +75,8 @@ class Interim:
 class Action:
     """The action after a look: stop, measure ``launches`` more, or confirm: start again with ``launches``.
 
-    ``benchmarks`` are those that these launches measure, by key; None for all that are measured together. After
-    diagnosed launches, ``confirm`` asks for fresh diagnosed ones.
+    ``benchmarks`` has the keys of the benchmarks that these launches measure; None means all. After diagnosing
+    launches, ``confirm`` requests fresh diagnosing launches.
     """
 
     kind: Literal["stop", "more", "confirm"]
@@ -97,7 +97,7 @@ def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
 
 
 def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phase:
-    """Returns the phase of the next look, when the launches of ``action`` have been measured."""
+    """Returns the phase of the next look, after the launches of ``action``."""
     if action.kind == "confirm":
         return Phase.CONFIRM
     return Phase.CLEAR if phase is Phase.SCREEN and screened else phase
@@ -106,9 +106,9 @@ def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phas
 def next_action(
     phase: Phase, verdicts: Iterable[Verdict], *, launches: int, suspects: bool, last: bool, measure_on: bool = False
 ) -> Action:
-    """Returns the action after a look; a confirmation begins whatever it costs, because a suspicion is no verdict.
+    """Returns the action after a look; a suspect is always confirmed, at any cost, because it has no verdict yet.
 
-    ``launches``: those that a confirmation would have.
+    ``launches``: the number of launches of a confirmation.
     """
     seen = set(verdicts)
     if phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):

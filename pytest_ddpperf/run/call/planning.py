@@ -1,4 +1,4 @@
-"""Plans the launches of a benchmark: which run at the same time, and how many steps each has."""
+"""Plans the launches of a benchmark: which of them run simultaneously, and how many steps each has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIN_STEPS, MAX_STEPS = 5, 1000
 MAX_DEVICE_STEPS = 10_000  # on CUDA, where steps of a millisecond have to fill as many seconds as a launch costs
 
 SHORT_LAUNCH_SECONDS = 0.5
-"""The same if both sides of a benchmark are interleaved.
+"""The shortest length of a launch if both sides of a benchmark are interleaved.
 
 Disturbances of launches then affect both sides. The rest is mostly each step's own scatter, which averages out over as
 many steps in shorter launches. More launches then show their scatter, and sooner.
