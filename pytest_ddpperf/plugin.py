@@ -56,7 +56,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare our own hooks."""
+    """Declare the plugin's own hooks."""
     from pytest_ddpperf import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)

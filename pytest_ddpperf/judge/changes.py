@@ -1,4 +1,4 @@
-"""Declare the plugin's own hooks."""
+"""The change of a metric from its reference, the expected scatter of its launches, and its tolerance."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def part_of(series: Series, launches: slice) -> Series:
 def worsening_of_all_steps(series: Series, base: Series) -> float | None:
     """Returns how much worse all steps together are, as a fraction; omits the worst round; None if unknown.
 
-    Each round has the weight of its seconds, and slow steps count in full. A pause of the machine affects only one
-    round, but pauses that the code causes occur in many rounds.
+    Rounds are weighted by their seconds, and slow steps count in full. The machine's pauses affect one round, the
+    code's many.
     """
     new, old = series.samples, base.samples
     if not series.rules.timed or series.scale != "ratio" or len(new) != len(old) or min((*new, *old)) <= 0:
@@ -47,10 +47,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Returns in how many launches the metric is worse than in the base; None if there are fewer than two launches.
-
-    If both sides share rounds, a launch is compared with the base in its round, else with the base's median.
-    """
+    """Returns in how many launches a metric is worse than in the base's same round, else its median; None below two."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None

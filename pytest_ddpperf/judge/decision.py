@@ -210,7 +210,7 @@ def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: Decisi
 def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
     """Returns ``REGRESSED`` for a metric that is equal on both sides, but grossly slower than the stored times.
 
-    The cause is then something that both sides share: packages, data or the machine. Other verdicts do not change.
+    The cause is then something that both sides share: packages, data or the machine.
     """
     change = stored.change
     if decided.verdict is Verdict.REGRESSED or change is None or stored.doubt is not None or evidence.base is None:
@@ -222,10 +222,9 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """Returns ``regressed`` for more or other work on any rank, ``improved`` for less, ``unchanged`` otherwise.
 
-    Changes below the count's floor are ignored, and so are changes that may come from the choice of the counted steps.
-    If a step trains on fewer samples or tokens, it is ``regressed``; with more it is ``incompatible``, because it is
-    another step. If steps differ irregularly, a doubled mean is ``inconclusive``: times have to decide. Both sides must
-    have the count ``metric``.
+    Changes below the count's floor are ignored, and changes that the choice of the counted steps may explain. A step
+    with fewer batch rows or backward passes is ``regressed``, and with more ``incompatible``: it is another step. If
+    steps differ irregularly, a doubled mean is ``inconclusive``: times have to decide. Both sides have the count.
     """
     if count_row(metric).wanted_of:
         return Verdict.REGRESSED if is_lost(metric, then, now) else Verdict.UNCHANGED
@@ -289,9 +288,9 @@ def decide_benchmark(
     """Returns the worst verdict of the gated comparisons; without any, a verdict by the reference alone.
 
     Compared with another revision, a benchmark is improved if a metric is improved and none is worse, even if it has
-    only counts. Compared with a baseline, all times have to be improved, because then the whole baseline is out of
-    date. ``lost``: the reference has gated metrics that the candidate lacks. ``untimed``: there was no time to measure
-    the benchmark. Undecided verdicts of ``alarm_only`` metrics are ignored if a time is green.
+    only counts. Compared with a baseline, all times have to be improved: then the baseline is out of date. ``lost``:
+    the candidate lacks gated metrics of the reference. ``untimed``: there was no time to measure. Undecided
+    ``alarm_only`` metrics are ignored if a time is green.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
@@ -311,10 +310,7 @@ def decide_benchmark(
 
 
 def to_confirm(result: Result, *, lost: bool) -> Result:
-    """Returns the result with worse metrics undecided until fresh launches confirm them; ``lost``: see below.
-
-    ``lost``: as in ``decide_benchmark``.
-    """
+    """Returns the result; its worse metrics are open until launches confirm them; ``lost``: see ``decided_anew``."""
     comparisons = tuple(
         replace(each, verdict=Verdict.INCONCLUSIVE, note=Finding("to_confirm"), suspicious=True)
         if each.verdict is Verdict.REGRESSED and wants_launches(each)

@@ -24,7 +24,7 @@ class Acceptance:
         """Returns whether the limit covers a metric's worsening.
 
         The worsening of a count is the sum over its parts that grew, or on the rank where it grew most. No limit
-        accepts a step that trains on fewer samples.
+        accepts fewer batch rows or backward passes.
         """
         if self.limit == math.inf or count_row(worse.series.metric).of_work:
             return self.limit == math.inf

@@ -49,11 +49,10 @@ class Standing:
 
     @property
     def agreement(self) -> Agreement:
-        """The verdict on the difference from the first strategy.
+        """Returns the verdict on the difference from the first strategy.
 
-        ``worse``: by significantly more than the tolerance, or values are not finite; ``differs``: by more than
-        rounding explains; ``within tolerance``: the whole interval is; ``inconclusive``: the interval exceeds the
-        tolerance.
+        ``worse``: by significantly more than the tolerance, or not finite; ``differs``: by more than rounding explains;
+        ``within tolerance``: the whole interval is; ``inconclusive``: the interval exceeds the tolerance.
         """
         if not math.isfinite(self.worse.value):
             return "worse"
@@ -88,7 +87,7 @@ class Convergence:
         world_size: number of ranks.
         metric: the quantity that is compared, in addition to the loss; ``loss`` if there is no evaluation.
         strategies: in the order given; the others are compared with the first one.
-        kept: comparisons of each other strategy with the first one: one for the loss, and one for the metric.
+        kept: comparisons of the other strategies with the first one, for the loss and for the metric.
     """
 
     test: str

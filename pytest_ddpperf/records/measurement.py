@@ -64,7 +64,7 @@ class Environment:
 
     @property
     def oversubscribed(self) -> bool:
-        """Returns whether ranks or threads have to share a core or a GPU: times say little about real hardware."""
+        """Returns whether ranks or threads have to share a core or a GPU; then times say little about real hardware."""
         if self.simulated:
             return False
         if self.device == "cpu":

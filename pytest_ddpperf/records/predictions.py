@@ -103,7 +103,7 @@ class Prediction(Replayed):
         """Returns the share of a sample's time that this way saves over ``base``; of a step's if samples are unknown.
 
         Modelled times have the same error in both predictions, so equal corners are compared. Only separately timed
-        computing adds scatter; if both were timed in turns, it is the scatter of the quotients in each launch.
+        computing adds scatter: of the quotients by launch, if both were timed in turns.
         """
         scatter = self._apart(base)
         known = self.samples is not None and base.samples is not None

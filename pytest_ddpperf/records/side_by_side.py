@@ -15,8 +15,7 @@ class ScalingCurve:
     """A benchmark measured with several numbers of ranks side by side.
 
     Attributes:
-        mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank); the meaning of efficiency depends on
-            it.
+        mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank): it defines efficiency.
         points: a measurement per world size, ascending; the others are compared with the first.
     """
 
@@ -42,10 +41,9 @@ class ScalingCurve:
         return next((point for point in self.points if not point.unfit), self.points[0])
 
     def efficiency(self, world_size: int) -> float:
-        """Returns the efficiency, relative to the first point (strong: T1/(n Tn), weak: T1/Tn).
+        """Returns the share of the ideal speed; it is 1 at the first point (strong: T1/(n Tn), weak: T1/Tn).
 
-        If the model grows with the ranks, it is T1/Tn times a rank's FLOPs, divided by a rank's FLOPs at the first
-        point.
+        If the model grows with the ranks: T1/Tn times a rank's FLOPs over the FLOPs of a rank at the first point.
         """
         return self.point(world_size)["scaling_efficiency"].value
 

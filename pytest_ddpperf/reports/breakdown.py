@@ -115,7 +115,6 @@ def communication_table(results: Sequence[Result]) -> Table:
 
 
 def _exposed(result: Result) -> Series | None:
-    """Returns the exposed communication; None if it or the step is unknown."""
     found = find(result, EXPOSED)
     return None if found is None or result.step.synchronised_step is None else found.series
 

@@ -64,7 +64,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
-    """Returns the factor by which the values of a part's lines add up to the reported change."""
+    """Returns the factor that scales the values of a part's lines to the reported change."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
         return 1.0
@@ -77,7 +77,7 @@ def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
 def _rates(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> tuple[Levels, Levels] | None:
     """Returns the usual and the unusual value of a part, then and now; None if there is one value, or more than two.
 
-    If parts are not counted separately, the rhythm of the whole count is used, if only the unusual steps do more.
+    If only the whole count has a rhythm, the part gets this rhythm if the usual value of the whole did not change.
     """
     named = part if count_row(metric).made_up else ""
     sides: list[Levels] = []

@@ -77,7 +77,6 @@ def error_text(error: IncorrectTraining | RankFailed, width: int = WIDTH, *, ver
 
 
 def _under(label: str, texts: Sequence[str], width: int) -> list[str]:
-    """Returns paragraphs under one label."""
     return [line for i, text in enumerate(texts) for line in labelled("" if i else label, text, width)]
 
 

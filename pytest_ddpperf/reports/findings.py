@@ -203,7 +203,6 @@ def _same_data(
 
 
 def _parameters_apart(ranks: Sequence[int], parameter: str, sites: Sequence[CallSite]) -> str:
-    """Returns a text on ranks whose parameters became different."""
     cause = "not all gradients are averaged before each optimizer step; does a step's last micro-batch synchronise?"
     for site in sites:
         cause = f"the last micro-batch of a step defers its gradients, by {site.part} at {place_text(site)}"

@@ -109,7 +109,7 @@ def value_texts(comparison: Comparison) -> tuple[str, ...]:
 
 
 def values_text(comparison: Comparison) -> str:
-    """Old and new value in one unit: ``41.8 ms -> 47.3 ms``; the new one alone where there is no old one."""
+    """Returns the old and the new value in one unit: ``41.8 ms -> 47.3 ms``; only the new one if there is no old."""
     return " -> ".join(value_texts(comparison))
 
 

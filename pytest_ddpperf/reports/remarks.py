@@ -154,8 +154,7 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
 def cause_in_words(result: Result, *, below: bool = False) -> str:
     """Returns the cause of a failure in a few words: ``all_reduce 2 -> 8 calls (train.py:16), step time +53.1 %``.
 
-    ``below``: the text follows the row of the benchmark, which shows the step time; it ends with the number of other
-    causes.
+    ``below``: the text follows the benchmark's row with the step time, and ends with the number of other causes.
     """
     if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result).partition("\n")[0]

@@ -116,7 +116,6 @@ def _before_and_now(step_time: Comparison, number: Callable[[float], str]) -> st
 
 
 def _change(step: Comparison | None) -> str:
-    """Returns the change of a step time, with its interval."""
     if step is None or step.change is None:
         return ""
     ends = step.change_interval

@@ -121,7 +121,6 @@ def with_interval(
 
 
 def _percent(share: float) -> str:
-    """Formats a share for a column of percentages."""
     return format_percent(share).removesuffix(" %")
 
 
@@ -143,7 +142,7 @@ def render(table: Table, width: int | None = None, paint: Paint = uncoloured) ->
 
 
 def terminal_width() -> int | None:
-    """Returns the columns of standard output; None if it is no terminal and the environment names no ``COLUMNS``."""
+    """Returns the width of standard output; None without a terminal and the environment variable ``COLUMNS``."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None

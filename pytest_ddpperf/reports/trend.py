@@ -103,7 +103,6 @@ def trend_title(trend: Trend) -> str:
 
 
 def _span(trend: Trend) -> str:
-    """Returns the metric, the number of runs and their dates."""
     points = trend.points
     runs = sum(point.runs for point in points)
     return (

@@ -49,7 +49,6 @@ def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
 
 
 def _run(run: Run) -> str:
-    """Returns the code and the day of a run."""
     commit = commit_text(run.commit, dirty=run.dirty) if run.commit else "unknown commit"
     day = f", {run.date[:10]}" if run.date else ""
     return f"{commit}{day}, {format_count(len(run.results), 'benchmark')}"

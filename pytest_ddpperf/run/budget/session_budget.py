@@ -99,6 +99,7 @@ class SessionBudget:
         return call, self._progress.setdefault(call, CallProgress())
 
     def forget(self, test: str) -> None:
+        """Forget the results of a test."""
         self._progress = {call: kept for call, kept in self._progress.items() if call.test != test}
 
     def begin_anew(self, test: str) -> None:
@@ -117,7 +118,7 @@ class SessionBudget:
 
     @property
     def _preparing(self) -> float:
-        """Seconds that tests not yet begun are expected to count and verify: the average of the benchmarks before."""
+        """Returns the seconds that tests not yet begun will need to count and verify, as earlier benchmarks did."""
         return self._others * self._prepared / max(1, self._benchmarks)
 
     def note_preparation(self, begun: float, benchmarks: int) -> None:
@@ -186,6 +187,7 @@ class SessionBudget:
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def has_time_for(self, diagnosis_seconds: float) -> bool:
+        """Returns whether a diagnosis of ``diagnosis_seconds`` fits into the call's time."""
         return self.now() + diagnosis_seconds <= self._call_ends
 
     def over(self, *, last: bool) -> float:

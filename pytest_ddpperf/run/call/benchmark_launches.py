@@ -72,7 +72,7 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """The launchers of both sides, by the variables of their ranks, and how many launchers each has to provide."""
+        """Returns the launchers of both sides, by the variables of their ranks, with the number that each provides."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:

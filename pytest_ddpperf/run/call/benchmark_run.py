@@ -172,7 +172,7 @@ class BenchmarkRun:
         return found
 
     def _written(self, folder: Path, variants: Sequence[Variant]) -> list[str]:
-        """Writes files next to the variants' traces, which merge and summarise them; returns a line on each variant."""
+        """Writes files next to the variants' traces that merge and summarise them; returns a line on each variant."""
         from pytest_ddpperf.run.call.traces import file_name, write_beside
 
         lines = []
@@ -225,7 +225,7 @@ class BenchmarkRun:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        """Clears the status line after the launches of the body; a skip by a rank skips the test."""
+        """In this context, launches may show a status line, which is then cleared; a rank's skip skips the test."""
         try:
             with skipping():
                 yield

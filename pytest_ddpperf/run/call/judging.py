@@ -136,7 +136,7 @@ class JudgedRun(BenchmarkRun):
         return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:
-        """Returns the result of a candidate that does not fit; a preparing launch shows whether the reference fits."""
+        """Returns the result of a candidate that does not fit; a preparing launch tests whether the reference fits."""
         reason, counts = self._fit.reasons[variant.key], self.counts.get(variant.key)
         if self._paired is None or self._beside_baseline:
             stored = self._with_baselines([variant])[1][0]

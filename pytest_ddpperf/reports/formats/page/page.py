@@ -247,6 +247,5 @@ def _series(series: ChartSeries) -> dict[str, Any]:
 
 
 def _short(value: float, digits: int = 5) -> float | int:
-    """Rounds a number to ``digits`` digits."""
     number = float(f"{value:.{digits}g}")
     return int(number) if number.is_integer() else number
