@@ -583,7 +583,7 @@ class Ddpperf:
             pytest.skip(f"{subject.name} is not simulated: a Script makes its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
-        """Returns the environment of the largest group, or of one rank if the strategy needs one and none is set."""
+        """Returns the environment of the largest group, or of one rank for a one-rank strategy without a number."""
         lone = (
             strategy is not None
             and "world_size" not in call.knobs

@@ -186,7 +186,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
 
 
 def _warnings(measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> tuple[Finding, ...]:
-    """Returns warnings: only stored times judge times, or a step is slower than the stored one though code is equal."""
+    """Returns warnings: times are compared only with stored ones, or a step is slower than stored with equal code."""
     if not isinstance(reference, StoredBaseline) or reference.record is None or not measurement.launches:
         return ()
     slower = slower_than_stored(measurement, reference, context)

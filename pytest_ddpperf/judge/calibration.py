@@ -1,4 +1,4 @@
-"""Benchmarks measured side by side with themselves: the quality of their verdicts on this machine."""
+"""The reliability of verdicts on this machine, from benchmarks that were measured against themselves."""
 
 from __future__ import annotations
 

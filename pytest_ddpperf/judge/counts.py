@@ -68,7 +68,7 @@ def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | N
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
-    """Returns whether the count only depends on another count, whose change is already reported."""
+    """Returns whether the count depends on another count, whose change is already reported."""
     leader = count_row(metric).follows
     if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False
@@ -151,7 +151,7 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
 
 
 def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if a step does another amount of work than before, gates only comparisons of work."""
+    """Returns the comparisons; if a step does another amount of work than before, only counts of work are gated."""
     if not any(_is_other_work(each) for each in comparisons):
         return tuple(comparisons)
     return tuple(each if _is_other_work(each) else replace(each, gated=False) for each in comparisons)

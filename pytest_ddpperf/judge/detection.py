@@ -11,9 +11,9 @@ from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quant
 POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often a worsening just beyond the margin may pass as unchanged, over all looks
 NEXT_PROOF = 2.0
-"""Smallest factor between the shares of the time at two successive looks that may prove.
+"""The smallest factor by which the elapsed time must grow from one look that may prove to the next.
 
-Looks that follow each other closely see nearly the same launches, and each costs a part of ``UNPROVEN``.
+Looks in quick succession see nearly the same launches, and each spends a part of ``UNPROVEN``.
 """
 OF_LOOK = 0.6
 """The level of a proving look, as a part of the error of all looks so far; the first look has all of this error.
@@ -26,10 +26,10 @@ spaced, and in up to 6.5 % if a benchmark waits and has nearly all of them late:
 EQUIVALENCE_MARGIN = 5 / 3
 """The worsening that ``unchanged`` excludes, as a multiple of the tolerance (a non-inferiority margin).
 
-A worsening between tolerance and margin is not worth minutes of measuring: it may get any verdict, as between the
-hypotheses of a sequential test (Wald 1945, its zone of indifference). Ruling out the tolerance itself takes several
-times the launches, and left a third of the unchanged benchmarks undecided. With twice the tolerance, side by side, a
-slowdown of this size was proven unchanged too often if launches scatter by 1 %.
+A worsening between tolerance and margin may get any verdict, as in the zone of indifference of a sequential test (Wald
+1945). To exclude the tolerance itself needs several times the launches, and left a third of the unchanged benchmarks
+undecided. With a margin of twice the tolerance, slowdowns of this size were proven unchanged too often, side by side,
+if launches scatter by 1 %.
 """
 SUSPICIOUS = 0.1  # one-sided: how often an unchanged metric may look worse (or better) at a look, and get launches
 
@@ -38,11 +38,11 @@ GROSS_ALPHA = 0.01  # two-sided: the whole interval of a gross slowdown lies bey
 LAST_SHARE = 0.7  # of the significance level, for the last look, which sees most launches
 
 SEPARATE_LOOKS, PAIRED_LOOKS = 2, 16
-"""The cost of looking after every launch: each look before the last tests at the remaining level divided by this.
+"""The cost of looking after every launch: each look before the last one tests at the remaining level over this number.
 
-One of the looks at 6 to 48 launches falls below a level many times as often as a single look does: at the levels in use
-(0.015 to 0.2 %, one-sided) all looks together keep their level within a factor of 1.2, by simulation. Fewer with a
-baseline, whose own error is in all of them, judged with the smaller side's degrees of freedom.
+Any of the looks at 6 to 48 launches falls below a level many times as often as a single look. With these numbers, all
+looks together keep their level (0.015 to 0.2 %, one-sided) within a factor of 1.2, by simulation. The number is smaller
+with a stored baseline, because all looks share its error and the smaller side's degrees of freedom.
 """
 
 
@@ -73,7 +73,7 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None
 
 
 def level_of_look(change: Change, alpha: float, *, last: bool) -> float:
-    """Returns the two-sided significance level of one look."""
+    """Returns the two-sided significance level of one look (a judgement after some launches)."""
     if last:
         return LAST_SHARE * alpha
     return (1 - LAST_SHARE) * alpha / (PAIRED_LOOKS if change.paired_rounds else SEPARATE_LOOKS)

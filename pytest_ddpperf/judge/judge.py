@@ -187,7 +187,7 @@ class Judge:
         )
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
-        """Returns the metrics that may get the verdict worse: suspects of launches and of diagnoses; None for all."""
+        """Returns the metrics that may be judged worse: suspects of timed and of diagnosing launches; None for all."""
         if self._suspected is None and self._grown is None:
             return None
         diagnosed = frozenset(series.metric for series in measured.series if series.rules.diagnosed)
@@ -225,7 +225,7 @@ class Judge:
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
     def _prove(self, gated: Sequence[Comparison]) -> None:
-        """Keeps the metrics that are proven no worse, if only metrics that look better continue."""
+        """Notes the metrics that are proven no worse, if only metrics that look better keep the run going."""
         if any(comparison.verdict in OPEN for comparison in gated):
             return
         for result in self.results:

@@ -18,7 +18,7 @@ class AlphaLedger:
         self._before = self._committed  # at the look before
 
     def __getitem__(self, key: Key) -> Proofs:
-        """Returns a benchmark's proofs at this look, or before any look."""
+        """Returns the proofs of a benchmark at this look, or before any look."""
         return self._now.get(key, UNSPENT)
 
     def begin(self, launches: Mapping[Key, int], share: float, *, last: bool) -> None:
@@ -29,7 +29,7 @@ class AlphaLedger:
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Spends the error of benchmarks with new launches; at the last look of all. ``over``: as in ``at_interim``."""
+        """Spends the error of benchmarks with new launches, at a last look of all; ``over``: see ``at_interim``."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)

@@ -13,7 +13,7 @@ _SURE = 2.58  # standard errors of a share of independent steps, 99 %
 
 
 Components: TypeAlias = tuple[tuple[float, ...], ...]
-"""The sums of which a varying count consists: each has values of consecutive steps, with a rhythm."""
+"""The varying parts of a count: each is a series of values of consecutive steps, with its rhythm."""
 
 
 class Rhythm(NamedTuple):
@@ -89,7 +89,7 @@ def unusual_of(components: Components) -> tuple[list[list[float]], float]:
 
 
 class Levels(NamedTuple):
-    """The usual and the unusual value of a count, and how many of how many steps have the unusual one."""
+    """The usual and the unusual value of a count, and in how many of how many steps it is unusual."""
 
     usual: float
     other: float
@@ -98,7 +98,7 @@ class Levels(NamedTuple):
 
 
 def levels_of(values: Sequence[float], total: float) -> Levels:
-    """Returns the levels of a count with mean ``total``; ``values``, of two kinds, are its varying part."""
+    """Returns the usual and the unusual value of a count with mean ``total``, whose varying part is ``values``."""
     period, rest = period_of(values), total - rhythm_of(values).mean
     seen = values[:period] if period else values
     at = _rarer(seen)

@@ -24,7 +24,7 @@ _SIBLINGS = {
 
 
 def unsure_counts(steps: Mapping[str, int], then: Counts, now: Counts) -> str:
-    """Returns a text on counts that may have changed, with the number of steps that would decide it."""
+    """Returns a text on counts that may have changed, with the number of steps that would decide this."""
     changes = [_whole(metric, then, now) for metric in steps]
     return f"may have changed: {'; '.join(changes)}; {max(steps.values())} steps at least would tell"
 
@@ -138,7 +138,7 @@ def _whole(metric: str, then: Counts, now: Counts) -> str:
 
 
 def _part(metric: str, name: str) -> str:
-    """Returns the name of a part of a count; adds a noun if the name is only a number or a type."""
+    """Returns the name of a part of a count; adds words if the name is only a number or a type."""
     if metric in LOADERS:
         return LOADERS[metric]
     if metric == "full_precision_flops":

@@ -17,7 +17,7 @@ _MADE = ("ddp_buckets", "python_objects")
 
 
 def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Returns a name of the reference."""
+    """Returns the words for the reference: the other revision, or the baseline."""
     return "the other revision" if paired else "the baseline"
 
 
@@ -49,7 +49,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
 
 
 def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[CallSite]) -> str:
-    """Returns the line that does more and calls the operator, if a baseline has no lines for single operators."""
+    """Returns the line that grew and calls the operator, if a baseline stores only lines of all operators together."""
     lines = {(site.file, site.line) for site in now if site.part == name}
     more = [
         place_text(new)

@@ -49,7 +49,7 @@ class _Sentence(Formatter):
 
 
 def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Returns which launches take turns, if not all variants do."""
+    """Returns words for launches of which not all take turns."""
     return "only the two sides of one benchmark take turns" if paired else "launched one after the other, without turns"
 
 
@@ -142,7 +142,7 @@ def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 
 
 
 def _busy(now: float | None, then: float | None) -> str:
-    """Returns a text on a busy machine, for which stored times decide nothing."""
+    """Returns a text on a busy machine, because of which stored times decide nothing."""
     told = [] if now is None else [_taken(now)]
     if then is not None:
         told.append(f"{format_percent(then) if now and then else _taken(then)} when the baseline was saved")
@@ -150,7 +150,7 @@ def _busy(now: float | None, then: float | None) -> str:
 
 
 def _taken(share: float) -> str:
-    """Returns how much of a machine others took; a general phrase for 0, which means a GPU or unknown."""
+    """Returns the share of the cores that others took; a general phrase if it is 0, as for a GPU."""
     return f"others took {format_percent(share)} of the cores" if share else "the machine may have been busy"
 
 
@@ -212,7 +212,7 @@ def _parameters_apart(ranks: Sequence[int], parameter: str, sites: Sequence[Call
 def _other_environment(
     python: str, differ: Sequence[str], packages: Mapping[str, tuple[str | None, str | None]]
 ) -> str:
-    """Returns how the reference's environment differs from this one: facts, then packages."""
+    """Returns how the reference's environment differs from this one, in packages and facts."""
     both_first = sorted(packages.items(), key=lambda package: None in package[1])
     told = [f"{name} {there or 'none'} -> {here or 'none'}" for name, (there, here) in both_first]
     more = [f"{len(told) - _PACKAGES} more"] if len(told) > _PACKAGES else []
@@ -222,7 +222,7 @@ def _other_environment(
 
 
 def _told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, float]], number: int) -> str:
-    """Returns a text on counts of two different versions of torch."""
+    """Returns a text on counts that are not gated, because the sides have different versions of torch."""
     why = f"counts gate nothing, for another torch may do the same work otherwise ({', '.join(differs)})"
     texts = [f"{metric} {' -> '.join(quantity_texts(metric, [then, now]))}" for metric, then, now in changed]
     return f"{why}: {', '.join(texts) or f'all {number} are the same'}"

@@ -140,7 +140,7 @@ def _change(comparison: Comparison) -> str:
 
 
 def judges(comparison: Comparison) -> bool:
-    """Returns whether the change can be judged; if not comparable, the machine or the training may have caused it."""
+    """Returns whether both values are comparable; if not, machine or training may explain their difference."""
     return comparison.verdict is not Verdict.INCOMPATIBLE
 
 

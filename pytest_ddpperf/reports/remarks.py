@@ -209,7 +209,7 @@ def all_findings(results: Sequence[Result]) -> list[str]:
 
 
 def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str]:
-    """Returns each of the (name, remark) pairs' remarks once, after the names of the benchmarks; ``of``: their number.
+    """Returns a line for each remark, with the names of its benchmarks; ``of``: the number of all benchmarks.
 
     If several remarks have the same code, and differ only in figures, only the first one is returned.
     """
@@ -238,7 +238,7 @@ def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
 
 
 def _grounds(result: Result) -> list[str]:
-    """Returns the reasons of the verdict in the row."""
+    """Returns the reasons for the verdict ``incompatible``."""
     if result.verdict is not Verdict.INCOMPATIBLE:
         return []
     if result.reference.differs:

@@ -199,7 +199,7 @@ def _parts(cell: str) -> tuple[str, str]:
 
 
 def _paragraph(table: Table, row: tuple[str, ...], width: int) -> list[str]:
-    """Returns a row as its name, with its values below, each after the name of its column."""
+    """Returns a row as lines: its name, then its values, each after the name of its column."""
     room = width - 2 * len(INDENT)
     values = [
         text.replace(" ", JOINED) if columns(text) <= room else text

@@ -20,7 +20,7 @@ _MEANING = "runs of different minutes: of times only a gross slowdown is regress
 
 
 def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
-    """Returns a row for each gated metric of both runs, but only for changed counts; their benchmarks come first.
+    """Returns a row for each gated metric of both runs, but for counts only if they differ; such benchmarks come first.
 
     The step time comes first. ``both``: the benchmarks that both runs have, judged by the first run.
     """

@@ -41,7 +41,7 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChartSeries:
-    """Points of one line or of one colour.
+    """Points that are drawn alike.
 
     ``of`` is the name of the series to which a reference belongs; empty if it belongs to all series.
     """

@@ -53,7 +53,7 @@ def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
 
 
 def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
-    """Yields the benchmarks, the worst first."""
+    """Yields the rows of the benchmarks, the worst first."""
     places = {id(result): i for i, result in enumerate(run.results)}
     for result, cells in zip(worst_first(run.results), table.rows, strict=True):
         step = find(result, "step_time")

@@ -1,1 +1,1 @@
-"""The place that distributes time: how long each benchmark measures, and which tests run again."""
+"""The code that distributes time: how long each benchmark measures, and which tests run again."""

@@ -226,7 +226,7 @@ class Rounds:
         self._diagnoses: list[list[Launch]] = [[] for _ in variants]
 
     def resumed(self, variants: Sequence[Variant], run: LaunchRunner, watch: Watch) -> Rounds:
-        """Returns these rounds, prepared to continue in another run of the test."""
+        """Returns these rounds after preparing them to continue in another run of the test."""
         self._variants, self._run, self._watch = variants, run, watch
         self.choose(None)
         return self

@@ -68,7 +68,7 @@ class Page:
 
 @dataclass(slots=True)
 class _Blocks:
-    """The charts and the other blocks of a page, stored once; the elements that show them refer to their numbers."""
+    """The charts and the other blocks of a page, each stored once; elements of the page refer to their numbers."""
 
     numbers: dict[Chart, int] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)  # number of each block, by its data
