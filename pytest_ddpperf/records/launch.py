@@ -62,10 +62,10 @@ class RankLaunch:
         learning_rate: the learning rate of a Workload's first parameter group after the timed steps; else None.
         phases: phases of steps after the timed ones; None if they were not measured.
         communication: later steps with and without synchronisation of gradients; None if they were not run.
-        no_headroom: why these steps were not run, if copies of the training state would not fit into memory; equal on
-            all ranks.
-        kept: why these steps were not run, if the user's step cannot run without synchronisation; else empty.
-        rates: speeds of its device in simple work; None if no phases were measured, or memory ran out.
+        no_headroom: the memory that was lacking for copies of the training state, if steps without synchronisation were
+            not run because of this; equal on all ranks.
+        kept: why the user's step cannot run without synchronisation; empty if it can.
+        rates: speeds of its device in simple work; None if no phases were measured, or if there was too little memory.
         held: bytes that the process held before and after each of a few separate steps; empty if unknown.
         samples_per_step: this rank's samples in one step; None if unknown.
         tokens_per_step: this rank's tokens in one step; None if unknown.
@@ -167,10 +167,12 @@ def timed_window(launches: Sequence[Launch]) -> Window | None:
 class TimeSpent:
     """Seconds of one call of a verb (such as ``check``) by purpose; their sum is the call's wall time.
 
-    starting: launchers, and launches before their first step and after their last one. verifying: comparing the
-    training with a single process. counting: counting the work of one step. measuring: timed steps, and their warm-up.
-    diagnosing: steps that show growth of memory, phases and communication; the profile. other: judging, launches that
-    failed, and time between launches.
+    starting: launchers, and launches before their first step and after their last one.
+    verifying: comparing the training with a single process.
+    counting: counting the work of one step.
+    measuring: timed steps, and their warm-up.
+    diagnosing: steps that show growth of memory, phases and communication; the profile.
+    other: judging, launches that failed, and time between launches.
     """
 
     starting: float = 0.0

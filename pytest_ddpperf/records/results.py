@@ -238,8 +238,8 @@ class Result:
         reference: the other side of the comparison: a stored baseline or another revision.
         findings: notes on the verdict.
         seconds: time to measure this benchmark and all benchmarks that were measured side by side with it.
-        spent: seconds by purpose of the call that measured these benchmarks; None if unknown.
-        attempt: number of this run of the test, from 1; higher if the test ran again.
+        spent: seconds by purpose of the call that measured the benchmark; None if unknown.
+        attempt: 1 for the first run of the test, 2 if the test ran again, and so on.
         failure: why its test failed, a line for each reason; empty if the test passed.
         step: figures of the benchmark's step.
     """
