@@ -38,7 +38,7 @@ class DdpperfError(Exception):
 def hidden(excinfo: Any) -> bool:
     """Returns whether pytest hides the frames of a module that has this function as ``__tracebackhide__``.
 
-    They are shown only if our own code raised an error that is none of ours.
+    The frames are shown only if the plugin's own code raised an error that is no DdpperfError.
     """
     entry = excinfo.tb
     while entry.tb_next is not None:
@@ -48,7 +48,7 @@ def hidden(excinfo: Any) -> bool:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Returns class and message of any exception for a sentence: the first line, cut, even if its methods fail."""
+    """Returns the class and the first line of the message of any exception, cut to fit, even if its methods fail."""
     try:
         message = str(error).strip().partition("\n")[0]
     except BaseException as second:  # noqa: BLE001  a __str__ may raise anything
@@ -63,7 +63,7 @@ def reason(report: Any, error: BaseException | None) -> str:
 
 
 def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[str, int] | None = None) -> E:
-    """Returns a new error of the same kind and facts, with more words, or with the benchmark that failed."""
+    """Returns a new error of the same type with the same facts, but with more text or with the failed benchmark."""
     made = type(error).__new__(type(error), f"{before}{error}{after}")  # kinds have different arguments; facts follow
     vars(made).update(vars(error))
     made.benchmark = benchmark or error.benchmark
@@ -71,30 +71,30 @@ def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[st
 
 
 class FoundWrong(DdpperfError):
-    """A measured or checked result is worse or wrong, which no other attempt of the test changes.
+    """A measured or checked result that is worse or wrong; running the test again does not change it.
 
     Any other error means that there is no result.
     """
 
 
 class SettingError(DdpperfError):
-    """A knob has a value that it cannot take; the message names the knob, the value and what it takes."""
+    """A setting with a value that it cannot have; the message names the setting, the value and the possible values."""
 
 
 class PayloadError(DdpperfError):
-    """A function or a result cannot be sent between processes; the message names the object and the reason."""
+    """A function or a result that cannot be sent between processes; the message names the object and the reason."""
 
 
 class WorkloadError(DdpperfError):
-    """The user's subject breaks its contract (a step that is not callable, a NaN loss ...)."""
+    """A mistake in the user's model, step or script, such as a step that is not callable, or a NaN loss."""
 
 
 class TrainingEnded(WorkloadError):
-    """A script trains for fewer steps than were asked for."""
+    """A script that trains for fewer steps than the benchmark needs."""
 
 
 class IncorrectTraining(FoundWrong):
-    """A strategy computes other values than a single process; the message names parameter, rank and error."""
+    """A strategy that computes other values than a single process; the message names parameter, rank and error."""
 
     def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str]) -> None:
         super().__init__(message)
@@ -102,7 +102,7 @@ class IncorrectTraining(FoundWrong):
 
     @property
     def causes(self) -> list[str]:
-        """The likely cause, if it is known, and the difference, both of the first benchmark that is wrong."""
+        """The likely cause, if it is known, and the difference, for the first benchmark that trains incorrectly."""
         seen, _, cause = self.headline.removeprefix("broken: ").partition("; likely cause: ")
         cause, _, extent = cause.partition("; ")
         return [*filter(None, [cause]), "; ".join(filter(None, (seen, extent)))]
@@ -115,18 +115,18 @@ class IncorrectTraining(FoundWrong):
 
 
 class LaunchError(DdpperfError):
-    """The ranks could not be started at all (torch cannot be imported, no such backend, too few devices)."""
+    """A failure to start any rank: torch cannot be imported, there is no such backend, or there are too few devices."""
 
 
 class RankFailed(DdpperfError):
-    """A rank raised, exited, was killed or blocked; the message starts with the guilty rank and its reason.
+    """A rank that raised, exited, was killed or blocked; the message starts with this rank and the reason.
 
     Attributes:
         rank: the global rank that failed first; None if no single rank is to blame.
-        where: the user's innermost line there, as ``file:line in function``; empty if it is unknown.
+        where: the innermost line of the user's code on that rank, as ``file:line in function``; empty if it is unknown.
         stack: the part of the message with the traceback or stack of the first rank.
         others: the part of the message with the stacks of other ranks.
-        out_of_memory: whether a rank failed for lack of memory, by itself or because the kernel killed it.
+        out_of_memory: whether a rank failed because memory ran out: it raised an error, or the kernel killed it.
         shared: whether other launches used the memory at the same time.
     """
 
@@ -159,11 +159,11 @@ class RankFailed(DdpperfError):
 
 
 class RanksTimedOut(RankFailed):
-    """The deadline passed before every rank had finished; the message holds the stacks of all ranks."""
+    """The failure of ranks that did not finish before the deadline; the message holds the stacks of all ranks."""
 
 
 class ReferenceFailed(DdpperfError):
-    """The reference cannot run a benchmark that the candidate has run; the message says why."""
+    """The failure of the reference to run a benchmark that the candidate has run; the message gives the reason."""
 
     def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:
         super().__init__(message, benchmark=benchmark)
@@ -171,47 +171,47 @@ class ReferenceFailed(DdpperfError):
 
 
 class ReferenceStopped(DdpperfError):
-    """The reference failed in a launch, though such a launch had succeeded before: it can run the benchmark."""
+    """The failure of the reference in one launch, after another launch of the same benchmark had succeeded."""
 
 
 class SameCode(DdpperfError):
-    """Both sides of a comparison ran the same file of the project; the message names the file and the cure."""
+    """A comparison whose two sides ran the same file of the project; the message names the file and the cure."""
 
 
 class RanksDiffer(FoundWrong):
-    """Ranks returned different values, or some did not raise the expected error; the message names these ranks."""
+    """Ranks that returned different values, or did not raise the expected error; the message names these ranks."""
 
 
 class RankSkipped(DdpperfError):
-    """A rank called ``pytest.skip``; the fixture then skips the test."""
+    """A call of ``pytest.skip`` on a rank; the fixture then skips the test."""
 
 
 class UnexpectedCount(FoundWrong):
-    """A step has other counts than ``ddpperf.expect`` said; the message names each count and its parts."""
+    """A step whose counts differ from ``ddpperf.expect``; the message names each count and its parts."""
 
 
 class TargetMissed(FoundWrong):
-    """A metric is worse than its target in ``ddpperf.expect``; the message has interval and target."""
+    """A metric that is worse than its target in ``ddpperf.expect``; the message has the interval and the target."""
 
 
 class QualityLost(FoundWrong):
-    """A strategy trains to a worse or another model than the first one; the message names both and their results."""
+    """A strategy whose trained model is worse than the first strategy's, or differs; the message gives both results."""
 
 
 class NotTimed(DdpperfError):
-    """A test asks for a time in a run that only counts, or for a call after the budget: the rest of it is skipped."""
+    """A request for a time in a run that only counts, or for a call after the budget: the test's rest is skipped."""
 
 
 class BaselineError(DdpperfError):
-    """A baseline cannot be read or written; the message names the file, the field and the cure."""
+    """A baseline that cannot be read or written; the message names the file, the field and the cure."""
 
 
 class HistoryError(DdpperfError):
-    """The history of runs cannot be read or written; the message names the file and the cure."""
+    """A history of runs that cannot be read or written; the message names the file and the cure."""
 
 
 class TraceError(DdpperfError):
-    """A trace cannot be read, or traces cannot be combined; the message names the file or the ranks, and why."""
+    """Traces that cannot be read or combined; the message names the file or the ranks, and the reason."""
 
 
 class Regression(FoundWrong):

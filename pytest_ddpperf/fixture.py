@@ -95,7 +95,7 @@ class Ddpperf:
 
         Raises:
             Regression: a verdict that fails the test.
-            DdpperfError: it could not be measured.
+            DdpperfError: the benchmark could not be measured.
         """
         from pytest_ddpperf.metrics.scaling import alone
 
@@ -120,7 +120,7 @@ class Ddpperf:
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> Measurement:
-        """Measures a benchmark as ``check`` does, but compares with nothing and stores nothing; a line reports it."""
+        """Measures a benchmark as ``check`` does, but compares and stores nothing; the summary shows it in a line."""
         self._skip_script(subject)
         call = self._call("measure", knobs, samples_per_step, tokens_per_step)
         environments = self._environments(call, strategy)
@@ -152,8 +152,8 @@ class Ddpperf:
         Args:
             subject: as for ``check``. In strong mode the ranks share a Workload's batch; a function ``build(ctx)``
                 divides its batch if ``ctx.mode`` is ``strong``. Or a function of the number of ranks, whose parameter
-                is ``n``, ``ranks`` or ``world_size``: it returns a Workload for this number, such as a larger model
-                for more ranks, and efficiency takes the FLOPs of a rank into account.
+                is ``n``, ``ranks`` or ``world_size``: it returns a Workload for this number, such as a larger model for
+                more ranks, and efficiency takes the FLOPs of a rank into account.
             world_sizes: numbers of ranks, ascending; the others are compared with the first. Default:
                 ``--ddpperf-world-size``; if that is one number, 1 and the powers of two up to it.
             mode: ``weak`` keeps the batch of a rank, ``strong`` the global batch.
@@ -168,7 +168,7 @@ class Ddpperf:
 
         Raises:
             Regression: a verdict that fails the test.
-            DdpperfError: it could not be measured.
+            DdpperfError: a point could not be measured.
         """
         from pytest_ddpperf.metrics.scaling import with_efficiency
         from pytest_ddpperf.records.side_by_side import ScalingCurve
@@ -216,9 +216,10 @@ class Ddpperf:
         Args:
             subject: a Workload; or several subjects of ``check`` by name, such as ``{"old": build, "new": other}``.
             strategies: two or more strategies of a Workload, as for ``check``; a dictionary gives them names.
-            ways: settings of each variant by name: ``{"fp32": {}, "bf16": {"precision": "bf16"}}``. A variant may
-                have any setting of training, ``strategy``, ``env`` (variables of its ranks, ``{"NCCL_ALGO": "Ring"}``),
-                ``world_size``, ``backend`` and ``device``. Its speedup is gated: a gain that is lost fails the test.
+            ways: settings of each variant by name: ``{"fp32": {}, "bf16": {"precision": "bf16"}}``. A variant may have
+                any setting of training, ``strategy``, ``env`` (variables of its ranks, ``{"NCCL_ALGO": "Ring"}``),
+                ``world_size``, ``backend`` and ``device``. Its speedup is gated: if the speedup becomes smaller, the
+                test fails.
             strategy: strategy of several subjects, and of ways without one (default: as for ``check``).
             over: the name or strategy that the speedup of the others is relative to (default: the first).
             name: name of the comparison within its test; it precedes the names of the variants.
@@ -227,12 +228,12 @@ class Ddpperf:
             knobs: as for ``check``; ``max_time`` is for all variants together.
 
         Returns:
-            The variants: ``compared.speedup("bucketed")``, ``compared["bucketed"]["step_time"].value``. The speedup
-            is of samples per second if both sides have samples, else of steps.
+            The variants: ``compared.speedup("bucketed")``, ``compared["bucketed"]["step_time"].value``. The speedup is
+            of samples per second if both sides have samples, else of steps.
 
         Raises:
             Regression: a verdict that fails the test.
-            DdpperfError: it could not be measured.
+            DdpperfError: a variant could not be measured.
         """
         from pytest_ddpperf.metrics.scaling import with_speedup
         from pytest_ddpperf.records.side_by_side import SideBySide
@@ -271,8 +272,8 @@ class Ddpperf:
     ) -> Convergence:
         """Trains by several strategies, from the same weights on the same batches, and compares them with the first.
 
-        The test fails if a strategy's last loss or metric is worse than the first one's by more than ``tolerance``,
-        beyond chance, or if two strategies that average gradients exactly differ by more than rounding explains.
+        The test fails if a strategy's last loss or metric is significantly worse than the first strategy's by more than
+        ``tolerance``, or if two strategies that average gradients exactly differ by more than rounding explains.
 
         Args:
             subject: a Workload, whose ranks have different batches; with ``evaluate`` it has metrics.
@@ -290,7 +291,7 @@ class Ddpperf:
 
         Raises:
             QualityLost: a strategy ends with a worse or another result, and ``fail_on`` has ``regressed``.
-            DdpperfError: it could not be trained.
+            DdpperfError: a strategy could not be trained.
         """
         from pytest_ddpperf.run.call.convergence import converged, job_of, require_quality
         from pytest_ddpperf.run.call.ways import several
@@ -324,8 +325,8 @@ class Ddpperf:
     ) -> Prediction:
         """Predicts the time of a step with any number of ranks, on a measured or named network; nothing is gated.
 
-        A rank of a group of that size computes its step here, with collectives that end at once. The prediction adds
-        the time of each collective on the network.
+        One process runs the step of a rank of such a group on this machine; its collectives end at once. The prediction
+        adds the time of each collective on the network.
 
         Args:
             subject: a Workload, or a function ``build(ctx)``.
@@ -448,7 +449,7 @@ class Ddpperf:
         the summary says, and which fails with ``--ddpperf-fail-on=+inconclusive``.
 
         Raises:
-            UnexpectedCount: a count is another one, or differs between steps.
+            UnexpectedCount: a count differs from the expected number, or between steps.
             TargetMissed: a target was missed.
             SettingError: there is no such count or metric, a value is no number, or nothing was measured.
         """
@@ -468,7 +469,7 @@ class Ddpperf:
             self._meet(targets(found, metrics))
 
     def _meet(self, wanted: Sequence[MetricTarget]) -> None:
-        """Lists the outcomes of targets; fails the test if one was missed, or is open and ``fail_on`` says so."""
+        """Lists the outcomes of targets; fails the test if one was missed, or is open and ``fail_on`` includes this."""
         for target in wanted:
             unmet = self._session.archive.never_met(self._test, target.measurement, target.series, target.wanted)
             self._session.outputs.remark(self._test, target.measurement.key, target.finding, *unmet)
@@ -560,7 +561,7 @@ class Ddpperf:
         *,
         counts: bool = False,
     ) -> VerbCall:
-        """Returns a verb's call with its settings; ``others`` are the verb's keyword arguments besides settings."""
+        """Returns the call of a verb with its settings; ``others`` names keyword arguments that are no settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
             pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate runs only check and measure")
@@ -578,12 +579,11 @@ class Ddpperf:
         )
 
     def _skip_script(self, subject: Subject) -> None:
-        """Skips a Script if ranks are simulated: a Script makes its own process group."""
         if self._session.settings.simulate is not None and isinstance(subject, Script):
             pytest.skip(f"{subject.name} is not simulated: a Script makes its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
-        """Returns the environment of the largest group; of one rank for a one-rank strategy if no ranks are set."""
+        """Returns the environment of the largest group, or of one rank for a one-rank strategy without a number."""
         lone = (
             strategy is not None
             and "world_size" not in call.knobs
@@ -614,7 +614,7 @@ class Ddpperf:
         return Predictor(self._session, self._test, self._sections)
 
     def _judged_run(self, call: VerbCall, variants: Sequence[Variant]) -> JudgedRun:
-        """Returns the run of a call whose benchmarks are judged; SettingError if two of the test share a name."""
+        """Returns the run of a call whose benchmarks are judged; raises SettingError if two of them share a name."""
         from pytest_ddpperf.run.call.judging import JudgedRun
 
         for benchmark in variants:  # results and baselines of this test could not distinguish them

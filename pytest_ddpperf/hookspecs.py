@@ -1,6 +1,6 @@
-"""The hooks of this plugin: what a project's ``conftest.py`` or another plugin can add, and what it can hear.
+"""The hooks of this plugin, with which a ``conftest.py`` or another plugin adds features or receives results.
 
-The records that hooks are given are frozen. Their documented attributes stay as they are within a major version.
+Hooks receive frozen records. The documented attributes of these records do not change within a major version.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
 
 @pytest.hookspec
 def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -> None:
-    """Is called after a benchmark was measured, before its verdict can fail the test.
+    """Receives a benchmark after it was measured, before its verdict can fail the test.
 
     Args:
         test: pytest node id.
@@ -72,7 +72,7 @@ def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -
 
 @pytest.hookspec
 def pytest_ddpperf_verdict(result: Result) -> None:
-    """Is called after a benchmark was judged, or could not be measured, before its verdict can fail the test.
+    """Receives a benchmark after it was judged, or could not be measured, before its verdict can fail the test.
 
     If a test runs again, only its last attempt counts for the session.
 

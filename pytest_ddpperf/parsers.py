@@ -16,7 +16,7 @@ SWITCH_WORDS = {True: ("true", "yes", "on", "1"), False: ("false", "no", "off", 
 
 def _sizes(least: int) -> Callable[[object], tuple[int, ...]]:
     def parse(value: object) -> tuple[int, ...]:
-        """Parses numbers of ranks to an ascending tuple: ``4``, ``"1,2,4"`` or ``[1, 2, 4]``."""
+        """Parses numbers of ranks, ``4``, ``"1,2,4"`` or ``[1, 2, 4]``, and returns them as an ascending tuple."""
         if isinstance(value, str):
             value = value.split(",")
         parts: Iterable[object] = value if isinstance(value, Iterable) else (value,)
@@ -60,7 +60,7 @@ def _by_name(value: object, expected: str) -> dict[str, object]:
 
 
 def mesh(value: object) -> Mapping[str, int]:
-    """Parses the sizes of a mesh's dimensions by name: ``{"dp": 2, "tp": 2}`` or ``"dp=2,tp=2"``."""
+    """Parses the sizes of a mesh's dimensions, ``{"dp": 2, "tp": 2}`` or ``"dp=2,tp=2"``, and returns them by name."""
     expected = "the sizes of dimensions by name, such as dp=2,tp=2"
     sizes = _by_name(value, expected)
     if not all(map(str.isidentifier, sizes)):
@@ -84,7 +84,7 @@ def stage_seconds(value: object) -> Mapping[str, float]:
 
 
 def variables(value: object) -> tuple[tuple[str, str], ...]:
-    """Parses variables with texts or numbers, ``{"NCCL_ALGO": "Ring"}``, to sorted (name, text) pairs."""
+    """Parses environment variables with texts or numbers, ``{"NCCL_ALGO": "Ring"}``; returns sorted pairs of texts."""
     given = dict(value) if isinstance(value, Mapping) else {"": None}
     named = all(isinstance(name, str) and name and not {"=", "\0"} & {*name} for name in given)
     texts = (isinstance(text, (str, int, float)) and not isinstance(text, bool) for text in given.values())
@@ -131,7 +131,7 @@ def none_word(parse: Callable[[object], object]) -> str:
 
 
 def written(value: object) -> str:
-    """Formats a value as the command line takes it."""
+    """Formats a value in the form that the command line accepts."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, frozenset):  # members of an enumeration, in the order of their declaration
@@ -152,7 +152,7 @@ def _above_zero(expected: str) -> Callable[[object], float]:
 
 
 def fraction(value: object) -> float:
-    """Parses a share of at least 0: ``0.03`` or ``"3%"``. Above 1 only in percent: a bare 3 hardly means 300 %."""
+    """Parses a share of at least 0: ``0.03`` or ``"3%"``. Shares above 1 need a percent sign; a plain 3 is refused."""
     return _share(value, "a fraction from 0 to 1, such as 0.03, or a percentage, such as 3%")
 
 
@@ -192,7 +192,7 @@ _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def duration(value: object) -> float:
-    """Parses a time above 0 to seconds: ``90``, ``"90s"``, ``"10min"`` or ``"1.5h"``."""
+    """Parses a time above 0, ``90``, ``"90s"``, ``"10min"`` or ``"1.5h"``, and returns seconds."""
     expected = "a time above 0, such as 90s, 10min or 1h"
     unit = next((unit for unit in _UNITS if isinstance(value, str) and value.strip().endswith(unit)), None)
     number = value if unit is None or not isinstance(value, str) else value.strip().removesuffix(unit)
@@ -229,7 +229,7 @@ def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
 
 
 def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
-    """Asks whether the known word most similar to ``word`` was meant; empty if no known word is similar enough."""
+    """Returns a question that suggests the known word most similar to ``word``; empty if no known word is similar."""
     import difflib  # only for messages: loading the plugin stays cheap
 
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
@@ -237,12 +237,12 @@ def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
 
 
 def instead(hint: str, known: Iterable[str]) -> str:
-    """Returns the words that may replace an unknown one, after the question of ``closest``, if it asks one."""
+    """Returns a text that lists the known words, after ``hint`` (the suggestion of ``closest``) if there is one."""
     return f"{hint} There are {', '.join(known)}" if hint else f"there are {', '.join(known)}"
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
-    """Returns a parser for one word out of ``choices``, in any case; booleans stand for ``on``, ``off`` and ``no``."""
+    """Returns a parser for one word out of ``choices``, in any case; True and False mean ``on``, ``off`` and ``no``."""
     booleans = {"on": "true", "off": "false", "no": "false"}  # as TOML and Python have them
     found = {word: choice for choice in choices for word in (choice.lower(), booleans.get(choice, choice.lower()))}
 
@@ -256,7 +256,7 @@ def one_of(*choices: str) -> Callable[[object], str]:
 
 
 def switch(value: object) -> bool:
-    """Parses on or off: a bool, or one of the words that ini files use."""
+    """Parses on or off: a bool, or one of the words that are usual in ini files."""
     word = str(value).strip().lower()
     found = next((switched for switched, words in SWITCH_WORDS.items() if word in words), None)
     if found is None or not isinstance(value, (bool, int, str)):

@@ -1,4 +1,4 @@
-"""pytest hooks and fixtures only. Heavy modules are imported when a benchmark needs them."""
+"""The pytest hooks and fixtures of this plugin. Heavy modules are imported when a benchmark needs them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TESTS = pytest.StashKey[int]()  # number of tests that measure
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare every knob as an option and as an ini setting."""
+    """Declare every setting as an option and as an ini setting."""
     configuration.declare(parser, pluginmanager)
 
 
@@ -56,7 +56,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare our own hooks."""
+    """Declare the plugin's own hooks."""
     from pytest_ddpperf import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
@@ -69,7 +69,7 @@ def pytest_cmdline_main() -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say that another plugin's option leaves benchmarks untimed."""
+    """Return a line for the header of the run if another plugin's option leaves benchmarks untimed."""
     counted = "ddpperf: --benchmark-disable: benchmarks are counted and not timed"
     return [counted] if configuration.counts_alone(config) else []
 
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check every marker before the first test runs, and mark tests that use our fixtures for ``-m ddpperf``."""
+    """Check every marker before the first test runs; mark tests that use the plugin's fixtures for ``-m ddpperf``."""
     configuration.mark_ours(items)
     try:
         configuration.require_marks(config, items)
@@ -114,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)  # before the terminal's header ends
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the tests that measure, and refuse a session that cannot check out its reference."""
+    """Count the tests that measure; stop the session if it cannot check out its reference."""
     config = session.config
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
     measuring = [item for item, names in zip(session.items, fixtures, strict=True) if "ddpperf" in names]
@@ -132,7 +132,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def session_of(config: pytest.Config) -> Session:
-    """Return the session of this run, which the first call makes."""
+    """Return the session of this run; the first call makes it."""
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.run.session.session import Session
 
@@ -152,7 +152,7 @@ def session_of(config: pytest.Config) -> Session:
 
 
 def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, str]]]:
-    """Return the settings of a test with ranks, and the sections of its report."""
+    """Return the settings of a test that starts ranks, and the list of its report's sections."""
     from pytest_ddpperf.launch.processes import require_linux
 
     require_linux()  # before modules are imported that another system lacks
@@ -210,7 +210,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Skip the rest of a test that reads a time in a run that only counts; its counts are already judged.
 
-    A test that a verdict has failed is not measured again, even if another plugin reruns it: the verdict stands.
+    If a verdict has failed a test, and another plugin runs the test again, nothing is measured: the verdict stays.
     """
     if STANDS in item.stash:
         raise item.stash[STANDS].with_traceback(None)
@@ -232,7 +232,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show only the text of our errors, attach the ranks' output, store baselines of tests that passed."""
+    """Show only the text of the plugin's errors, attach the ranks' output, and store baselines of passed tests."""
     error = call.excinfo.value if call.excinfo is not None else None
     if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not item.config.option.fulltrace:
         from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
@@ -272,14 +272,14 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count the benchmarks that did not run in workers of pytest-xdist: the workers send their reports."""
+    """Count the benchmarks that the workers of pytest-xdist skipped: the workers send their reports."""
     if report.skipped and hasattr(report, LEFT_OUT) and hasattr(report, "node"):
         stash = report.node.config.stash
         stash[NUMBER_LEFT_OUT] = stash.get(NUMBER_LEFT_OUT, 0) + 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print a row per benchmark, and the stored baselines."""
+    """Print the summary: a row per benchmark, and the stored baselines."""
     if SESSION not in config.stash:
         return
     made = config.stash[SESSION].outputs
@@ -316,7 +316,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """Add our benchmarks to the file that pytest-benchmark writes."""
+    """Add the plugin's benchmarks to the file that pytest-benchmark writes."""
     if SESSION in config.stash:
         from pytest_ddpperf.run.session.ending import append_entries
 

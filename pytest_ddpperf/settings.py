@@ -1,4 +1,4 @@
-"""Every knob, declared once: the command line, the ini file, the marker and the call arguments follow from it."""
+"""All settings, each declared once: the command line, the ini file, markers and call arguments follow from this."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Knob(NamedTuple):
 
     @property
     def spelled(self) -> str:
-        """The name by which a user gives it."""
+        """The name that a user writes to give the setting."""
         names = {"option": self.option, "ini": self.ini, "call": self.name, "command": f"ddpperf {self.name}"}
         return names[self.given]
 
@@ -101,7 +101,7 @@ def _knob(default: T, parse: Callable[[object], T], text: str, metavar: str | No
 
 
 def _of_session(default: T, parse: Callable[[object], T], text: str, metavar: str | None = None, **more: Any) -> T:
-    """Declares a setting that no test can set for itself."""
+    """Declares a setting that a single test cannot change."""
     return _knob(default, parse, text, metavar, per_test=False, **more)
 
 
@@ -111,12 +111,12 @@ def _switch(text: str, *, default: bool = False, **more: Any) -> bool:
 
 
 def _training(default: T, parse: Callable[[object], T], text: str, **more: Any) -> T:
-    """Declares a setting that changes the work of a step: only tests set it."""
+    """Declares a setting that changes the work of a step; only tests can set it."""
     return _knob(default, parse, text, **_STEP, **more)
 
 
 def _of_records(module: str, name: str) -> Callable[[object], Any]:
-    """Returns a parser of records, which imports their module when it is used."""
+    """Returns a parser of records; the parser imports their module when it is called."""
 
     def parse(value: object) -> Any:
         return getattr(import_module(f"pytest_ddpperf.records.{module}"), name)(value)
@@ -125,7 +125,7 @@ def _of_records(module: str, name: str) -> Callable[[object], Any]:
 
 
 def _failing(value: object) -> frozenset[Verdict]:
-    """Parses verdicts: ``"regressed,broken"``, a list of such words, or ``none``; ``+new`` adds to the default."""
+    """Parses verdicts: ``"regressed,broken"``, a list of such words, or ``none``; ``+new`` extends the default."""
     added = isinstance(value, str) and value.strip().startswith("+")
     parts = value.strip().removeprefix("+").split(",") if isinstance(value, str) else value
     given = [str(getattr(part, "value", part)).strip() for part in parts] if isinstance(parts, Iterable) else [""]
@@ -141,7 +141,7 @@ def _failing(value: object) -> frozenset[Verdict]:
 
 @dataclass(init=False, eq=False, repr=False, match_args=False)  # every pytest run pays for what is generated here
 class Settings:
-    """The resolved settings of one benchmark. A new knob (setting) is one field here and nothing anywhere else."""
+    """The resolved settings of one benchmark. A new setting needs one field here, and nothing anywhere else."""
 
     world_size: tuple[int, ...] | None = _knob(
         None,
@@ -463,7 +463,7 @@ class Settings:
     )
 
     def __init__(self, **values: Any) -> None:
-        """Takes values by name, and the defaults of all other knobs; refuses ``accept`` without a reason."""
+        """Sets values by name, and defaults for all other settings; raises an error for ``accept`` without a reason."""
         unknown = values.keys() - KNOBS.keys()
         if unknown:
             raise TypeError(f"there is no setting {min(unknown)}")
@@ -476,7 +476,7 @@ class Settings:
 
     @property
     def recipe(self) -> Mapping[str, str]:
-        """The settings that make another benchmark of a step, if they are not the defaults, as words by name."""
+        """The settings that define another benchmark of the same step, unless they are defaults, as texts by name."""
         default = Settings()
         said = {name: getattr(self, name) for name, knob in KNOBS.items() if knob.training}
         if self.accumulation_steps == 1:
@@ -489,17 +489,17 @@ class Settings:
 
     @property
     def picks_loading(self) -> bool:
-        """Returns whether a launch picks the settings of data loading."""
+        """Returns whether a launch chooses the settings of data loading."""
         return self.loader is not None and self.loader.auto
 
     @property
     def compared(self) -> str:
-        """The set of baselines to compare with."""
+        """The name of the set of baselines to compare with."""
         return self.baseline_set or self.save or DEFAULT_SET
 
     @property
     def accepting(self) -> bool:
-        """Returns whether results replace the baselines that they are compared with: then worsenings are accepted."""
+        """Returns whether results replace the baselines that they are compared with; then worsenings are accepted."""
         return self.save is not None and self.save == self.compared
 
     @property
@@ -513,7 +513,7 @@ KNOBS: Mapping[str, Knob] = {f.name: Knob(f.name, f.default, **f.metadata) for f
 
 
 def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Knob, object], str]) -> Settings:
-    """Returns the settings, overridden by the raw values of a stronger layer."""
+    """Returns the settings, overridden by the raw values of a layer with higher priority."""
     parsed = {}
     for name, raw in layer.items():
         knob = KNOBS[name]
@@ -564,7 +564,7 @@ GONE = {
 
 
 def why_gone(name: str, kind: str = "") -> str:
-    """Returns what replaces a setting that no longer exists, or not in this ``kind``; empty if nothing is known.
+    """Returns what replaces a removed setting, or one that ``kind`` does not have; empty if nothing is known.
 
     ``kind``: ``option`` or ``ini``; by default ``name`` is a keyword argument.
     """

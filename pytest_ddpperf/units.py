@@ -20,7 +20,7 @@ _PLAIN_RATE_LIMIT = 1e4  # 2450 samples/s reads better than 2.45 k; 123456 does 
 
 @dataclass(frozen=True)
 class Scale:
-    """One unit for a group of values: ``value / factor`` is what to print before ``unit``.
+    """One unit for a group of values: reports print ``value / factor`` before ``unit``.
 
     Attributes:
         unit: the printed unit, such as ``ms`` or ``MiB``; empty for plain ratios.
@@ -42,7 +42,7 @@ class Scale:
 
 
 def scale(values: Iterable[float], unit: str) -> Scale:
-    """Returns the scale in which a group of values reads well, chosen for its median so that units never mix."""
+    """Returns a readable unit for a group of values, chosen for their median so that one group has one unit."""
     sizes = [abs(value) for value in values if value]
     typical = statistics.median(sizes) if sizes else 0.0
     if unit == "1":
@@ -59,7 +59,7 @@ def scale(values: Iterable[float], unit: str) -> Scale:
 
 
 def _largest(steps: tuple[tuple[float, str], ...], typical: float, *, smallest: bool) -> tuple[float, str]:
-    """Returns the largest unit that ``typical`` fills, with its factor; the base unit if ``smallest``."""
+    """Returns the largest unit that is at most ``typical``, with its factor; the first unit if ``smallest``."""
     if smallest:
         return steps[0]
     # A value that rounds up to a full unit is printed in that unit: 0.9999 ms is 1.00 ms, not 1000 us.
@@ -67,7 +67,7 @@ def _largest(steps: tuple[tuple[float, str], ...], typical: float, *, smallest: 
 
 
 def significant(value: float) -> str:
-    """Formats a number in three digits, or three decimals, or all digits before its point: 4.18, 41.8, 4182, 0.012, 0.
+    """Formats a number with three digits, or three decimals, or all digits before its point: 4.18, 41.8, 4182, 0.012.
 
     A number that is too small for three decimals has two digits: 0.0042, 4.2e-06.
     """
@@ -79,14 +79,14 @@ def significant(value: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Formats a plain number, such as of calls: 1,234 if it is whole, else with three decimals at most: 0.25."""
+    """Formats a plain number, such as a count: 1,234 if it is whole, else with at most three decimals: 0.25."""
     if 0 < abs(value) < 0.001:  # noqa: PLR2004 - three decimals show nothing of it
         return significant(value)
     return f"{value:,.3f}".rstrip("0").rstrip(".")
 
 
 def span(text: Callable[[Any], str], values: Iterable[Any]) -> str:
-    """Formats the least and the most of values by ``text``: ``12 to 38``, ``12 % to 38 %``; equal ones once."""
+    """Formats the least and the greatest value with ``text``: ``12 to 38``, ``12 % to 38 %``; equal texts once."""
     every = list(values)
     return " to ".join(dict.fromkeys((text(min(every)), text(max(every)))))
 
@@ -110,14 +110,14 @@ def ordinal(number: int) -> str:
 
 
 def power_of_two(nbytes: float, *, above: bool = False) -> str:
-    """Formats the next power of two below a number of bytes, or above it, as an option takes it: ``512``, ``32MiB``."""
+    """Formats the next power of two below a number of bytes, or above it, for an option: ``512``, ``32MiB``."""
     number = 1 << (math.ceil(nbytes) - 1).bit_length() if above else 1 << max(0, int(nbytes).bit_length() - 1)
     shift, unit = next(((shift, unit) for shift, unit in _BINARY if number >> shift), (0, ""))
     return f"{number >> shift}{unit}"
 
 
 def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
-    """Formats several counts in one unit; to the last byte or digit if fewer digits would hide that they differ."""
+    """Formats several counts in one unit, with all digits if fewer digits would hide that they differ."""
     values = list(values)
     plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
     scaled = {"B": lambda: list(format_values(values, unit)), "FLOP": lambda: _flop_texts(values)}

@@ -26,7 +26,7 @@ LONG_SHARE = 0.1  # by how much long steps' share of the time has to exceed the 
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> Result:
-    """Judges one benchmark; a reference of another environment is shown, and judges only counts."""
+    """Judges one benchmark; compared with a reference of another environment, only counts get a verdict."""
     every = [
         compare_counted(series, measurement, reference)
         if series.scale == "exact"
@@ -61,14 +61,14 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 
 
 def unconfirmed(result: Result) -> Result:
-    """Returns the result without the worse metrics that fresh launches have yet to confirm."""
+    """Returns the result without the worse metrics that fresh launches have to confirm first."""
     if result.verdict is Verdict.BROKEN:
         return result
     return decision.to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
 def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[Acceptance]:
-    """Returns the worsenings that a test and the run accept; SettingError for an unknown metric.
+    """Returns the worsenings that a test and the run accept; raises SettingError for an unknown metric.
 
     ``added``: the metrics that hooks add.
     """
@@ -109,7 +109,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:
-    """Returns the result of a benchmark that could not be measured; ``counts`` are from before the failure."""
+    """Returns the result of a benchmark that could not be measured; ``counts`` were made before the failure."""
     finding = Finding("broken", {"reason": reason})
     return Result(
         test=test,
@@ -127,9 +127,9 @@ def _unmeasured(identity: BenchmarkId, why: Finding, counts: Counts | None) -> M
 
 
 def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, counts: Counts | None = None) -> Result:
-    """Returns the result of a benchmark that does not fit into memory: a regression if the reference fits.
+    """Returns the result of a benchmark that does not fit into memory: it regressed if the reference fits.
 
-    ``counts``: counts from before it ran out of memory, which are judged as usual.
+    ``counts`` were made before memory ran out; they are judged as usual.
     """
     record = reference.record
     if isinstance(reference, PairedRevision):
@@ -151,7 +151,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
 
 
 def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
-    """Returns a result with notes that name the benchmarks of its call that do not fit into memory."""
+    """Returns the result; its notes name the benchmarks of the same call that do not fit into memory."""
 
     def told(note: Finding | None) -> Finding | None:
         alone = note is not None and note.code == "timed_otherwise" and note.facts["then_in_turns"]
@@ -162,9 +162,9 @@ def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
 
 
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns each gated metric that the comparable reference has and this measurement lacks, without stand-ins.
+    """Returns the gated metrics that a comparable reference has and this measurement lacks, except substitutes.
 
-    If a session's budget left no time for a diagnosing launch, its metrics are not lost.
+    If a session's budget left no time for a diagnosing launch, its metrics do not count as lost.
     """
     if reference.record is None or reference.differs:
         return ()
@@ -186,7 +186,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
 
 
 def _warnings(measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> tuple[Finding, ...]:
-    """Returns findings: stored times alone judge times, or times differ from stored ones though no code changed."""
+    """Returns warnings: times are compared only with stored ones, or a step is slower than stored with equal code."""
     if not isinstance(reference, StoredBaseline) or reference.record is None or not measurement.launches:
         return ()
     slower = slower_than_stored(measurement, reference, context)
@@ -195,9 +195,10 @@ def _warnings(measurement: Measurement, reference: Reference, context: decision.
 
 
 def _long_steps(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding if long steps take a larger part of the time than the reference's long steps.
+    """Returns a finding if slow steps take a larger part of the time than the reference's slow steps.
 
-    Without a paired reference its long steps are unknown: then only long steps at regular distances are found.
+    Only a reference that was measured in the same rounds has slow steps to compare with. Without such a reference, a
+    finding needs slow steps at regular distances.
     """
     pair = reference if isinstance(reference, PairedRevision) else reference.pair
     now = long_steps_of(measurement)

@@ -1,4 +1,4 @@
-"""Benchmarks measured side by side with themselves: the quality of their verdicts on this machine."""
+"""The reliability of verdicts on this machine, from benchmarks that were measured against themselves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Calibrated:
 
     @property
     def bound(self) -> float | None:
-        """The slowdown of the step time that a run rules out: the median over runs; None if unknown."""
+        """The slowdown of the step time that a typical run excludes: the median over runs; None if unknown."""
         return self._median(result[STEP_TIME].bound for result in self.results)
 
     @property

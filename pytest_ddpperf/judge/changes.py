@@ -15,7 +15,7 @@ CERTAIN = 100.0  # degrees of freedom of a scatter that was measured thousands o
 
 
 def change_from(series: Series, base: Series, measurement: Measurement, *, paired: bool) -> Change | None:
-    """Returns the change from the reference: by rounds if both sides were measured in the same rounds."""
+    """Returns the change from the reference; compares round by round if both sides share their rounds."""
     if paired and len(series.samples) == len(base.samples):
         return intervals.paired(
             series.samples,
@@ -33,10 +33,10 @@ def part_of(series: Series, launches: slice) -> Series:
 
 
 def worsening_of_all_steps(series: Series, base: Series) -> float | None:
-    """Returns the worsening of all steps together, as a fraction: of all rounds but the worst; None if unknown.
+    """Returns how much worse all steps together are, as a fraction; omits the worst round; None if unknown.
 
-    Each round counts by its seconds, and no long step is capped. A pause of the machine affects one round; pauses of
-    the code come back.
+    Rounds are weighted by their seconds, and slow steps count in full. The machine's pauses affect one round, the
+    code's many.
     """
     new, old = series.samples, base.samples
     if not series.rules.timed or series.scale != "ratio" or len(new) != len(old) or min((*new, *old)) <= 0:
@@ -47,7 +47,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Returns how many launches are worse than the base in their round, else than its median; None below two."""
+    """Returns in how many launches a metric is worse than in the base's same round, else its median; None below two."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None
@@ -60,9 +60,9 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
     """Returns the tolerance of one metric: the test's, but at least the metric's smallest one.
 
     If values are subtracted, it is an amount that grows with a baseline above 1, as in numpy.allclose: 3 % of a loss of
-    10, but 0.03 for a loss of 0.001. Bytes are far above 1: their smallest tolerance stays a plain amount. CPU time may
-    differ by as many seconds as the ``step`` itself: if ranks mostly wait, some per cent of their work mean nothing.
-    The same holds for the parts of a step, whose times are subtracted.
+    10, but 0.03 for a loss of 0.001. Bytes are far above 1: their smallest tolerance stays a plain amount. The
+    tolerance of CPU time and of the parts of a step is a share of the ``step`` time: if ranks mostly wait, a change of
+    their little work by some per cent is irrelevant.
     """
     if series.scale == "difference" and series.unit == "B":
         return max(series.min_tolerance, tolerance * abs(baseline))
@@ -77,14 +77,14 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
 
 
 def _expected_alone(series: Series) -> Expected | None:
-    """Returns the expected scatter of launches of a separate run; None if unknown."""
+    """Returns the expected scatter of a metric between the launches of a separate run; None if unknown."""
     if series.rules.usual_scatter is not None and series.scale != "ratio" and len(series.samples) == 1:
         return Expected(series.rules.usual_scatter**2, CERTAIN)
     return expected(series.within, series.own) if series.within else None
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """Returns the expected scatter of differences of a round's launches; if interleaved, from their blocks."""
+    """Returns the expected scatter of the differences within rounds; uses blocks if the sides were interleaved."""
     usual, alone = series.rules.usual_scatter, len(series.samples) == 1
     if usual is not None and alone != (series.scale == "ratio"):
         return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)

@@ -16,7 +16,7 @@ OF_GRADIENTS = 0.25  # share of the gradients' bytes: ranks that send as much sy
 
 
 def compare_counted(series: Series, measurement: Measurement, reference: Reference) -> Comparison:
-    """Judges a count on any machine: equal, more or something else (regressed), or less (improved)."""
+    """Judges a count on any machine: unchanged, regressed (more or different work) or improved (less work)."""
     metric, then, now = series.metric, _counts_of(reference), measurement.counts
     differs = _differs(metric, reference)
     told = bool(differs) and reference.paired  # a difference of another torch is no regression of this code
@@ -50,11 +50,11 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
 
 
 def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | None]:
-    """Returns whether the verdict on a count counts, and the parts of its change or why the verdict does not count.
+    """Returns whether a count's verdict is gated, and a finding: the parts of the change, or why it is not gated.
 
-    If steps differ without a rule, two runs of the same code may differ, too: the count is judged only if every step of
-    one side does more than every step of the other. A count that follows another one, which changed in the same
-    direction, is not judged either. Both sides have the count.
+    If steps differ irregularly, two runs of the same code may differ, too. Then a count is gated only if every step of
+    one side does more than every step of the other. A count is not gated if it depends on another count that changed in
+    the same direction. Both sides must have the count.
     """
     verdict = decide_count(metric, then, now)
     restless = [counts for counts in (now, then) if metric in counts.unstable]
@@ -68,7 +68,7 @@ def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | N
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
-    """Returns whether the change of another count already says what this count's change does."""
+    """Returns whether the count depends on another count, whose change is already reported."""
     leader = count_row(metric).follows
     if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False
@@ -78,7 +78,7 @@ def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
 def count_findings(
     comparisons: Sequence[Comparison], measurement: Measurement, reference: Reference
 ) -> Iterator[Finding]:
-    """Yields the findings on the counts as a whole, in addition to the verdict on each count."""
+    """Yields the findings on all counts together, in addition to the verdict on each count."""
     exact = [comparison for comparison in comparisons if comparison.series.scale == "exact"]
     then, now, paired = _counts_of(reference), measurement.counts, reference.paired
     if then is not None and now is None and not reference.counted_differs:
@@ -103,7 +103,7 @@ def count_findings(
 
 
 def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Finds that ranks which synchronised gradients in each step no longer send each other anything."""
+    """Returns a finding if ranks synchronised gradients in each step of the reference, and now send nothing."""
     metric, then, now = "collective_calls", _counts_of(reference), measurement.counts
     if then is None or now is None or metric in {**then.unstable, **now.unstable} or reference.counted_differs:
         return ()
@@ -118,10 +118,10 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
 
 
 def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Finds that ranks with copies of one model train on the same data, or no longer have the same parameters.
+    """Returns a finding if ranks with copies of one model train on equal data, or their parameters became different.
 
-    Equal batches may be right, because all ranks are seeded alike here. They are wrong if ranks drew them by the same
-    numbers from a dataset, or if the reference's ranks had different batches.
+    Equal batches may be correct, because all ranks have the same seed here. They are wrong if the ranks used equal
+    random numbers to draw them from a dataset, or if the reference's ranks had different batches.
     """
     counts, before = measurement.counts, _counts_of(reference)
     now, then = (None if each is None else each.alike for each in (counts, before))
@@ -151,7 +151,7 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
 
 
 def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if a step does another amount of work than the reference's, only work is gated."""
+    """Returns the comparisons; if a step does another amount of work than before, only counts of work are gated."""
     if not any(_is_other_work(each) for each in comparisons):
         return tuple(comparisons)
     return tuple(each if _is_other_work(each) else replace(each, gated=False) for each in comparisons)
@@ -164,7 +164,7 @@ def _is_other_work(comparison: Comparison) -> bool:
 
 
 def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[str, ...]:
-    """Returns counts that the baseline lacks though every run has them: a later version added them."""
+    """Returns the counts that the baseline lacks because only later versions of the plugin count them."""
     then = _counts_of(reference)
     if then is None or reference.paired or reference.counted_differs:
         return ()
@@ -173,7 +173,7 @@ def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[st
 
 
 def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Finds counts that no gate guards, because steps differ in them now or did in the baseline."""
+    """Returns findings on counts that are not gated, because they differ between steps, now or in the baseline."""
     then, now = ({} if counts is None else counts.unstable for counts in (_counts_of(reference), measurement.counts))
     restless = {**then, **now}
     ungated = [
@@ -195,7 +195,7 @@ def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, refer
 
 
 def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Finds counts that may have changed: steps differ, and too few steps were counted to decide."""
+    """Returns findings on counts that may have changed: they differ between steps, and too few steps were counted."""
     then, now = _counts_of(reference), measurement.counts
     if then is None or now is None:
         return ()
@@ -206,7 +206,7 @@ def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, refere
 
 
 def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Finds the changes of counts between two versions of torch, which gate nothing."""
+    """Returns findings on changes of counts between two versions of torch; such changes are not gated."""
     told = [c for c in exact if c.baseline is not None and c.series.gated and _differs(c.series.metric, reference)]
     if not reference.paired or not told:
         return ()

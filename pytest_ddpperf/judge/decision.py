@@ -1,4 +1,4 @@
-"""Every verdict is made here: of a change, of a metric, of a count and of a benchmark. Nothing else makes one."""
+"""The place where every verdict is made: on a change, a metric, a count or a benchmark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015  # the worsening accepted if a test se
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionContext:
-    """The settings of a judgement, and the progress of the measuring."""
+    """The settings of a judgement, and how far the measurement has come."""
 
     tolerance: float | None = None  # the worsening that the test accepts, as a fraction (absolute for differences)
     alpha: float  # two-sided significance level of the benchmark
@@ -51,7 +51,7 @@ class DecisionContext:
     max_time_for: Callable[[int], float] | None = None  # the ``max_time`` that leaves time for so many more launches
 
     def accepted(self, *, paired: bool) -> float:
-        """Returns the accepted worsening, by default less if both sides are measured in the same rounds."""
+        """Returns the accepted worsening; its default is smaller if both sides are measured in the same rounds."""
         return (PAIRED_TOLERANCE if paired else TOLERANCE) if self.tolerance is None else self.tolerance
 
     def alpha_of(self, series: Series) -> float:
@@ -60,13 +60,13 @@ class DecisionContext:
         return self.alpha * weight / max(weight, self.weights)
 
     def resolution_of(self, series: Series) -> float | None:
-        """Returns the worsening of a metric that ``ok`` rules out; None if no value is ok, such as a loss that rose."""
+        """Returns the worsening that the verdict ``ok`` excludes; None if the metric cannot be ok, such as a loss."""
         return self.resolution if series.scale == "ratio" else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """The figures that the verdict on one metric rests on."""
+    """The figures on which the verdict on one metric is based."""
 
     series: Series  # of the candidate
     base: Series | None  # of the reference; None if it has no such metric
@@ -89,7 +89,7 @@ class StoredTimes:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict; ``note`` explains a verdict that the numbers alone do not give."""
+    """A verdict; ``note`` explains it if the numbers alone do not."""
 
     verdict: Verdict
     note: Finding | None = None
@@ -110,14 +110,14 @@ def decide(
 ) -> Verdict:
     """Returns the verdict on a change from the reference to the candidate.
 
-    ``REGRESSED`` takes two keys: the change is a significant worsening (the two-sided ``1 - alpha`` interval excludes
-    no change), and its estimate exceeds the tolerance. After a suspicion compared with a stored baseline, fresh
-    launches alone have to turn both keys. Side by side, all launches together have to turn both, and fresh ones alone
-    have to be worse at the level of a suspicion. ``IMPROVED`` is the mirror image, by all launches. ``UNCHANGED`` is a
-    proof, not a lack of evidence: the one-sided 95 % bound of the worsening, over all looks, lies within the margin,
-    and the estimate within the tolerance. ``OK`` is a weaker proof: the bound lies within the resolution. No good
-    verdict is given while all steps together are worse by more: the estimate hardly counts rare launches with long
-    steps. Everything else is ``INCONCLUSIVE``.
+    ``REGRESSED`` needs two conditions: the change is a significant worsening (the two-sided ``1 - alpha`` interval
+    excludes no change), and its estimate exceeds the tolerance. After a suspicion compared with a stored baseline,
+    fresh launches alone have to meet both conditions. Side by side, all launches together have to meet both, and fresh
+    launches alone have to be worse at the level of a suspicion. ``IMPROVED`` has the mirrored conditions, for all
+    launches. ``UNCHANGED`` is a proof, not a lack of evidence: the one-sided 95 % bound of the worsening, over all
+    looks, lies within the margin, and the estimate within the tolerance. ``OK`` is a weaker proof: the bound lies
+    within the resolution. Neither verdict is given while all steps together are worse by more, because the estimate
+    gives little weight to rare launches with long steps. Everything else is ``INCONCLUSIVE``.
 
     Args:
         change: from the reference to the candidate.
@@ -151,13 +151,13 @@ def decide(
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
-    """Returns whether a change is a significant worsening, and its estimate exceeds the accepted one."""
+    """Returns whether a change is a significant worsening, and its estimate exceeds the accepted worsening."""
     half = half_width(change, level_of_look(change, alpha, last=last))
     return half is not None and worsening(change, better) > max(half, accepted)
 
 
 def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
-    """Returns the verdict on one metric that is judged by its scatter."""
+    """Returns the verdict on one metric, from the scatter of its launches."""
     note, metric, change = None, evidence.series.metric, evidence.change
     if evidence.base is None and not evidence.differs:
         return Decision(Verdict.NEW, evidence.obstacle)
@@ -189,10 +189,10 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
 
 
 def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
-    """Returns the verdict on a machine-dependent metric from stored times alone: they only show a gross slowdown.
+    """Returns the verdict on a machine-dependent metric by stored times alone, which show only gross slowdowns.
 
     It is ``REGRESSED`` if the whole 99 % interval of the change lies beyond ``gross``. It is ``OK`` if the estimate is
-    not worse than the tolerance: smaller slowdowns remain unknown, and no bound is given.
+    not worse than the tolerance; smaller slowdowns may stay hidden, and no bound is given.
     """
     if evidence.base is None or evidence.obstacle is not None:
         return decide_metric(evidence, context)
@@ -208,9 +208,9 @@ def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: Decisi
 
 
 def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
-    """Returns the verdict on a metric that is equal on both sides, but grossly slower than the stored times.
+    """Returns ``REGRESSED`` for a metric that is equal on both sides, but grossly slower than the stored times.
 
-    Then packages, data or the machine have changed, which both sides share.
+    The cause is then something that both sides share: packages, data or the machine.
     """
     change = stored.change
     if decided.verdict is Verdict.REGRESSED or change is None or stored.doubt is not None or evidence.base is None:
@@ -222,9 +222,9 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """Returns ``regressed`` for more or other work on any rank, ``improved`` for less, ``unchanged`` otherwise.
 
-    A change within the count's floor is none, and neither is one that may depend on which steps were counted. Less work
-    in a step is ``regressed``, and more is ``incompatible``: it is another step. If steps differ without a rule, a
-    doubled mean is ``inconclusive``: times have to decide. Both sides have the count ``metric``.
+    Changes below the count's floor are ignored, and changes that the choice of the counted steps may explain. A step
+    with fewer batch rows or backward passes is ``regressed``, and with more ``incompatible``: it is another step. If
+    steps differ irregularly, a doubled mean is ``inconclusive``: times have to decide. Both sides have the count.
     """
     if count_row(metric).wanted_of:
         return Verdict.REGRESSED if is_lost(metric, then, now) else Verdict.UNCHANGED
@@ -241,7 +241,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
-    """Returns the verdict on a count; the reference may lack the count, or not be comparable (``differs``)."""
+    """Returns the verdict on a count; the reference may lack it; ``differs``: the reference is not comparable."""
     if then is None or now is None or metric not in then.totals:
         return Verdict.NEW
     return Verdict.INCOMPATIBLE if differs else decide_count(metric, then, now)
@@ -254,11 +254,11 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
 
 
 def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool) -> tuple[Comparison, ...]:
-    """Returns the comparisons; the CPU time counts only in place of an undecided step time.
+    """Returns the comparisons; the CPU time is gated only in place of an undecided step time.
 
-    More work that lengthens no step is no regression: the CPU time counts only if the step time is not shorter, and at
-    looks that could prove it not to be longer. While the CPU time looks worse and time is left, such a step time is not
-    proven unchanged. Less work is no proof of shorter steps.
+    More work is no regression if steps are not longer. So the CPU time is gated only if the step time is not shorter,
+    and at looks that can prove that it is not longer. While the CPU time looks worse and time is left, the step time is
+    not yet proven unchanged. Less work does not prove that steps are shorter.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -285,12 +285,12 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
 def decide_benchmark(
     comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, untimed: bool = False
 ) -> Verdict:
-    """Returns the worst verdict of the gated comparisons; without any, the verdict that the reference alone allows.
+    """Returns the worst verdict of the gated comparisons; without any, a verdict by the reference alone.
 
-    Compared with another revision, a benchmark with improved and no worse metrics is improved, and so is one with
-    counts alone. Compared with a baseline, all times have to be improved: the word says that the whole baseline is
-    stale. ``lost``: the reference has gated metrics that the candidate lacks. ``untimed``: there was no time to measure
-    it. Open verdicts of ``alarm_only`` metrics are ignored if a time is green.
+    Compared with another revision, a benchmark is improved if a metric is improved and none is worse, even if it has
+    only counts. Compared with a baseline, all times have to be improved: then the baseline is out of date. ``lost``:
+    the candidate lacks gated metrics of the reference. ``untimed``: there was no time to measure. Undecided
+    ``alarm_only`` metrics are ignored if a time is green.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
@@ -310,7 +310,7 @@ def decide_benchmark(
 
 
 def to_confirm(result: Result, *, lost: bool) -> Result:
-    """Returns the result with worse metrics open, until fresh launches confirm them; ``lost``: see ``decided_anew``."""
+    """Returns the result; its worse metrics are open until launches confirm them; ``lost``: see ``decided_anew``."""
     comparisons = tuple(
         replace(each, verdict=Verdict.INCONCLUSIVE, note=Finding("to_confirm"), suspicious=True)
         if each.verdict is Verdict.REGRESSED and wants_launches(each)
@@ -329,7 +329,8 @@ def decided_anew(result: Result, comparisons: tuple[Comparison, ...], *, lost: b
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
     """Returns the worst verdict that fails a benchmark's test; None if no verdict does.
 
-    Verdicts of gated metrics that one side lacks count besides the benchmark's own: no undecided time hides them.
+    Besides the benchmark's own verdict, verdicts of gated metrics that one side lacks count, even if a time is
+    undecided.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}
@@ -340,7 +341,7 @@ def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | N
 
 
 def decide_unfit(*, fitted: bool, counted: Sequence[Comparison] = ()) -> Verdict:
-    """Returns the verdict on a benchmark that does not fit into memory: worse if the reference fits or by counts."""
+    """Returns the verdict on a benchmark that does not fit into memory: worse if the reference fits, or by counts."""
     worse = fitted or any(each.gated and each.verdict is Verdict.REGRESSED for each in counted)
     return Verdict.REGRESSED if worse else Verdict.DOES_NOT_FIT
 

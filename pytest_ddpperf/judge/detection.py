@@ -1,4 +1,4 @@
-"""The evidence of launches for a change: the two keys of a verdict, and the smallest worsening that they would find."""
+"""The evidence of launches for a change: the two conditions of a verdict, and the smallest detectable worsening."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quant
 POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often a worsening just beyond the margin may pass as unchanged, over all looks
 NEXT_PROOF = 2.0
-"""Smallest factor between the shares of the time at two successive looks that may prove.
+"""The smallest factor by which the elapsed time must grow from one look that may prove to the next.
 
-Looks that follow each other closely see nearly the same launches, and each costs a part of ``UNPROVEN``.
+Looks in quick succession see nearly the same launches, and each spends a part of ``UNPROVEN``.
 """
 OF_LOOK = 0.6
-"""The level of a proving look, as a part of the error for all looks until then; the first look has all of it.
+"""The level of a proving look, as a part of the error of all looks so far; the first look has all of this error.
 
-The looks share launches. With this part all looks together err in at most 5 %, wherever in the time they lie, if
-launches come evenly, and in up to 6.5 % if a benchmark waits and has nearly all of them late: for independent launches
-by simulation (tests/judge/test_judge.py), and less often if all looks share a baseline's error.
+The looks share launches. With this part all looks together err in at most 5 %, at any times, if launches are evenly
+spaced, and in up to 6.5 % if a benchmark waits and has nearly all of them late: for independent launches by simulation
+(tests/judge/test_judge.py), and less often if all looks share a baseline's error.
 """
 
 EQUIVALENCE_MARGIN = 5 / 3
-"""Times the tolerance: the worsening that an unchanged metric is shown not to reach (a non-inferiority margin).
+"""The worsening that ``unchanged`` excludes, as a multiple of the tolerance (a non-inferiority margin).
 
-A worsening between tolerance and margin is not worth minutes of measuring: it may get any verdict, as between the
-hypotheses of a sequential test (Wald 1945, its zone of indifference). Ruling out the tolerance itself takes several
-times the launches, and left a third of the unchanged benchmarks undecided. With twice the tolerance, side by side, a
-slowdown of this size was proven unchanged too often if launches scatter by 1 %.
+A worsening between tolerance and margin may get any verdict, as in the zone of indifference of a sequential test (Wald
+1945). To exclude the tolerance itself needs several times the launches, and left a third of the unchanged benchmarks
+undecided. With a margin of twice the tolerance, slowdowns of this size were proven unchanged too often, side by side,
+if launches scatter by 1 %.
 """
 SUSPICIOUS = 0.1  # one-sided: how often an unchanged metric may look worse (or better) at a look, and get launches
 
@@ -38,16 +38,16 @@ GROSS_ALPHA = 0.01  # two-sided: the whole interval of a gross slowdown lies bey
 LAST_SHARE = 0.7  # of the significance level, for the last look, which sees most launches
 
 SEPARATE_LOOKS, PAIRED_LOOKS = 2, 16
-"""The cost of looking after every launch: each look before the last tests at the remaining level divided by this.
+"""The cost of looking after every launch: each look before the last one tests at the remaining level over this number.
 
-One of the looks at 6 to 48 launches falls below a level many times as often as a single look does: at the levels in use
-(0.015 to 0.2 %, one-sided) all looks together keep their level within a factor of 1.2, by simulation. Fewer with a
-baseline, whose own error is in all of them, judged with the smaller side's degrees of freedom.
+Any of the looks at 6 to 48 launches falls below a level many times as often as a single look. With these numbers, all
+looks together keep their level (0.015 to 0.2 %, one-sided) within a factor of 1.2, by simulation. The number is smaller
+with a stored baseline, because all looks share its error and the smaller side's degrees of freedom.
 """
 
 
 def looks_worse(change: Change, *, better: Better, tolerance: float) -> bool:
-    """Returns whether a change looks so much worse that fresh launches judge it, by easier keys than in ``decide``."""
+    """Returns whether a change looks worse, so that fresh launches have to judge it; easier than ``decide``."""
     half = half_width(change, 2 * SUSPICIOUS)
     return half is not None and worsening(change, better) > max(half, limit(change, tolerance))
 
@@ -60,9 +60,9 @@ def looks_better(change: Change, *, better: Better, tolerance: float) -> bool:
 def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None:
     """Returns the minimal detectable effect: the true worsening that a last look finds with probability ``POWER``.
 
-    ``(t(1 - alpha/2) + t(POWER)) * standard_error`` for the key of significance (Bloom 1995, "Minimum detectable
-    effects"), and ``tolerance + t(POWER) * standard_error`` for the key of size; the larger one opens both. It has the
-    unit of ``tolerance``; None if the scatter is unknown.
+    ``(t(1 - alpha/2) + t(POWER)) * standard_error`` for the condition of significance (Bloom 1995, "Minimum detectable
+    effects"), and ``tolerance + t(POWER) * standard_error`` for the condition of size; the larger value meets both. It
+    has the unit of ``tolerance``; None if the scatter is unknown.
     """
     half = half_width(change, level_of_look(change, alpha, last=True))
     if half is None or change.standard_error is None:
@@ -73,7 +73,7 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None
 
 
 def level_of_look(change: Change, alpha: float, *, last: bool) -> float:
-    """Returns the two-sided significance level of one look."""
+    """Returns the two-sided significance level of one look (a judgement after some launches)."""
     if last:
         return LAST_SHARE * alpha
     return (1 - LAST_SHARE) * alpha / (PAIRED_LOOKS if change.paired_rounds else SEPARATE_LOOKS)
@@ -86,7 +86,7 @@ def worsening(change: Change, better: Better) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """The error of ``UNPROVEN`` that a benchmark's looks spend on proofs that a metric is no worse.
+    """The part of the error ``UNPROVEN`` that a benchmark's looks have spent to prove that a metric is no worse.
 
     The error that looks may spend grows with the elapsed share of the time (Lan and DeMets 1983, linear spending).
     """
@@ -100,9 +100,9 @@ class Proofs:
     proves: bool = False  # whether this look may prove
 
     def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
-        """Returns the proofs of a look that, with all looks before it, may have spent this share of the error.
+        """Returns the proofs of a look; ``share`` is the error that all looks so far may have spent.
 
-        ``over``: the share for its interval, if that differs.
+        ``over``: another share, for the interval of this look.
         """
         most = UNPROVEN * (OF_LOOK if self.share else 1.0)
         found = replace(self, level=most * (share or 1.0), interval=most * ((share if over is None else over) or 1.0))
@@ -127,7 +127,7 @@ def limit(change: Change, tolerance: float) -> float:
 
 
 def hides_long_steps(whole: float | None, resolution: float | None, margin: float) -> bool:
-    """Returns whether all steps together are worse by more than ``ok`` and ``unchanged`` rule out."""
+    """Returns whether all steps together are worse than ``ok`` and ``unchanged`` allow."""
     return whole is not None and whole > max(margin, resolution or 0.0)
 
 

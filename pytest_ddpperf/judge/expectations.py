@@ -15,7 +15,7 @@ from pytest_ddpperf.units import format_count, format_number
 def require_counts(
     measured: Sequence[Measurement], collectives: Mapping[str, float] | None, totals: Mapping[str, Any]
 ) -> None:
-    """Raises UnexpectedCount if benchmarks have other counts than expected; SettingError if nothing can be compared."""
+    """Raises UnexpectedCount if counts differ from the expected ones, and SettingError if nothing can be compared."""
     counted = [(each, each.counts) for each in measured if each.counts is not None]
     problem = unsaid(collectives, totals)
     if problem is None and (not counted or len(counted) < len(measured)):
@@ -32,7 +32,7 @@ def require_counts(
 
 
 def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object]) -> str | None:
-    """Returns a sentence if nothing is expected, or something that is no number; None if counts can be compared."""
+    """Returns an error message if nothing is expected, or a value is no number; else None."""
     if collectives is None and not totals:
         return "nothing is expected; name counts, such as optimizer_steps=1"
     for name, number in {**(collectives or {}), **totals}.items():
@@ -44,7 +44,7 @@ def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object
 
 
 def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) -> str | None:
-    """Returns a sentence on the first expected count with an unknown name; None if all names are known."""
+    """Returns an error message for the first expected count with an unknown name; None if all names are known."""
     known_totals = [*counts.totals, "collectives"]
     for kind, names, known in (("collective", collectives, COLLECTIVES), ("count", totals, counts.totals)):
         for name in names:
@@ -91,7 +91,7 @@ def _unexpected_calls(calls: Mapping[str, float], expected: Mapping[str, float])
 
 
 def _unexpected_on_ranks(counts: Counts, metric: str, wanted: float) -> list[str]:
-    """Returns a line on the ranks with another count than expected, if ranks differ; else no line."""
+    """Returns a line that names the ranks with unexpected counts, if ranks differ; else no line."""
     others = {rank: value for rank, value in enumerate(counts.by_rank.get(metric, ())) if value != wanted}
     if not others:
         return []

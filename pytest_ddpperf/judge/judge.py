@@ -1,4 +1,4 @@
-"""Connects measuring and comparing: judges the launches so far and says how to go on."""
+"""Connects measuring and judging: judges the launches so far, and decides how the measurement continues."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class References(Protocol):
 
     @property
     def derive(self) -> DeriveSeries:
-        """Returns the function that adds metrics of several candidates, such as a speedup."""
+        """Returns the function that adds metrics that several candidates share, such as a speedup."""
 
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
         """Returns the reference of each candidate; the candidates come first in ``measured``."""
 
 
 class Judge:
-    """Judges the variants of one call at each look (after some launches); ``results`` are of the last look."""
+    """The judge of one call's variants at each look, which comes after some launches; ``results``: of the last look."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Judge:
         self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in earlier diagnoses, which no longer count
 
     def __call__(self, measured: tuple[Measurement, ...], interim: Interim) -> Action:
-        """Judges the variants and says what to measure next."""
+        """Judges the variants and returns the next action."""
         if not interim.diagnosed:
             self._proofs.begin({each.key: len(each.launches) for each in measured}, interim.over, last=interim.last)
         self.results = self._judged(measured, interim)
@@ -138,13 +138,13 @@ class Judge:
         return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
 
     def resume(self, earlier: Judge) -> None:
-        """Continues after the judge of the first pass over a suite, with the same launches."""
+        """Continues from the judge of the first pass over a suite, with the same launches."""
         self._proofs, self._seeing, self._phase = earlier._proofs, earlier._seeing, earlier._phase
         self._proofs.keep()
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
 
     def _look_for_blind(self, interim: Interim) -> dict[Key, list[Comparison]]:
-        """Returns, under a budget, metrics too uncertain to see a slowdown, now and at the last proving look."""
+        """Returns, under a budget, the metrics too uncertain to show a slowdown, now and at the last proving look."""
         if not interim.shared:
             return {}
         blind = {result.measurement.key: blind_metrics(result) for result in self.results}
@@ -163,7 +163,6 @@ class Judge:
         return tuple(results)
 
     def _context(self, candidate: Measurement, interim: Interim, benchmarks: int) -> DecisionContext:
-        """Returns the context of the judgement on one of ``benchmarks`` candidates."""
         weights = math.fsum(
             series.rules.weight
             for series in candidate.series
@@ -188,7 +187,7 @@ class Judge:
         )
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
-        """Returns the metrics that may be found worse, by suspicions on launches and on diagnoses; None for all."""
+        """Returns the metrics that may be judged worse: suspects of timed and of diagnosing launches; None for all."""
         if self._suspected is None and self._grown is None:
             return None
         diagnosed = frozenset(series.metric for series in measured.series if series.rules.diagnosed)
@@ -198,7 +197,7 @@ class Judge:
         )
 
     def _after_diagnosis(self) -> Action:
-        """Stops, unless a diagnosed metric seems worse: then asks for fresh diagnoses to confirm it."""
+        """Stops; but if a diagnosed metric seems worse, requests fresh diagnosing launches to confirm it."""
         worse = {
             result.measurement.key: [
                 comparison.series.metric
@@ -214,7 +213,7 @@ class Judge:
         return Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: Interim) -> int:
-        """Returns how many launches may show a suspect to be worse: side by side all, else those of half the time."""
+        """Returns how many launches may prove a suspect worse: side by side all, else the launches of half the time."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._phase is Phase.CONFIRM:
@@ -222,11 +221,11 @@ class Judge:
         return made + interim.rounds if paired else max((made + interim.rounds) // 2, min(made, MIN_LAUNCHES))
 
     def _looks_better(self, comparison: Comparison) -> bool:
-        """Returns whether a metric is proven no worse than the other revision's and looks better: it goes on."""
+        """Returns whether a metric looks better and is proven no worse, so that its measurement continues."""
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
     def _prove(self, gated: Sequence[Comparison]) -> None:
-        """Keeps the metrics that are proven no worse, if the run goes on only because they look better."""
+        """Notes the metrics that are proven no worse, if only metrics that look better keep the run going."""
         if any(comparison.verdict in OPEN for comparison in gated):
             return
         for result in self.results:

@@ -31,7 +31,7 @@ SHOWN = {"incomparable", "timed_otherwise"}  # obstacles that still let stored t
 
 
 def reference_of(series: Series, reference: Reference) -> Reference:
-    """Returns the reference of a metric: for one that drifts, the baseline's commit if that was measured."""
+    """Returns the reference of a metric; if it drifts with the machine, the baseline's commit if it was measured."""
     pair = None if isinstance(reference, PairedRevision) else reference.pair
     return pair if pair is not None and pair.record is not None and series.drifts else reference
 
@@ -107,7 +107,7 @@ def compare_metric(
 def _incomparable(
     series: Series, base: Series | None, reference: Reference, obstacle: Finding | None, context: DecisionContext
 ) -> Comparison:
-    """Judges a metric that the reference lacks, or has as another quantity."""
+    """Judges a metric that the reference lacks, or measured as another quantity."""
     evidence = Evidence(series=series, base=base, differs=bool(reference.differs), obstacle=obstacle)
     decision = decide_metric(evidence, context)
     return Comparison(
@@ -137,10 +137,10 @@ def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, 
 
 
 def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseline) -> StoredTimes:
-    """Returns the change from stored times of a metric that drifts with the machine, and any doubt about it.
+    """Returns the change of a drifting metric from stored times, and any doubt about this change.
 
-    A gross slowdown shows even if stored launches ran alone and these were interleaved, which lengthens steps a little.
-    Changes by another environment are shown.
+    A gross slowdown is visible even if the stored launches ran alone and these were interleaved, which makes steps a
+    little longer. Changes from another environment are shown.
     """
     record = stored.record
     base = _series_in(stored, series.metric)
@@ -163,7 +163,7 @@ def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseli
 
 
 def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context: DecisionContext) -> Finding | None:
-    """Returns a warning if a step takes longer than the stored one for a reason that both sides of the pair share."""
+    """Returns a warning if a step is slower than the stored one for a reason that both sides of the pair share."""
     series = _series_named(STEP_TIME, measurement.series)
     base = None if stored.pair is None else _series_in(stored.pair, STEP_TIME)
     if series is None or base is None:
@@ -181,7 +181,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """Returns the bound of the worsening in the tolerance's unit, and its error at this look; None if proven before."""
+    """Returns the bound of the worsening in the tolerance's unit, and its error; None if it was proven earlier."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
     most = detection.highest(change, series.better, context.proofs.level)
@@ -189,7 +189,7 @@ def _bound(change: Change, series: Series, context: DecisionContext, decision: D
 
 
 def _obstacle(series: Series, base: Series | None, measurement: Measurement, reference: Reference) -> Finding | None:
-    """Returns why the reference cannot judge this metric; None if it can, and if there is no reference."""
+    """Returns why the reference cannot judge this metric; None if it can, or if there is no reference."""
     record = reference.record
     if base is None or record is None:
         return None if record is None else Finding("not_in_reference", {"paired": reference.paired})
@@ -203,7 +203,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns how a comparable record of the metric was made differently; None if it was made alike."""
+    """Returns how a comparable record of the metric was measured differently; None if it was measured alike."""
     if series.rules.interleaved and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:
@@ -230,7 +230,7 @@ def _tolerance(
 
 
 def _figures(change: Change | None, alpha: float) -> dict[str, Any]:
-    """Returns the fields of a comparison that a change alone gives; ``alpha``: the error of the interval."""
+    """Returns the fields of a comparison that depend only on the change; ``alpha``: the error of the interval."""
     if change is None:
         return {}
     return {
@@ -251,7 +251,7 @@ def _note(
     paired: bool,
     launches: int,
 ) -> Finding | None:
-    """Returns a note that explains a verdict by numbers; ``stale``: whether an improvement makes a baseline stale."""
+    """Returns a note that explains a verdict; ``stale``: whether an improvement makes the baseline out of date."""
     better = evidence.series.better
     match verdict:
         case Verdict.IMPROVED if stale:
@@ -270,7 +270,7 @@ def _note(
 
 
 def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContext) -> bool:
-    """Returns whether all steps together are too slow, though most launches are not."""
+    """Returns whether all steps together are too slow, though the typical launch is not."""
     resolution, margin = context.resolution_of(evidence.series), context.margin * evidence.tolerance
     most = detection.limit(change, max(margin, resolution or 0.0))
     usual = detection.worsening(change, evidence.series.better) <= most

@@ -18,7 +18,7 @@ MAX_LAUNCHES = 100_000  # the most launches that are considered: nobody waits fo
 def what_it_takes(
     evidence: Evidence, change: Change, context: DecisionContext, *, paired: bool, launches: int
 ) -> Finding:
-    """Returns a note on what would decide a metric; ``launches`` is the number of timed launches."""
+    """Returns a note on the launches that would decide a metric; ``launches`` is the number of timed launches."""
     series, told = evidence.series, len(evidence.series.samples)
     if told < launches:
         return Finding("told_late", {"launches": told})
@@ -34,11 +34,11 @@ def what_it_takes(
 
 
 def enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
-    """Returns about how many launches the candidate needs in all for a verdict, if estimate and scatter stay the same.
+    """Returns about how many launches a verdict needs in all, if estimate and scatter stay the same.
 
-    A rough figure, because the estimate will move. More launches have more degrees of freedom; the baseline's own error
-    stays. At least one more than present; None if ``MAX_LAUNCHES`` are not enough, or if the scatter is unknown.
-    ``resolution``: the worsening that it suffices to rule out.
+    This is a rough figure, because the estimate will change. More launches add degrees of freedom; the baseline's own
+    error stays. The result is at least one more than the present number, or None if ``MAX_LAUNCHES`` are not enough or
+    the scatter is unknown. ``resolution``: the worsening that the verdict has to exclude.
     """
     proofs = replace(context.proofs.at_interim(1.0, last=True), proves=True)
     if change.standard_error is None:

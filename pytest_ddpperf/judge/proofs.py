@@ -1,4 +1,4 @@
-"""The error that each benchmark of one call may spend on proofs: only at looks with new launches of its own."""
+"""The error that each benchmark of one call may spend on proofs; it spends only at looks with new launches."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class AlphaLedger:
         self._before = self._committed  # at the look before
 
     def __getitem__(self, key: Key) -> Proofs:
-        """Returns a benchmark's proofs at this look, or before any look."""
+        """Returns the proofs of a benchmark at this look, or before any look."""
         return self._now.get(key, UNSPENT)
 
     def begin(self, launches: Mapping[Key, int], share: float, *, last: bool) -> None:
-        """Begins a look; another look at the same launches, with less time left, replaces the previous one."""
+        """Begins a look; it replaces the previous look if that had the same launches."""
         if launches == self._launches:
             self._committed = self._before
         self._before, self._launches = self._committed, launches
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Spends error for benchmarks with new launches, at a last look for all. ``over``: as in ``at_interim``."""
+        """Spends the error of benchmarks with new launches, at a last look of all; ``over``: see ``at_interim``."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)
@@ -41,5 +41,5 @@ class AlphaLedger:
         self._committed = {key: (launches, self._now[key]) for key, launches in self._launches.items()}
 
     def keep(self) -> None:
-        """Keeps the last look, with which a test was about to end: no other look replaces it."""
+        """Keeps the last look of the first pass: no later look replaces it."""
         self._before = self._committed

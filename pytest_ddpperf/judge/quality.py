@@ -1,4 +1,4 @@
-"""Compares the training quality of strategies with the first one's: last values, launch by launch. Pure."""
+"""Compares the training quality of strategies with the first one's: last values, launch by launch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QualityRules:
 
 
 def trained(name: str, curves: Sequence[Curve], *, lost: Sequence[str] = ()) -> Trainings:
-    """Returns a strategy's trainings with their last values; ``lost``: lines on values that were not finite."""
+    """Returns a strategy's trainings with their last values; ``lost``: lines about values that were not finite."""
     finals = {quantity: _final([curve.values[quantity][-1] for curve in curves]) for quantity in curves[0].values}
     return Trainings(name=name, curves=tuple(curves), finals=finals, lost=tuple(lost))
 
@@ -41,17 +41,17 @@ def held(
     *,
     same_buffers: bool = True,
 ) -> tuple[Standing, ...]:
-    """Compares each strategy but the first with the first one: a row for the loss, and one for the metric.
+    """Compares each strategy with the first one: a row for the loss, and a row for the metric.
 
     All rows share the level of one test (Bonferroni 1936): each of n rows has an interval of 1 - 0.05 / n confidence.
 
     Args:
         strategies: trained on the same batches in the same launches.
-        moved: the first strategy again, from weights that differ by rounding alone.
+        moved: the first strategy again, from weights that differ only by rounding.
         exact: names of the strategies that average gradients as exactly as the first one.
         rules: the rules of the comparison.
-        same_buffers: whether all ranks ended with the same buffers. With DDP alone, statistics of a rank's own batches,
-            as of a BatchNorm, are rank 0's: then no metric has to be equal.
+        same_buffers: whether all ranks ended with equal buffers. Otherwise no metric has to be equal: with DDP, all
+            ranks get the buffers of rank 0, such as the statistics of a BatchNorm.
     """
     first, *others = strategies
     rows = [(other, quantity) for other in others for quantity in dict.fromkeys((LOSS, rules.metric))]
@@ -98,13 +98,13 @@ def _differences(one: Trainings, other: Trainings, quantity: str) -> list[float]
 
 
 def _resolution(one: Trainings, other: Trainings, quantity: str) -> float:
-    """Returns the smallest difference of two values on the curves: a share of 64 samples has steps of a 64th."""
+    """Returns the smallest difference of two values on the curves: an accuracy over 64 samples has steps of 1/64."""
     values = sorted({value for each in (one, other) for curve in each.curves for value in curve.values[quantity]})
     return min((above - below for below, above in pairwise(values)), default=0.0)
 
 
 def _widened(final: FinalValue, by: float) -> FinalValue:
-    """Widens the interval to at least ``by`` on both sides: launches that all differ by one step do not scatter."""
+    """Widens the interval to at least ``by`` on both sides: equal differences in all launches have no scatter."""
     value, interval = final.value, final.interval
     if interval is None:
         return final

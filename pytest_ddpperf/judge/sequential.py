@@ -1,11 +1,11 @@
-"""The stopping rule: when to add a launch, when to stop, and when to start afresh because of a suspect.
+"""The stopping rule: when to add a launch, when to stop, and when to start a confirmation because of a suspect.
 
 A screening phase judges after every launch (a look) until all metrics are decided or half of the time is up. A metric
-that looks worse there, by an easy test, is only a suspect: a second phase has fresh launches, at least as many as the
-first one. Compared with a stored baseline, fresh launches alone judge memory and losses, by a hard test. Side by side,
-fresh launches have to be worse by the easy test, and all launches together by the hard test. A false alarm has to pass
-all tests, so the first one may be easy, and few slowdowns slip by. A metric that has not looked worse by then is
-measured on to show that it is not, and cannot be found worse.
+that looks worse in an easy test is only a suspect: a second phase has fresh launches, at least as many as the first.
+Compared with a stored baseline, only the fresh launches judge memory and losses, with a hard test. Side by side, fresh
+launches have to be worse in the easy test, and all launches together in the hard test. A false alarm has to pass all
+tests, so the first one may be easy, which finds more slowdowns. If a metric did not look worse in the first phase,
+further launches may prove that it is not worse, but cannot find it worse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_ddpperf.records.verdict import OPEN, Verdict
 
 ALPHA = 0.01  # two-sided, for one benchmark
 SUITE_ALPHA = 0.04
-"""Two-sided, for all benchmarks of a suite together: half of it is for the worse, so 2 % of suites raise a false alarm.
+"""The two-sided level for all benchmarks of a suite; half of it is for worsenings: 2 % of suites raise a false alarm.
 
 Compared with a stored baseline, screening and confirmation share the baseline's error. A metric that passes one of them
 by chance is likely to pass the other, so the confirmation alone has to keep the error.
@@ -29,7 +29,7 @@ by chance is likely to pass the other, so the confirmation alone has to keep the
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
 """The same levels for sides that are measured in the same rounds.
 
-All launches together have to be worse at this level, and fresh ones alone at the level of a suspicion;
+All launches together have to be worse at this level, and fresh launches alone at the level of a suspicion;
 benchmarks/decision.py prints how often unchanged code is red.
 """
 
@@ -39,7 +39,7 @@ Key: TypeAlias = "tuple[str, int]"  # of a benchmark among those of one call: na
 
 
 class Phase(str, Enum):
-    """The purpose of launches."""
+    """The purpose of a launch."""
 
     SCREEN = "screen"
     CONFIRM = "confirm"
@@ -48,7 +48,7 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Interim:
-    """The state of a benchmark's measuring at a look."""
+    """The progress of a benchmark's measurement at a look."""
 
     elapsed: float  # seconds of measuring so far
     round_seconds: float  # of another launch of all benchmarks that go on
@@ -75,8 +75,8 @@ class Interim:
 class Action:
     """The action after a look: stop, measure ``launches`` more, or confirm: start again with ``launches``.
 
-    ``benchmarks`` are those that these launches measure, by key; None for all that are measured together. After
-    diagnosed launches, ``confirm`` asks for fresh diagnosed ones.
+    ``benchmarks`` has the keys of the benchmarks that these launches measure; None means all. After diagnosing
+    launches, ``confirm`` requests fresh diagnosing launches.
     """
 
     kind: Literal["stop", "more", "confirm"]
@@ -97,7 +97,7 @@ def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
 
 
 def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phase:
-    """Returns the phase of the next look, when the launches of ``action`` have been measured."""
+    """Returns the phase of the next look, after the launches of ``action``."""
     if action.kind == "confirm":
         return Phase.CONFIRM
     return Phase.CLEAR if phase is Phase.SCREEN and screened else phase
@@ -106,9 +106,9 @@ def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phas
 def next_action(
     phase: Phase, verdicts: Iterable[Verdict], *, launches: int, suspects: bool, last: bool, measure_on: bool = False
 ) -> Action:
-    """Returns the action after a look; a confirmation begins whatever it costs, because a suspicion is no verdict.
+    """Returns the action after a look; a suspect is always confirmed, at any cost, because it has no verdict yet.
 
-    ``launches``: those that a confirmation would have.
+    ``launches``: the number of launches of a confirmation.
     """
     seen = set(verdicts)
     if phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):

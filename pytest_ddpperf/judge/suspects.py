@@ -15,8 +15,8 @@ _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of metrics that more 
 def wants_launches(comparison: Comparison) -> bool:
     """Returns whether more launches may decide a metric.
 
-    Launches decide no counts and no diagnosed metrics. They decide times against stored ones alone only if these times
-    look like a gross slowdown.
+    More launches cannot decide counts and diagnosed metrics. They decide times that are compared only with stored times
+    if these look like a gross slowdown.
     """
     series = comparison.series
     if series.scale == "exact" or series.rules.diagnosed:
@@ -27,7 +27,7 @@ def wants_launches(comparison: Comparison) -> bool:
 
 
 def _beyond(comparison: Comparison) -> bool:
-    """Returns whether a change that is not shown to be gross looks gross."""
+    """Returns whether the estimate of a change exceeds the gross slowdown, though this is not proven."""
     gross = comparison.note.facts["gross"] if comparison.note is not None else math.inf
     change, lower = comparison.change or 0.0, comparison.series.better == "lower"
     if comparison.series.scale == "difference":
@@ -36,9 +36,9 @@ def _beyond(comparison: Comparison) -> bool:
 
 
 def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
-    """Returns the benchmarks that go on because of their metrics in ``metrics``; None for all.
+    """Returns the benchmarks that need more launches because of ``metrics``; None for all.
 
-    A benchmark over which another one is gated, by a quotient of both, goes on too: each launch has its partner.
+    If a gated metric is a quotient of two benchmarks, both get more launches.
     """
     keys = {key for key, names in metrics.items() if names}
     for result in [result for result in results if result.measurement.key in keys]:
@@ -51,9 +51,9 @@ def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]])
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """Returns the benchmarks that go on if nothing is suspected: those that are open or look better; None for all.
+    """Returns the benchmarks that continue if nothing is suspected: undecided ones and better ones; None for all.
 
-    If there are ``blind`` benchmarks, which cannot see a slowdown, only these go on.
+    If there are ``blind`` benchmarks, which cannot show a slowdown, only these continue.
     """
     if any(blind.values()):
         return going_on(results, blind)
@@ -69,7 +69,7 @@ def undecided(
 
 
 def blind_metrics(result: Result) -> list[Comparison]:
-    """Returns the metrics that lack launches to be green: a slowdown beyond the resolution may hide in them."""
+    """Returns the metrics that have too few launches to be green: they may hide a slowdown beyond the resolution."""
     return [
         each
         for each in result.comparisons
@@ -93,13 +93,13 @@ def suspicious_metrics(result: Result) -> tuple[str, ...]:
 
 
 def with_related_times(suspects: Sequence[str], result: Result) -> frozenset[str]:
-    """Returns the metrics that a confirmation may find worse: suspects, and all times if a suspect is a time."""
+    """Returns the metrics that a confirmation may find worse: the suspects; if one is a time, also all times."""
     timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
     return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
 
 
 def named(suspects: Mapping[Key, Sequence[str]], results: Sequence[Result]) -> Iterator[str]:
-    """Yields the metrics that looked worse, with the variant if there are several; omits repeated verdicts."""
+    """Yields the metrics that looked worse, with their variants if there are several; omits repeated verdicts."""
     repeated = {
         series.metric for result in results for series in result.measurement.series if series.rules.repeats_step_time
     }

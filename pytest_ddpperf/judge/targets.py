@@ -35,8 +35,8 @@ class MetricTarget:
     def outcome(self) -> Outcome:
         """``met`` or ``missed`` if the whole interval lies on one side of the target, else ``open``.
 
-        Bytes and counts without an interval are exact. A metric that drifts with the machine is open below three
-        launches, and if it is missed while the machine is busy.
+        Bytes and counts without an interval are exact. A metric that drifts with the machine is open if it has fewer
+        than three launches, or if it misses its target while the machine is busy.
         """
         found = self._beside_interval
         few = self.series.drifts and not self.series.rules.diagnosed and len(self.series.samples) < FEW
@@ -44,7 +44,7 @@ class MetricTarget:
 
     @property
     def _busy(self) -> bool:
-        """Returns whether others took cores while a metric was measured that drifts with the machine."""
+        """Returns whether other processes took cores while a metric was measured that drifts with the machine."""
         return self.series.drifts and self.measurement.lost > BUSY
 
     @property
@@ -59,7 +59,7 @@ class MetricTarget:
 
     @property
     def text(self) -> str:
-        """The metric, its interval and the target in a line, with the cores that others took if these decide."""
+        """The metric, its interval and the target in a line; if other processes decide the outcome, their cores too."""
         name = f"{self.series.metric}{self.whose and f' of {self.whose}'}"
         bound = "at least" if self.series.better == "higher" else "at most"
         others = f"; others took {format_percent(self.measurement.lost)} of the cores"
@@ -79,7 +79,7 @@ class MetricTarget:
 def targets(measured: Measured, wanted: Mapping[str, object]) -> list[MetricTarget]:
     """Returns the targets that a test names, each with its metric.
 
-    ``wanted`` has, by metric, a number, or numbers by name (of a comparison) or by number of ranks (of a curve).
+    ``wanted`` maps a metric to a number, or to numbers by name (for a comparison) or by number of ranks (for a curve).
 
     Raises:
         SettingError: there is no such metric or benchmark, or a target is no number.
@@ -98,7 +98,7 @@ def targets(measured: Measured, wanted: Mapping[str, object]) -> list[MetricTarg
 
 
 def _chosen(measured: Measured, metric: str, wanted: object) -> Iterable[tuple[str, Measurement, object]]:
-    """Returns the benchmarks that have a target: name, measurement and target of each."""
+    """Returns the benchmarks that have a target, each with its name, measurement and target."""
     if isinstance(measured, Measurement):
         if isinstance(wanted, Mapping):
             raise SettingError(f"ddpperf.expect({metric}={wanted!r}): one benchmark was measured; give one number")

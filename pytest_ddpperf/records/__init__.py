@@ -1,1 +1,1 @@
-"""Frozen records of everything measured, counted and judged. Imports neither torch nor pytest."""
+"""Frozen records of all measurements, counts and verdicts. They import neither torch nor pytest."""

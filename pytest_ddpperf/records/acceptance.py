@@ -23,8 +23,8 @@ class Acceptance:
     def covers(self, worse: Comparison) -> bool:
         """Returns whether the limit covers a metric's worsening.
 
-        A count's worsening is the growth of all its parts that grew, or of the rank that grew most. No limit accepts
-        less work in a step.
+        The worsening of a count is the sum over its parts that grew, or on the rank where it grew most. No limit
+        accepts fewer batch rows or backward passes.
         """
         if self.limit == math.inf or count_row(worse.series.metric).of_work:
             return self.limit == math.inf
@@ -41,7 +41,7 @@ class Acceptance:
 
 
 def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
-    """Returns growths of a count: of all parts that grew together, and of each rank in total and by parts that grew."""
+    """Returns growths of a count: the sum over the parts that grew; for each rank, the whole and the same sum."""
     before, after = (counts.details.get(metric, {}) for counts in (then, now))
     parts = sum(max(0.0, value - before.get(part, 0.0)) for part, value in after.items())
     of_ranks = zip(*parts_on_ranks(metric, then, now).values(), strict=False)
@@ -51,12 +51,12 @@ def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
 
 
 def belongs(test: str, node: str) -> bool:
-    """Returns whether a node ID names a test, the test of a variant, or its file."""
+    """Returns whether a node ID names the test, the file of the test, or its function without parameters."""
     return f"{test}[".startswith((f"{node}::", f"{node}["))
 
 
 def worsenings(value: object) -> Mapping[str, tuple[float, bool]]:
-    """Parses worsenings by metric to (number, whether it is a share): ``{"step_time": "+20%", "operators": 6}``.
+    """Parses accepted worsenings, ``{"step_time": "+20%", "operators": 6}``; returns (number, is a share) by metric.
 
     Only a count may worsen by a number without a percent sign.
     """
@@ -70,7 +70,7 @@ def worsenings(value: object) -> Mapping[str, tuple[float, bool]]:
 
 
 def allowed(value: object) -> tuple[tuple[str, str], ...]:
-    """Parses accepted (test, metric) pairs: ``"perf/test_a.py::test_step step_time"``, one per line."""
+    """Parses accepted worsenings, ``"perf/test_a.py::test_step step_time"``, one per line, to (test, metric) pairs."""
     lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, Iterable) else ()
     pairs = [str(line).strip().rpartition(" ")[::2] for line in lines if str(line).strip()]
     if not pairs or not all(test for test, _ in pairs):

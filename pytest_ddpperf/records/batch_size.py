@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A batch size that was tried."""
+    """A batch size that the search has tried."""
 
     size: int  # samples of one rank's batch
     fits: bool  # whether every rank could train with it
@@ -19,9 +19,9 @@ class BatchSize:
     """The largest batch size that fits.
 
     Attributes:
-        size: samples of one rank's batch, or whatever the number means to the workload's maker.
-        peak: the most bytes that a rank used with it: resident on CPU, reserved on CUDA; None if it is unknown.
-        tried: the sizes that were tried, in order.
+        size: the number that the user's function got, usually the samples of one rank's batch.
+        peak: the most bytes that a rank used with this size: resident on CPU, reserved on CUDA; None if unknown.
+        tried: all sizes that the search has tried, in order.
     """
 
     size: int

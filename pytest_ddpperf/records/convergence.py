@@ -1,4 +1,4 @@
-"""Trainings by several strategies from the same start, and their results."""
+"""Trainings by several strategies that begin with the same weights, and their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Agreement = Literal["equal", "within tolerance", "inconclusive", "differs", "wor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """One training: a point after each of several optimizer steps; each value is a mean over the ranks."""
+    """One training: values after each of several optimizer steps; each value is a mean over the ranks."""
 
     steps: tuple[int, ...]  # the optimizer steps before each point
     # By name, a number for each point: ``loss``, the mean over the steps since the previous point, and each metric of
@@ -25,7 +25,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalValue:
-    """The last value of trainings."""
+    """The last values of a strategy's trainings, in one figure."""
 
     value: float  # the mean over launches
     # 95 % interval over launches; None for a single launch. All worsenings together hold with 95 %.
@@ -35,7 +35,7 @@ class FinalValue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """Compares the last value of a strategy's trainings with that of the first strategy's, launch by launch."""
+    """The comparison of the last values of a strategy's trainings with the first strategy's, launch by launch."""
 
     name: str  # of the strategy
     quantity: str  # ``loss``, or the name of a metric
@@ -49,9 +49,10 @@ class Standing:
 
     @property
     def agreement(self) -> Agreement:
-        """``worse`` by more than the tolerance beyond chance, or lost; ``differs`` by more than rounding explains.
+        """Returns the verdict on the difference from the first strategy.
 
-        ``within tolerance`` if the whole interval is; ``inconclusive`` if the interval exceeds the tolerance.
+        ``worse``: by significantly more than the tolerance, or not finite; ``differs``: by more than rounding explains;
+        ``within tolerance``: the whole interval is; ``inconclusive``: the interval exceeds the tolerance.
         """
         if not math.isfinite(self.worse.value):
             return "worse"
@@ -84,9 +85,9 @@ class Convergence:
     Attributes:
         test: pytest node id.
         world_size: number of ranks.
-        metric: the quantity that is compared, besides the loss; ``loss`` without an evaluation.
+        metric: the quantity that is compared, in addition to the loss; ``loss`` if there is no evaluation.
         strategies: in the order given; the others are compared with the first one.
-        kept: comparisons of each other strategy with the first one: a row for the loss, and one for the metric.
+        kept: comparisons of the other strategies with the first one, for the loss and for the metric.
     """
 
     test: str

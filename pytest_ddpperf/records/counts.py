@@ -1,4 +1,4 @@
-"""What one step does, counted: no time is in it, so it is the same in every run and on every machine."""
+"""Counts of the work in one step. They contain no times, so they are equal in every run and on every machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_ddpperf.units import exact_texts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CountRow:
-    """What is special to one count."""
+    """The special properties of one count."""
 
     unit: str = "1"  # or B, or FLOP
     gated: bool = True  # whether it is judged; counts that add up to another one are only shown
@@ -70,11 +70,11 @@ COUNTS: Mapping[str, CountRow] = {
     "retained_bytes": CountRow(unit="B", floor=1024.0),
     "python_objects": CountRow(floor=8.0),
 }
-"""The counts by name, in the order of reports; a new one is a row here, and in instruments/counting what counts it."""
+"""The counts by name, in the order of reports. A new count needs a row here, and code in instruments/counting."""
 
 
 def count_row(metric: str) -> CountRow:
-    """Returns the row of a count; a plain one for a count of another version."""
+    """Returns the properties of a count; the defaults for a count of another version of the plugin."""
     return COUNTS.get(metric, CountRow())
 
 
@@ -89,7 +89,7 @@ COLLECTIVES = (
     *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"),
     *("send", "recv", "barrier"),
 )
-"""The names by which calls of collectives are counted, point-to-point ones too."""
+"""The names under which calls of collectives and of point-to-point communication are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,24 +124,24 @@ class Alike:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """What one step does on one rank, or on all of them.
+    """The counts of one step, on one rank or on all ranks.
 
     Attributes:
-        totals: by metric (``COUNTS`` has all their names), for one step: one call of the function that is measured.
-            What is counted in many steps is their mean, or that of the period after which they do the same again.
-        details: by metric, what the total is made of: operators, modules, buckets, categories of memory. They add up
-            to the total, but for ``ddp_buckets``, which are as many as there are details, and these are their bytes.
-        unstable: metrics that cannot be compared exactly because steps differed in them without a rule, and in what.
-            Of those that only whole counts tell, ``totals`` and ``details`` have the step with the most.
-        by_rank: metrics that are not equal on all ranks, and their totals by rank; ``totals`` has the largest.
-        details_by_rank: of collectives and optimizer steps the details that are not, likewise, each by rank.
-        sites: by metric, the lines of code that the total comes from, of the rank that ``details`` are of; only shown.
-        sites_by_rank: the same of ranks that have others, by metric, and by the numbers of those that have the same.
-        copy: what one rank shows of the model that it trains; of one rank only.
-        alike: what ranks have in common; None if nothing was looked at.
-        steps: the steps that were looked at, of a count that takes little time.
-        varying: of such counts those that are not the same in each of these steps, and what differs in them: of the
-            whole by the name ``""``, and of collectives, optimizer steps and the like of each detail too.
+        totals: a number by metric (``COUNTS`` has all names), for one step: one call of the measured function. If many
+            steps were counted, it is their mean, or the mean of the period after which steps repeat.
+        details: by metric, the parts of the total: operators, modules, buckets, categories of memory. They add up to
+            the total; only ``ddp_buckets`` is the number of its details, which are the buckets' bytes.
+        unstable: metrics that cannot be compared exactly because they differ irregularly between steps, each with its
+            difference. For metrics that are counted in whole steps, ``totals`` and ``details`` have the largest step.
+        by_rank: the totals by rank of metrics that differ between ranks; ``totals`` has the largest one.
+        details_by_rank: the details by rank of collectives and optimizer steps, if they differ between ranks.
+        sites: by metric, the lines of code that cause the total, on the rank that ``details`` describe; only shown.
+        sites_by_rank: by metric, the lines of other ranks, by the numbers of the ranks that share these lines.
+        copy: one rank's checksums of the model that it trains; only for one rank.
+        alike: which ranks have equal data and parameters; None if nothing was compared.
+        steps: the number of steps that cheap counts were taken from.
+        varying: the cheap counts that differ between these steps, and their varying components: for the whole count by
+            the name ``""``, and for each detail of collectives, optimizer steps and similar counts.
     """
 
     totals: Mapping[str, float]
@@ -158,7 +158,7 @@ class Counts:
 
     @property
     def differing(self) -> dict[str, str]:
-        """The metrics that are not the same in every step, and in what."""
+        """The metrics that differ between steps, each with a description of the difference."""
         parts = {metric: next(filter(None, found), "") for metric, found in self.varying.items()}
         told = {
             metric: f"{part} {rhythm_text(self.varying[metric][part][0])}".strip() for metric, part in parts.items()
@@ -166,7 +166,7 @@ class Counts:
         return {**told, **self.unstable}
 
     def __repr__(self) -> str:
-        """The totals that tell most; all of them, with their details, fill pages."""
+        """The most important totals; all of them, with their details, would fill pages."""
         main = {metric: self.totals[metric] for metric in _MAIN if metric in self.totals}
         shown = [f"{metric} {quantity_texts(metric, [total])[0]}" for metric, total in main.items()]
         left = [f"{len(self.totals) - len(main)} more"] if len(self.totals) > len(main) else []
@@ -174,12 +174,12 @@ class Counts:
 
 
 def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns a metric's totals then and now, by rank; empty if all ranks do the same, now and then."""
+    """Returns a metric's totals before and now, by rank; empty if all ranks are equal on both sides."""
     return _by_rank(*((counts.by_rank.get(metric, ()), counts.totals[metric]) for counts in (then, now)))
 
 
 def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tuple[float, float]]]:
-    """Those of a metric's details that are not the same on all ranks, now or then: each then and now, by rank."""
+    """Returns the details of a metric that differ between ranks, before or now: (before, now) pairs by rank."""
     sides = (then, now)
     if any(metric in counts.by_rank and metric not in counts.details_by_rank for counts in sides):
         return {}  # of a baseline from before details were kept by rank
@@ -192,14 +192,14 @@ def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tup
 
 
 def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], float]) -> list[tuple[float, float]]:
-    """Values then and now, by rank; on either side they may be one for all ranks."""
+    """Returns (before, now) pairs by rank; a side without values by rank has one value for all ranks."""
     number = max(len(ranks) for ranks, _ in (then, now))
     before, after = (ranks or (value,) * number for ranks, value in (then, now))
     return list(zip(before, after, strict=False))  # of other world sizes, those that both have
 
 
 def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns those totals of a count, then and now, that changed beyond its floor: of all ranks, and of each."""
+    """Returns the (before, now) pairs of a count that changed beyond its floor, for all ranks and for each rank."""
     row, pairs = count_row(metric), [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)]
     pairs = certain(metric, "", then, now, pairs)
     if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in WORK):
@@ -213,9 +213,9 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
 def certain(
     metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Returns those values of a part of a count, then and now, that differ whichever steps were looked at.
+    """Returns the (before, now) pairs of a part that differ for any choice of the counted steps.
 
-    ``pairs``: of all ranks together, or of each; a count's whole is the part ``""``.
+    ``pairs`` are for all ranks together, or for each rank; the part ``""`` is the whole count.
     """
     more, less = _doubt(metric, part, then, now)
     shifts = ((pair, pair[1] - pair[0], _shift(metric, part, then, now, pair) or 0.0) for pair in pairs)
@@ -223,7 +223,7 @@ def certain(
 
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns those parts of a count, then and now, that changed for certain: of all ranks, and of each."""
+    """Returns the (before, now) pairs of all parts of a count that certainly changed, for all ranks and for each."""
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = {name: [(before.get(name, 0.0), after.get(name, 0.0))] for name in {**before, **after}}
     found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
@@ -231,7 +231,7 @@ def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, f
 
 
 def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
-    """Returns how many steps at least would tell whether a count changed, if it may have; 0 if these steps tell it."""
+    """Returns how many steps would be needed to decide whether a count changed; 0 if these steps decide it."""
     row, needed = count_row(metric), 0.0
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = {"": (then.totals[metric], now.totals[metric])}
@@ -246,7 +246,7 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
 
 
 def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float, float]) -> float | None:
-    """By how much each step does more now, if some do as much more than others as before; None if that differs."""
+    """Returns how much each step grew, if the same steps stand out by the same amounts as before; else None."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before), (new, after) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
@@ -257,9 +257,9 @@ def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float,
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """By how much a part of a count has to be more, or less, now: by more than which steps were looked at can do.
+    """Returns by how much a part has to grow or fall so that the choice of the counted steps cannot explain it.
 
-    What one side alone has in some steps may come on the other one too, once in more steps than were looked at there.
+    If only one side has special steps, the other side may have one, too, after more steps than were counted there.
     """
     old, new = (counts.varying.get(metric, {}).get(part, ()) for counts in (then, now))
     before, after = rhythm_of_all(old), rhythm_of_all(new)
@@ -271,13 +271,13 @@ def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, fl
 
 
 def is_another_step(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether forward changed as a count of work did, as with other batches; True without FLOPs."""
+    """Returns whether the FLOPs of forward changed in the direction of a count of work; True without FLOPs."""
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return not (before or after) or (now.totals[metric] - then.totals[metric]) * (after - before) > 0
 
 
 def is_lost(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether a part that should be large lost all, or much that the rest of the whole has instead."""
+    """Returns whether a desirable part of a count vanished, or lost much to the rest of the whole count."""
     if not any(after < before for before, after in beyond_floor(metric, then, now)):
         return False
     whole, fall = count_row(metric).wanted_of, then.totals[metric] - now.totals[metric]
@@ -286,5 +286,5 @@ def is_lost(metric: str, then: Counts, now: Counts) -> bool:
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:
-    """Values of a metric in one unit, to the last digit where less would hide that they differ."""
+    """Returns the values of a metric in one unit, with all digits if fewer digits would hide a difference."""
     return tuple(exact_texts(count_row(metric).unit, values))

@@ -1,4 +1,4 @@
-"""The cause that limits a benchmark's step, as data; ``reports.diagnosis`` has the words."""
+"""The cause that limits a benchmark's step, as data; ``reports.diagnosis`` has the texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Bottleneck = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
-    """One cause and its time in a step."""
+    """A cause that limits a step, with its time in a step."""
 
     bottleneck: Bottleneck  # the cause
     seconds: float  # of the step
@@ -34,7 +34,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """One change that may pay."""
+    """A change that may make steps faster."""
 
     code: str  # of the change, in snake_case; ``reports.diagnosis`` has its words
     bottleneck: Bottleneck  # the cause that it reduces
@@ -62,5 +62,5 @@ class Diagnosis:
     text: str = ""  # the diagnosis in one line; empty unless read from a file
 
     def cause(self, bottleneck: Bottleneck) -> Cause | None:
-        """Returns one cause; None if it has no share."""
+        """Returns the given cause; None if it has no share of the step."""
         return next((cause for cause in self.causes if cause.bottleneck == bottleneck), None)

@@ -1,4 +1,4 @@
-"""A note on a result, as data; ``reports`` has the words."""
+"""A note on a result, as data; ``reports`` has the texts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 APART = frozenset({"ranks_apart", "same_data", "parameters_apart"})
-"""Codes of findings that make a result ``broken``: ranks do not train one model together, though their steps run."""
+"""Codes of findings that make a result ``broken``: steps run, but the ranks do not train one model together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that a reader of a result needs to know.
+    """A fact that a reader of a result needs to know.
 
     Attributes:
         code: kind of note, in snake_case; ``reports.findings`` has its sentence.
-        facts: the figures, names and records of the sentence, by name. A fact is text only if somebody else wrote it,
-            such as an error message, or if a file keeps it.
+        facts: the figures, names and records of the sentence, by name. A fact is a text only if the text has another
+            author, such as an error message, or if a file stores it.
     """
 
     code: str

@@ -1,4 +1,4 @@
-"""Other activity and limits of a machine during a launch, as far as the system reports them."""
+"""Other activity on a machine during a launch, and limits of the machine, as far as the system reports them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CpuHealth:
-    """The processor during a launch, from its start to its end; None for what the system does not report."""
+    """The processor from the start of a launch to its end; a field is None if the system does not report it."""
 
     others: float | None = None  # share of the usable cores' time that other processes used
     steal: float | None = None  # share of that time in which a hypervisor kept cores from this machine's work
@@ -22,7 +22,7 @@ class CpuHealth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuHealth:
-    """A GPU in timed steps, from readings a fraction of a second apart; None for what the driver does not report."""
+    """A GPU during timed steps, read several times a second; a field is None if the driver does not report it."""
 
     device: str  # its PCI id, such as 0000:1b:00.0
     readings: int  # number of readings
@@ -42,7 +42,7 @@ class GpuHealth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """The machine during a launch."""
+    """The state of the machine during a launch."""
 
     cpu: CpuHealth  # from the start of the launch to its end
     nodes: Mapping[str, CpuHealth] = field(default_factory=dict)  # the same for other nodes, by name

@@ -1,4 +1,4 @@
-"""Reports of the ranks of one launch, and the times of a call by purpose."""
+"""Reports of the ranks of one launch, and the seconds of a call by purpose."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.phases import BlockTimes, MemoryHeadroom, PhaseTimes
 
 Window = tuple[float, float]
-"""Begin and end in seconds of the machine's monotonic clock, which all of its processes share."""
+"""Begin and end in seconds, by the monotonic clock that all processes of a machine share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceMemory:
-    """A GPU's memory as one of its ranks saw it after the timed steps, in bytes."""
+    """A GPU's memory in bytes, read by one of its ranks after the timed steps."""
 
     device: str | None  # PCI id of the GPU, which its instances (MIG) share; None if torch does not identify it
     uuid: str  # CUDA's id of the rank's device: ranks that share its memory have the same id
@@ -27,7 +27,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineRates:
-    """Speeds of a rank's device in simple work while all ranks do that work."""
+    """Speeds of a rank's device in simple work, measured while all ranks work."""
 
     products: float  # FLOP/s of a product of large matrices
     copies: float  # bytes of tensors larger than the caches, read and written per second
@@ -45,33 +45,33 @@ class SlowImport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankLaunch:
-    """What one rank reports of one launch.
+    """The report of one rank on one launch.
 
     Attributes:
-        rank: its number.
-        step_times: seconds of each timed step on this rank, in order, without steps that updated nothing. If a strategy
-            does something in every n-th step only, each value is the mean of n steps.
-        skipped_steps: numbers of the timed steps, from 0, that updated nothing because fp16 gradients overflowed.
-        picked: the settings of data loading that ``auto`` chose, and a sentence on them; None without ``auto``.
+        rank: number of the rank.
+        step_times: seconds of each timed step on this rank, in order, without steps that updated no parameters. If a
+            strategy does some work only in every n-th step, each value is the mean of n steps.
+        skipped_steps: numbers of the timed steps, from 0, that updated no parameters because fp16 gradients overflowed.
+        picked: the settings of data loading that ``auto`` chose, and a sentence about them; None without ``auto``.
         memory: bytes by kind: ``peak_resident`` on the CPU (peak resident memory above the level before the model was
             built), ``peak_allocated`` and others of the caching allocator on CUDA. See ``instruments.memory.LABELS``.
         device_memory: memory in use on this rank's GPU; None on the CPU.
-        loss: the last timed step's loss on this rank; None if the step returns none.
-        mean_loss: mean loss of the timed steps that updated something; None if the step returns none, and on GPUs,
-            which would have to wait for each loss.
-        learning_rate: of a Workload's first parameter group after the timed steps; None for other training.
+        loss: the last timed step's loss on this rank; None if steps return no loss.
+        mean_loss: mean loss of the timed steps that updated parameters; None if steps return no loss, and on GPUs,
+            because the host would have to wait for each loss.
+        learning_rate: the learning rate of a Workload's first parameter group after the timed steps; else None.
         phases: phases of steps after the timed ones; None if they were not measured.
         communication: later steps with and without synchronisation of gradients; None if they were not run.
-        no_headroom: why they were not run, if copies of the training state would not fit into memory; equal on all
-            ranks.
-        kept: why they were not run, if your own step cannot run without synchronisation; else empty.
-        rates: rates of its device in simple work; None without measured phases, or if memory was lacking.
+        no_headroom: the memory that was lacking for copies of the training state, if steps without synchronisation were
+            not run because of this; equal on all ranks.
+        kept: why the user's step cannot run without synchronisation; empty if it can.
+        rates: speeds of its device in simple work; None if no phases were measured, or if there was too little memory.
         held: bytes that the process held before and after each of a few separate steps; empty if unknown.
         samples_per_step: this rank's samples in one step; None if unknown.
         tokens_per_step: this rank's tokens in one step; None if unknown.
-        epoch_steps: steps that its loader has batches for, perhaps a fraction; None without a length.
-        background: whether the rank had other processes or threads, which work on while its steps wait.
-        taken: most bytes of memory that its process took, imports included; None if interleaved, or if it is unknown.
+        epoch_steps: steps for which its loader has batches, perhaps a fraction; None if the loader has no length.
+        background: whether the rank had other processes or threads, which continue while its steps wait.
+        taken: most bytes of memory that its process used, with imports; None if interleaved or unknown.
         cpu_time: mean seconds of a timed step for which its process had a core, all threads added, without child
             processes; None if a GPU does the work, steps overflowed, or the system does not report it.
         blocks: number of ``step_times`` of each block; empty if the host timed steps that were not interleaved.
@@ -127,9 +127,9 @@ class Launch:
         round: its round of the run; launches of variants in one round are partners.
         ranks: the report of each rank, by rank.
         seconds: duration of the whole launch with its start.
-        health: state of the machine meanwhile; None if it was not read.
+        health: state of the machine during the launch; None if it was not read.
         step_times: seconds of each timed step; a step lasts as long as on its slowest rank.
-        figures: figures computed from it so far, by name; a changed copy begins with none.
+        figures: figures computed from the launch so far, by name; a changed copy of the launch begins without figures.
     """
 
     round: int
@@ -154,9 +154,9 @@ class Launch:
 
 
 def timed_window(launches: Sequence[Launch]) -> Window | None:
-    """Returns the window from the first to the last timed step of launches that ran together; None if none is known.
+    """Returns the window of all timed steps of launches that ran together; None if no window is known.
 
-    A launch is in its timed steps while all of its ranks are.
+    The timed steps of a launch begin when its last rank begins, and end when its first rank ends.
     """
     ranks = [[rank.window for rank in launch.ranks if rank.window is not None] for launch in launches]
     known = [(max(begin for begin, _ in each), min(end for _, end in each)) for each in ranks if each]
@@ -167,10 +167,10 @@ def timed_window(launches: Sequence[Launch]) -> Window | None:
 class TimeSpent:
     """Seconds of one call of a verb (such as ``check``) by purpose; their sum is the call's wall time.
 
-    starting: of launchers, and of launches until their first step and after their last one.
-    verifying: comparing with a single process.
+    starting: launchers, and launches before their first step and after their last one.
+    verifying: comparing the training with a single process.
     counting: counting the work of one step.
-    measuring: steps that were timed, and their warm-up.
+    measuring: timed steps, and their warm-up.
     diagnosing: steps that show growth of memory, phases and communication; the profile.
     other: judging, launches that failed, and time between launches.
     """
@@ -199,7 +199,7 @@ class TimeSpent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LongSteps:
-    """The steps of some launches that take more than twice as long as the median step of their launch."""
+    """The steps of some launches that took more than twice the median step time of their launch."""
 
     number: int  # number of long steps
     steps: int  # number of all steps

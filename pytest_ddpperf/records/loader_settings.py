@@ -1,4 +1,4 @@
-"""Settings of data loading that replace settings of a workload's own DataLoader."""
+"""Settings of data loading that replace a workload's own settings."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _EXPECTED = f"auto, or word=value out of {', '.join(_PARSERS)}, separated by com
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderSettings:
-    """Changes of a workload's DataLoader; None keeps the loader's own setting.
+    """Changes of the settings of a workload's DataLoader; None keeps the workload's own setting.
 
     Raises:
-        ValueError: torch would refuse a value or a combination; the text says what is expected.
+        ValueError: torch would refuse a value or a combination; the text describes the expected values.
     """
 
     # Processes that fetch batches for a rank (torch's ``num_workers``); 0 to fetch them in the rank itself.
@@ -50,17 +50,17 @@ class LoaderSettings:
                 raise ValueError(f"{name} with workers=1 or more: with workers=0 the rank fetches its batches itself")
 
     def __str__(self) -> str:
-        """Writes the settings as the option takes them."""
+        """Writes the settings in the form of the command line."""
         given = ((name, getattr(self, name)) for name in _PARSERS)
         words = [f"{name}={written(value)}" for name, value in given if value is not None]
         return ",".join(["auto", *words] if self.auto else words)
 
 
 def loader_settings(value: object) -> LoaderSettings:
-    """Parses ``auto``, ``"workers=2,pin_memory=true"`` or a mapping to settings.
+    """Parses ``auto``, ``"workers=2,pin_memory=true"`` or a mapping, and returns settings.
 
     Raises:
-        ValueError: a word is unknown, or its value does not fit.
+        ValueError: a word is unknown, or its value is not valid.
     """
     if isinstance(value, LoaderSettings):
         return value

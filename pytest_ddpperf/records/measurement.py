@@ -1,4 +1,4 @@
-"""Frozen records of measuring, which the parts of the plugin pass to each other."""
+"""Frozen records of measurements, which the parts of the plugin exchange."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Interval:
 class Environment:
     """The facts about machine, software and group that a result depends on.
 
-    Fields that are compared ("keyed") decide which baseline belongs to a run; ``recorded`` holds what is worth
-    knowing but does not decide (host, kernel, full versions). No live reading (load, clocks) is ever keyed.
+    Fields that are compared ("keyed") decide which baseline belongs to a run. ``recorded`` holds useful facts that do
+    not decide this, such as host, kernel and full versions. Measured states, such as load and clocks, are never keyed.
     """
 
     device: str  # kind of device the ranks compute on: "cpu" or "cuda"
@@ -59,12 +59,12 @@ class Environment:
 
     @property
     def simulated(self) -> bool:
-        """Returns whether the other ranks did not exist: a step was counted, and the machine does not matter."""
+        """Returns whether only one rank ran and the others were simulated: steps are then counted, not timed."""
         return self.backend == SIMULATED
 
     @property
     def oversubscribed(self) -> bool:
-        """Returns whether ranks or threads have to share a core or a GPU: times say little about real hardware."""
+        """Returns whether ranks or threads have to share a core or a GPU; then times say little about real hardware."""
         if self.simulated:
             return False
         if self.device == "cpu":
@@ -96,15 +96,15 @@ def training_text(strategy: str, recipe: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchmarkId:
-    """Identifies a benchmark of a test.
+    """The identity of a benchmark of a test.
 
     Attributes:
         name: the benchmark's name within its test, such as ``ddp`` or ``ddp w2``.
-        strategy: strategy with its options; ``custom`` for a step that has its own.
+        strategy: strategy with its options; ``custom`` for a step that is parallel by itself.
         mode: ``weak`` or ``strong`` for a point of a scaling curve; None for another benchmark.
         environment: the machine, the software and the group.
-        recipe: settings of the training that are not the defaults, ``{"precision": "bf16"}``, with environment
-            variables and the limit of memory, which are not in the name.
+        recipe: settings of the training that differ from the defaults, such as ``{"precision": "bf16"}``; also
+            environment variables and the memory limit, which the name does not contain.
         world_size: number of ranks.
     """
 
@@ -116,7 +116,7 @@ class BenchmarkId:
 
     @property
     def identity_fields(self) -> dict[str, Any]:
-        """The identity's fields by name, to build another record of the same benchmark."""
+        """The fields of the identity by name, for another record of the same benchmark."""
         return {column.name: getattr(self, column.name) for column in fields(BenchmarkId)}
 
     @property
@@ -142,19 +142,19 @@ class BenchmarkId:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement(BenchmarkId):
-    """One variant of one benchmark, measured: everything that metrics are computed from.
+    """The measurement of one variant of one benchmark: the data for all metrics.
 
     Attributes:
         plan: the number of steps of each launch.
         launches: timed launches, in the order measured.
-        fresh_from: number of launches until a metric looked worse; later launches confirm it.
+        fresh_from: number of launches until a metric looked worse; later launches have to confirm this.
         diagnoses: launches after the verdict that measure phases, communication and growth of memory.
         findings: notes on the numbers; ``reports.findings`` has their sentences.
-        series: its metrics; ``measurement["step_time"]`` is one of them.
+        series: the metrics; ``measurement["step_time"]`` is one of them.
         counts: counts of a step on all ranks; None if nothing was counted.
-        profile: communication as the profiler sees it; None if it was not profiled.
-        over: name of the variant that its speedup is relative to; None without one.
-        turns: whether its steps were interleaved with other launches, which makes them a little longer.
+        profile: communication in the profiler's records; None if no launch was profiled.
+        over: name of the variant that the speedup is relative to; None if there is no speedup.
+        turns: whether its launches were interleaved with other launches, which makes steps a little longer.
     """
 
     plan: Plan
@@ -170,23 +170,23 @@ class Measurement(BenchmarkId):
 
     @property
     def fresh(self) -> tuple[Launch, ...]:
-        """The launches that confirm or clear a suspicion; all launches without a suspicion."""
+        """The launches that have to confirm a suspicion; all launches if there was no suspicion."""
         return self.launches[self.fresh_from :]
 
     @property
     def every(self) -> tuple[Launch, ...]:
-        """All launches, timed and diagnosed."""
+        """All launches: the timed and the diagnosing ones."""
         return (*self.launches, *self.diagnoses)
 
     @property
     def unfit(self) -> str:
-        """Returns why it does not fit into memory; empty if it fits."""
+        """The reason why the benchmark does not fit into memory; empty if it fits."""
         reasons = (one.facts["reason"] for one in self.findings if one.code == "does_not_fit")
         return str(next(reasons, ""))
 
     @property
     def lost(self) -> float:
-        """The share of the cores' time that others took on the busiest node, median over launches; 0 on GPUs."""
+        """The share of the cores' time that other processes took on the busiest node, median over launches; GPUs: 0."""
         return (self._lost or 0.0) if self.environment.device == "cpu" else 0.0
 
     @property
@@ -197,10 +197,10 @@ class Measurement(BenchmarkId):
 
     @property
     def busy(self) -> bool:
-        """Returns whether other work disturbed the machine, or nothing shows that none did.
+        """Returns whether other work disturbed the machine; also True if that is unknown.
 
-        On the CPU others took more than ``BUSY`` of the cores. On GPUs another process used a GPU, or a GPU's clocks
-        were held back.
+        On the CPU, other processes took more than ``BUSY`` of the cores. On GPUs, another process used a GPU, or a GPU
+        reduced its clocks.
         """
         if self.environment.device == "cpu" or not self.launches:
             return bool(self.launches) and (self._lost is None or self._lost > BUSY)
@@ -212,14 +212,14 @@ class Measurement(BenchmarkId):
 
     @property
     def clock(self) -> float | None:
-        """The clock of the slowest GPU in Hz, the median over launches; None on the CPU, and if unknown."""
+        """The clock of the slowest GPU in Hz, the median over launches; None on the CPU, or if unknown."""
         told = [[gpu.sm_clock for gpu in gpus if gpu.sm_clock is not None] for gpus in self._gpus]
         slowest = [min(clocks) for clocks in told if clocks]
         return median(slowest) if slowest else None
 
     @property
     def _gpus(self) -> list[tuple[GpuHealth, ...]]:
-        """The health of the GPUs in each launch; empty if a launch lacks it."""
+        """The state of the GPUs in each launch; empty if a launch has no readings."""
         read = [launch.health.gpus for launch in self.launches if launch.health is not None]
         return read if len(read) == len(self.launches) and all(read) else []
 
@@ -230,7 +230,7 @@ class Measurement(BenchmarkId):
 
     @property
     def untimed(self) -> bool:
-        """Returns whether it was only counted, because the session's budget left no time for launches."""
+        """Returns whether the benchmark was only counted, because the session's budget left no time for launches."""
         return any(finding.code == "no_time_to_measure" for finding in self.findings)
 
     @property
@@ -246,7 +246,7 @@ class Measurement(BenchmarkId):
 
     @property
     def effective_batch_size(self) -> float | None:
-        """Samples that one optimizer step of the whole group trains on; None if unknown."""
+        """The number of samples that one optimizer step of the whole group trains on; None if unknown."""
         counts = [rank.samples_per_step for launch in self.launches[:1] for rank in launch.ranks]
         known = [count for count in counts if count is not None]
         return sum(known) if known and len(known) == len(counts) else None
@@ -259,7 +259,7 @@ class Measurement(BenchmarkId):
         """Returns a metric of this measurement, by name.
 
         Raises:
-            KeyError: it has no such metric; the message names its metrics.
+            KeyError: the measurement has no such metric; the message names its metrics.
             NotTimed: this run only counts, or had no time left to measure.
         """
         __tracebackhide__ = True  # readers need the line of their test
@@ -276,23 +276,23 @@ class Measurement(BenchmarkId):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricRules:
-    """Special rules for judging and reporting a metric. Files do not keep them.
+    """Special rules for judging and reporting a metric. Files do not store them.
 
     Attributes:
-        timed: whether it is computed from timed steps.
+        timed: whether the metric is computed from timed steps.
         partnered: whether it is a quotient of two benchmarks of one run.
-        diagnosed: whether it comes from launches after the verdict on times.
+        diagnosed: whether it is measured in launches after the verdict on times.
         repeats_step_time: whether its verdict only repeats the verdict on the step time.
-        stands_in: whether it is red only in place of an undecided step time.
+        stands_in: whether it can be red only while the step time is undecided.
         paired_only: whether it is gated only if the reference is measured in the same rounds.
-        drifts: whether it changes with the machine's speed: times, rates and quotients of times do; bytes, counts and
-            seeded losses do not.
-        usual_scatter: usual standard deviation of a launch, for few launches; None if unknown.
-        negligible: the amount below which a difference means nothing.
-        after_steps: whether it is comparable only after the same number of steps.
+        drifts: whether it changes with the machine's speed, as times, rates and quotients of times do, unlike bytes,
+            counts and losses.
+        usual_scatter: usual standard deviation between launches, for runs with few launches; None if unknown.
+        negligible: the amount below which a difference is ignored.
+        after_steps: whether values are comparable only after the same number of steps.
         weight: its share of the significance level, relative to the benchmark's other gated metrics; 0 if it has no
             noise.
-        alarm_only: whether it may turn a result red, and does not keep a result from green while it is undecided.
+        alarm_only: whether it may turn a result red, but does not prevent green while it is undecided.
     """
 
     timed: bool = False
@@ -310,29 +310,29 @@ class MetricRules:
 
     @property
     def interleaved(self) -> bool:
-        """Returns whether it depends on interleaving of launches."""
+        """Returns whether the metric depends on interleaving of launches."""
         return self.timed or self.partnered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """One metric of one measurement: a sample for each launch that has it, with their value and interval.
+    """One metric of one measurement: a sample for each launch that has the metric, with their value and interval.
 
     Attributes:
         metric: name of the metric.
         unit: unit of its values.
         better: the direction of an improvement.
-        scale: ``ratio`` compares by quotient, ``difference`` by subtraction, ``exact`` for equality of values without
-            noise.
+        scale: ``ratio`` compares values by quotient, ``difference`` by subtraction, and ``exact`` (values without
+            noise) for equality.
         gated: whether it can fail a test.
         min_tolerance: the smallest useful tolerance, as a fraction (absolute for differences).
         samples: one number for each launch.
         value: the value over all launches, in ``unit``.
         interval: interval of the value; None if its scatter is unknown.
-        within: for each launch, how far each block of its steps moves its sample, on the scale of analysis; empty if it
-            is not computed from steps. See ``stats.launches``.
-        own: standard deviation by which launches differ beyond the scatter of their blocks, on the same scale.
-        rules: rules of this metric.
+        within: for each launch, how far each block of steps moves its sample, on the scale of analysis; empty if the
+            metric is not computed from steps. See ``stats.launches``.
+        own: standard deviation of launches beyond the scatter of their blocks, on the same scale.
+        rules: special rules of this metric.
     """
 
     metric: str
@@ -351,5 +351,5 @@ class Series:
 
     @property
     def drifts(self) -> bool:
-        """Returns whether it changes with the machine's speed: times do; counts, bytes and losses do not."""
+        """Returns whether the metric changes with the machine's speed, as times do, unlike counts, bytes and losses."""
         return self.scale != "exact" and self.unit != "B" and self.rules.drifts

@@ -1,4 +1,4 @@
-"""Measurements of the network between ranks."""
+"""Records of measurements of the network between ranks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.units import format_count, format_value, power_of_two
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
-"""The collectives that are measured."""
+"""The collectives whose cost on the network is measured."""
 
 ELEMENT = 4  # bytes of an element that is sent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepPlan:
-    """The work of every rank: each collective with each size in each round, in an order drawn by ``seed``."""
+    """The plan of every rank: each collective with each size in each round, in an order drawn by ``seed``."""
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]  # bytes of the whole buffer, ascending; every rank has a whole number of elements
@@ -27,10 +27,10 @@ class SweepPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveTimes:
-    """The calls of one collective and size on one rank, in seconds and in order.
+    """The calls of one collective with one size on one rank, in seconds and in order.
 
-    ``begun``: until the call had handed its work over; ``waited``: from then until the result arrived; ``handed``:
-    the time of handing over, by the clock that all ranks of a machine share.
+    ``begun``: seconds until the call had handed its work to the backend; ``waited``: seconds from then until the result
+    arrived; ``handed``: the time when the work was handed over, by the clock that all ranks of a machine share.
     """
 
     collective: str
@@ -42,7 +42,7 @@ class CollectiveTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beside:
-    """Seconds on one rank: of computing, of an all-reduce, and of both at the same time."""
+    """Seconds on one rank: for computing alone, for an all-reduce alone, and for both at the same time."""
 
     computing: float
     sending: float
@@ -60,7 +60,7 @@ class RankSweep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """The seconds of one collective and size: its fastest call, as long as on the slowest rank."""
+    """The seconds of the fastest call of one collective with one size; a call lasts as long as on its slowest rank."""
 
     collective: str
     nbytes: int
@@ -69,7 +69,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """A line: seconds = latency + bytes x seconds_per_byte, up to ``max_bytes``."""
+    """A linear part of a cost: seconds = latency + bytes x seconds_per_byte, up to ``max_bytes``."""
 
     max_bytes: int
     latency: float

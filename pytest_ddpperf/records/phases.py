@@ -1,4 +1,4 @@
-"""A step taken apart: its time by phase on one rank, and its communication on one rank and over a group."""
+"""The parts of a step: its time by phase on one rank, and its communication on one rank and over a group."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionTimes:
-    """A part of a step that the user named, with ``ctx.phase(name)``."""
+    """A part of a step that the user's code marks with ``ctx.phase(name)``."""
 
     path: str  # its name after the names of the sections around it: outer/inner
     count: float  # how many times a step entered it, on average
@@ -43,7 +43,7 @@ class SectionTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseTimes:
-    """The steps of a diagnosed launch on one rank, by phase."""
+    """The steps of a diagnosing launch on one rank, by phase."""
 
     seconds: Mapping[str, tuple[float, ...]]  # of each step, by phase: all of PHASES, which add up to the step
     sections: tuple[SectionTimes, ...] = ()  # in the order in which steps first entered them
@@ -51,13 +51,13 @@ class PhaseTimes:
 
     @property
     def step_times(self) -> tuple[float, ...]:
-        """Seconds of each step of the launch."""
+        """The seconds of each step of the launch."""
         return tuple(math.fsum(parts) for parts in zip(*self.seconds.values(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class SectionSummary:
-    """A section that the user named, over all ranks and launches."""
+    """A section of a step that the user's code marks, over all ranks and launches."""
 
     path: str  # outer/inner
     count: float  # how many times a step enters it
@@ -68,7 +68,7 @@ class SectionSummary:
 
     @property
     def mean(self) -> float:
-        """Seconds of one entry."""
+        """The mean seconds of one entry into the section."""
         return self.seconds / self.count
 
 
@@ -79,11 +79,11 @@ KINDS = (  # a name that others begin with comes after them
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "gather", "scatter", "reduce"),
     *("send_recv", "send", "recv", "barrier"),
 )
-"""Of collectives, sends and receives."""
+"""The kinds of collectives, sends and receives."""
 
 
 def collective_kind(name: str) -> str:
-    """Returns the kind with a name of NCCL's or torch's, such as ``_allgather_base``; of others the name."""
+    """Returns the kind of a collective by its name in NCCL or torch, such as ``_allgather_base``; else the name."""
     plain = name.replace("_", "").lower()
     return next((kind for kind in KINDS if plain.startswith(kind.replace("_", ""))), name)
 
@@ -100,20 +100,20 @@ class BlockTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryHeadroom:
-    """Bytes that copies of the training state of all ranks of a machine need, and bytes that are free for them."""
+    """The bytes that copies of the training state need on all ranks of a machine, and the free bytes."""
 
     needed: int
     free: int
 
     @property
     def enough(self) -> bool:
-        """Returns whether the copies fit."""
+        """Returns whether the copies fit into the free memory."""
         return self.needed <= self.free
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
-    """One collective as the profiler saw it on one rank."""
+    """One collective in the profiler's records of one rank."""
 
     kind: str  # all_reduce, all_gather ...
     seconds: float  # from this rank's start of it, before the others come, to its end
@@ -123,7 +123,7 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledStep:
-    """One step under the profiler on one rank, in seconds."""
+    """One step in the profiler's records of one rank; times in seconds."""
 
     seconds: float  # the whole step, which the profiler lengthens
     busy: float  # in which at least one collective was under way
@@ -134,20 +134,20 @@ class ProfiledStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """DDP's own figures on its backward, in seconds, averaged over its own sample of steps."""
+    """DDP's own figures of its backward pass, in seconds, averaged over the steps that DDP itself samples."""
 
     communication: float  # from the start of the first all-reduce to the end of the last one
     overlapped: float  # from the same start to the end of backward's computation
 
     @property
     def exposed(self) -> float:
-        """Seconds of the window after backward's computation."""
+        """The seconds of the window after the end of backward's computation."""
         return self.communication - self.overlapped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankProfile:
-    """What one rank reports of a launch under the profiler."""
+    """The report of one rank on a launch under the profiler."""
 
     steps: tuple[ProfiledStep, ...]
     window: Window | None = None  # None for other strategies than DDP
@@ -166,7 +166,7 @@ class Bandwidth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommunicationProfile:
-    """The communication of a step as the profiler sees it: averages over steps and ranks, in seconds."""
+    """The communication of a step in the profiler's records: averages over steps and ranks, in seconds."""
 
     step: float  # a step under the profiler
     busy: float  # time with at least one collective under way
@@ -186,15 +186,15 @@ class CommunicationProfile:
 
     @property
     def busy_share(self) -> float:
-        """Busy time as a share of the step; not the overhead of communication, because part of it is hidden."""
+        """The busy time as a share of the step; communication costs less than this, because part of it is hidden."""
         return self.busy / self.step
 
     @property
     def exposed(self) -> float:
-        """Busy time in which nothing was computed."""
+        """The busy time during which nothing was computed."""
         return self.busy - self.overlapped
 
     @property
     def overlap(self) -> float | None:
-        """The share of busy time in which something was computed; None if nothing was sent."""
+        """The share of busy time during which something was computed; None if nothing was sent."""
         return self.overlapped / self.busy if self.busy else None

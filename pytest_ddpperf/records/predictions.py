@@ -1,4 +1,4 @@
-"""Predictions of steps and advice on training; tests check them, and reports show them."""
+"""Predictions of steps, and advice on training, for tests and reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_ddpperf.units import format_count, format_percent, format_values
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replayed:
-    """The times of a step on a network, in seconds."""
+    """The predicted times of a step on a network, in seconds."""
 
     seconds: float  # the whole step
     computing: float  # the step if no transfer took any time
@@ -23,7 +23,7 @@ class Replayed:
 
     @property
     def exposed(self) -> float:
-        """Seconds by which transfers make the step longer."""
+        """The seconds by which transfers make the step longer."""
         return self.seconds - self.computing
 
     @property
@@ -40,11 +40,11 @@ class Prediction(Replayed):
         name: name of the training.
         world_size: number of ranks.
         network: name of the network.
-        accelerator: name of the accelerator that computing is modelled for; empty if this machine timed it.
+        accelerator: name of the accelerator whose computing is modelled; empty if computing was timed on this machine.
         timeline: the timeline that the prediction replays.
-        corners: steps at all ends of both bands, in the same order for each prediction of the same kind.
+        corners: steps with each combination of the ends of the two error bands, in the same order in each prediction.
         scatter: the relative standard error of the timed computing.
-        errors: how many standard errors of the timed computing the band covers on either side.
+        errors: the number of standard errors of the timed computing that the band covers on either side.
         samples: samples of all ranks in a step; None if unknown.
         lost: the share of the cores' time that other processes and a hypervisor took while computing was timed.
     """
@@ -69,12 +69,12 @@ class Prediction(Replayed):
 
     @property
     def low(self) -> float:
-        """Seconds of a step at best."""
+        """The seconds of a step at best."""
         return min(corner.seconds for corner in self.corners) * max(0.0, 1 - self.reach)
 
     @property
     def high(self) -> float:
-        """Seconds of a step at worst."""
+        """The seconds of a step at worst."""
         return max(corner.seconds for corner in self.corners) * (1 + self.reach)
 
     @property
@@ -93,17 +93,17 @@ class Prediction(Replayed):
         return max(corner.efficiency for corner in self.corners)
 
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
-        """Returns the pairs of corners that may be true together: two networks of different kinds err independently."""
+        """Returns the pairs of corners that can be true together: different networks have independent errors."""
         if self.network == base.network:
             return list(zip(self.corners, base.corners, strict=True))
         ends = range(len(self.corners))
         return [(self.corners[i], base.corners[j]) for i in ends for j in ends if i // 2 == j // 2]
 
     def gain_over(self, base: Prediction) -> Gain:
-        """Returns the share of a sample's time that this saves over ``base``; of a step's time if samples are unknown.
+        """Returns the share of a sample's time that this way saves over ``base``; of a step's if samples are unknown.
 
-        Modelled times err the same way in both predictions, so their matching corners are compared. Only computing that
-        was timed separately adds its scatter: the scatter of quotients by launch, if both were timed in turns.
+        Modelled times have the same error in both predictions, so equal corners are compared. Only separately timed
+        computing adds scatter: of the quotients by launch, if both were timed in turns.
         """
         scatter = self._apart(base)
         known = self.samples is not None and base.samples is not None
@@ -132,7 +132,7 @@ class Gain:
 
     @property
     def verdict(self) -> Literal["faster", "slower", "unclear"]:
-        """Returns ``faster`` or ``slower`` if the whole band says so, else ``unclear``."""
+        """Returns ``faster`` or ``slower`` if the whole band agrees, else ``unclear``."""
         if self.low > 0:
             return "faster"
         return "slower" if self.high < 0 else "unclear"
@@ -140,15 +140,15 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WhatIf:
-    """Ways to train, each with its prediction; gains are over the first way.
+    """Several ways to train, each with its prediction; gains are relative to the first way.
 
-    ``found["more ranks"]`` is the prediction of a way, ``found.gain("more ranks")`` the time that the way saves.
+    ``found["more ranks"]`` is the prediction of a way, and ``found.gain("more ranks")`` is the time that it saves.
     """
 
     predictions: Mapping[str, Prediction]
 
     def __getitem__(self, name: str) -> Prediction:
-        """Returns the prediction of a way; KeyError with the names of all ways if there is no such way."""
+        """Returns the prediction of a way; raises KeyError with the names of all ways if there is no such way."""
         __tracebackhide__ = True
         if name not in self.predictions:
             raise KeyError(f"no way {name!r}; there are {', '.join(self.predictions)}")
@@ -156,7 +156,7 @@ class WhatIf:
 
     @property
     def over(self) -> str:
-        """The name of the first way, over which gains are computed."""
+        """The name of the first way; gains are relative to it."""
         return next(iter(self.predictions))
 
     def gain(self, name: str) -> Gain:
@@ -168,13 +168,13 @@ class WhatIf:
 
     @property
     def fastest(self) -> str:
-        """The name of the way with the least time for a sample; for a step if samples are unknown."""
+        """The name of the way with the least time per sample, or per step if samples are unknown."""
         return max(self.predictions, key=lambda name: self.gain(name).value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predicted:
-    """A prediction in a test, and its gain over the first way of its call; None for the first way itself."""
+    """A prediction in a test, and its gain over the first way of its call; the first way itself has no gain."""
 
     test: str
     prediction: Prediction
@@ -182,7 +182,7 @@ class Predicted:
 
     @property
     def key(self) -> tuple[str, str, int, str, str]:
-        """Returns the fields that distinguish it from other predictions."""
+        """Returns the fields that distinguish this prediction from others."""
         found = self.prediction
         return self.test, found.name, found.world_size, found.network, found.accelerator
 
@@ -196,15 +196,16 @@ class Candidate:
 
     Attributes:
         name: strategy and settings in one line.
-        strategy: as ``ddpperf.check`` takes it.
-        settings: as ``ddpperf.check`` takes them, without defaults.
+        strategy: in a form that ``ddpperf.check`` accepts.
+        settings: in a form that ``ddpperf.check`` accepts, without defaults.
         batch_size: samples of a rank's batch; None if the workload has one size.
         memory: the most bytes of tensors that a rank needs in a step; None if it could not be simulated.
         fits: whether these bytes fit into the available memory.
-        reason: why it does not fit, or could not be simulated or timed; empty if there is a prediction.
-        prediction: prediction of its step; None if it does not fit, or could not be timed.
+        reason: why the candidate does not fit, or could not be simulated or timed; empty if there is a prediction.
+        prediction: prediction of the candidate's step; None if the candidate does not fit, or could not be timed.
         measured: seconds of a step on ranks of this machine; None if no ranks ran it.
-        standing: among all candidates, by the predicted time for a sample; "maybe as good" by the bands of both.
+        standing: rank among all candidates, by the predicted time per sample; "maybe as good" if its band overlaps the
+            best candidate's.
     """
 
     name: str
@@ -221,7 +222,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyAdvice:
-    """Candidates; those with a prediction come first, the fastest one first.
+    """The candidates of an advice, first the ones with a prediction, ordered by predicted speed.
 
     Attributes:
         test: pytest node id; empty outside of a test.

@@ -1,4 +1,4 @@
-"""Merges the counts of all ranks, compares the copies that they train, and extracts the counts of one rank."""
+"""Merges the counts of all ranks, compares the ranks' copies of the model, and extracts the counts of one rank."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _OTHERS = 3  # kinds of ranks whose lines are kept, besides those of the rank wi
 
 
 def merged(ranks: Sequence[Counts]) -> Counts:
-    """Merges the counts of all ranks: equal ones stay, of others the largest counts; ``by_rank`` keeps each rank's.
+    """Merges the counts of all ranks: takes the largest count if ranks differ; ``by_rank`` keeps all of them.
 
-    The details of a metric are those of the first rank with the largest total. A metric is omitted if some rank's
-    profiler could not count it, or some rank is not sure of it.
+    The details of a metric come from the first rank with the largest total. A metric is omitted if the profiler could
+    not count it on some rank, or if some rank only guessed it.
     """
     metrics = [
         metric
@@ -78,7 +78,7 @@ def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[floa
 
 
 def _other_sites(metric: str, most: Sequence[CallSite], ranks: Sequence[Counts]) -> dict[str, tuple[CallSite, ...]]:
-    """Returns sites that differ from ``most`` (the largest rank's), by numbers of ranks that have them: ``"1 3"``."""
+    """Returns sites of ranks that differ from ``most`` (the largest rank's), by these ranks' numbers: ``"1 3"``."""
     found: dict[tuple[CallSite, ...], list[str]] = {}
     for rank, counts in enumerate(ranks):
         if (sites := counts.sites.get(metric, ())) and sites != most:
@@ -104,7 +104,7 @@ def as_rank(metric: str, rank: int, counts: Counts) -> Counts:
 
 
 def alike(ranks: Sequence[RankCopy]) -> Alike | None:
-    """Compares the copies that ranks train; None for fewer than two ranks."""
+    """Compares the copies of the model that ranks train; returns None for fewer than two ranks."""
     if len(ranks) <= 1:
         return None
     apart, parameter = _apart(ranks)
@@ -122,7 +122,7 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
 
 
 def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int, ...] | None:
-    """Returns the ranks that share a value with another rank of their place; None if unknown or without copies."""
+    """Returns the ranks whose value another rank with the same place also has; None if unknown or without copies."""
     places = Counter((each.place, value) for each, value in zip(ranks, values, strict=True))
     if None in values or len({each.place for each in ranks}) == len(ranks):
         return None

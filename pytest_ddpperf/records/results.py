@@ -1,4 +1,4 @@
-"""Records of judging: a baseline's content, and the comparison of a measurement with it."""
+"""Records of judging: the content of a baseline, and the comparison of a measurement with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """When a measurement was made, and of which code."""
+    """The date of a measurement, and the version of the measured code."""
 
     date: str  # ISO 8601
     commit: str | None  # full hash; None if unknown
@@ -31,7 +31,7 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineRecord(BenchmarkId):
-    """The record of one benchmark in a baseline file: its figures then, and their provenance."""
+    """The record of one benchmark in a baseline file: its figures at that time, and their origin."""
 
     plan: Plan
     series: tuple[Series, ...]
@@ -50,7 +50,7 @@ class BaselineRecord(BenchmarkId):
 
     @property
     def timed(self) -> bool:
-        """Returns whether it has more than counts."""
+        """Returns whether the record has metrics other than counts."""
         return any(series.scale != "exact" for series in self.series)
 
     @property
@@ -80,7 +80,7 @@ def record_of(measured: Measurement, provenance: Provenance) -> BaselineRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredBaseline:
-    """The store's answer for a benchmark: the record to compare with, or why there is none.
+    """The stored record with which a benchmark is compared, or the reason why there is none.
 
     Counts are comparable under fewer conditions than times: with a record of any machine.
     """
@@ -102,7 +102,7 @@ class StoredBaseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairedRevision:
-    """The same benchmark under another revision, measured in the rounds of this one."""
+    """The same benchmark under another revision, measured in the same rounds."""
 
     paired: ClassVar[bool] = True
     differs: ClassVar[tuple[str, ...]] = ()  # both sides run on one machine, now
@@ -147,35 +147,35 @@ Reference: TypeAlias = "StoredBaseline | PairedRevision"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """One metric, judged.
+    """The judgement on one metric.
 
     Attributes:
         series: the candidate's series.
         gated: whether it can fail a test.
-        baseline: the value of the reference; None if it has none.
+        baseline: the value of the reference; None if the reference has no value.
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
         change_interval: interval of the change with 95 % confidence over all looks; a look judges all launches so far.
         standard_error: standard error of the change, on the scale of analysis (of its logarithm if all samples are
             above 0).
         tolerance: the change that the test accepts.
-        margin: the worsening that verdict ``unchanged`` excludes; None if scatter decides nothing.
+        margin: the worsening that the verdict ``unchanged`` excludes; None if the verdict does not depend on scatter.
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, if
-            it had looked suspicious and was measured for as long as the time allows.
-        bound: the worsening that the run rules out, one-sided with 95 % confidence; None without a known scatter.
-        interval_alpha: two-sided error of the interval, of this look alone.
-        bound_alpha: one-sided error of the bound, of this look alone; None if an earlier look proved the bound.
+            it had been suspected and measured for all the available time.
+        bound: the worsening that the run excludes, one-sided with 95 % confidence; None without a known scatter.
+        interval_alpha: two-sided error of the interval, for this look alone.
+        bound_alpha: one-sided error of the bound, for this look alone; None if an earlier look proved the bound.
         verdict: verdict on this metric alone.
-        note: why it has this verdict, if the numbers do not show it; else None.
-        difference: the change of a count whose note says why it is not comparable; else None.
+        note: the reason for the verdict, if the numbers do not show it; else None.
+        difference: the change of a count that is not comparable (the note says why); else None.
         suspicious: whether it looks so much worse that fresh launches have to judge it.
         promising: whether it looks so much better than another revision that more launches have to judge it.
-        enough: about how many launches would show that a suspicious metric is worse, or that an open one is not; None
-            if no number would, or if it is unknown.
+        enough: about how many launches would show that a suspected metric is worse, or that an undecided one is not;
+            None if no number suffices, or if it is unknown.
         df: degrees of freedom of the standard error.
         base_samples: one number for each launch of ``baseline``; for another revision, from the same rounds in the same
             order as the samples of ``series``.
-        worse_in: number of the candidate's samples that were worse than the reference: its sample of the same round, or
-            else its median. None if at most one sample shows it, or nothing was compared.
+        worse_in: number of the candidate's samples that were worse than the reference's sample of the same round, or
+            else its median; None if there are fewer than two samples, or nothing was compared.
         paired: whether both sides were measured in the same rounds.
     """
 
@@ -205,16 +205,16 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepAnalysis:
-    """Figures of a benchmark's step from its launches, besides its metrics.
+    """Figures of a benchmark's step from its launches, in addition to its metrics.
 
     Attributes:
         diagnosis: the causes that limit the step, and advice to make it faster; None if no step was diagnosed.
         sections: the parts of a step that the user named, averaged over ranks, launches and steps.
         memory_by_rank: memory of each rank by kind, averaged over launches; in bytes, except alloc_retries and ooms.
         memory_by_phase: memory that each phase of a step used on a rank; the largest figures over ranks and launches.
-        still_sent: communication of steps that averaged no gradients, which exposed communication does not include;
-            empty if there was none.
-        synchronised_step: seconds of a whole step in the blocks that show exposed communication; None without them.
+        still_sent: communication that remains in steps without synchronisation, which exposed communication does not
+            include; empty if nothing remains.
+        synchronised_step: seconds of a synchronised step while exposed communication was measured; None if it was not.
     """
 
     diagnosis: Diagnosis | None = None
@@ -227,7 +227,7 @@ class StepAnalysis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """One benchmark, judged: a row of the summary and an entry of the JSON file.
+    """The judged benchmark: a row of the summary and an entry of the JSON file.
 
     Attributes:
         test: pytest node id.
@@ -237,11 +237,11 @@ class Result:
         verdict: verdict on the whole benchmark.
         reference: the other side of the comparison: a stored baseline or another revision.
         findings: notes on the verdict.
-        seconds: time of measuring this benchmark and all that were measured side by side with it.
-        spent: seconds of the call that measured them, by purpose; None if they are unknown.
-        attempt: number of this run of the test, from 1, if the test runs again.
-        failure: why its test failed, a line for each reason; empty if it passed.
-        step: figures of its step from its launches.
+        seconds: time to measure this benchmark and all benchmarks that were measured side by side with it.
+        spent: seconds by purpose of the call that measured the benchmark; None if unknown.
+        attempt: 1 for the first run of the test, 2 if the test ran again, and so on.
+        failure: why its test failed, a line for each reason; empty if the test passed.
+        step: figures of the benchmark's step.
     """
 
     test: str
@@ -258,12 +258,12 @@ class Result:
 
     @property
     def red(self) -> bool:
-        """Returns whether reports begin with it: its test failed, or it got worse in a run that allows this."""
+        """Returns whether reports show the benchmark first: its test failed, or its verdict is regressed or broken."""
         return bool(self.failure) or self.verdict in {Verdict.REGRESSED, Verdict.BROKEN}
 
     @property
     def severity(self) -> int:
-        """0 for the best verdict, higher for worse ones; any verdict that failed a test is above all others."""
+        """A number that is 0 for the best verdict and higher for worse ones; highest if the verdict failed a test."""
         return self.verdict.severity + len(Verdict) * bool(self.failure)
 
     @property
@@ -273,12 +273,12 @@ class Result:
 
     @property
     def pair(self) -> PairedRevision | None:
-        """The revision that judges times: the other revision, or the stored baseline's commit; None without either."""
+        """The revision that was measured side by side and judges times; None if only stored times judge."""
         return self.reference if isinstance(self.reference, PairedRevision) else self.reference.pair
 
     @property
     def baseline(self) -> BaselineRecord | None:
-        """The stored record that reports show; if nothing was timed, it may be of another machine."""
+        """The stored record that reports show; it may come from another machine if nothing was timed."""
         stored = self.reference
         if isinstance(stored, PairedRevision):
             return None

@@ -1,4 +1,4 @@
-"""How often work comes that is not in every step, and what the steps that were looked at tell of all the others."""
+"""Regular and irregular work that is not in every step, and conclusions from some steps to all steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SURE = 2.58  # standard errors of a share of independent steps, 99 %
 
 
 Components: TypeAlias = tuple[tuple[float, ...], ...]
-"""What a count is the sum of, if it is not the same in each step: values of consecutive steps, each with a rhythm."""
+"""The varying parts of a count: each is a series of values of consecutive steps, with its rhythm."""
 
 
 class Rhythm(NamedTuple):
-    """The mean that consecutive steps have, and the means of all steps that they leave possible."""
+    """The mean of consecutive steps, and the range in which the mean of all steps must lie."""
 
     mean: float
     low: float
@@ -26,19 +26,19 @@ class Rhythm(NamedTuple):
 
 
 def period_of(steps: Sequence[object]) -> int:
-    """Returns the steps after which all is the same again, if that was seen through twice; 0 if nothing repeats."""
+    """Returns the number of steps after which values repeat, if two periods were seen; 0 if nothing repeats."""
     number = len(steps)
     periods = range(1, number // 2 + 1)
     return next((each for each in periods if all(steps[i] == steps[i - each] for i in range(each, number))), 0)
 
 
 def rhythm_of(values: Sequence[float]) -> Rhythm:
-    """Returns what the values of consecutive steps tell of all steps.
+    """Returns the mean of consecutive steps, and the range in which the mean of all steps must lie.
 
-    The mean of a period that was seen through twice is exact. Work that comes once in so many steps, and was not seen
-    for two periods, is in n steps one time more or less than its rate times n, whatever its phase. If the distances
-    between two kinds of steps differ, they count as drawn by chance, with the 99 % interval of a binomial share. Of
-    steps with more values than two, nothing is known but the least and the most.
+    If a period was seen twice, its mean is exact. If special steps come at regular distances, but two periods were not
+    seen, n steps contain one special step more or less than n times their rate. If the distances differ, special steps
+    count as random, with the 99 % interval of a binomial share. If steps have more than two values, only the least and
+    the greatest value are known.
     """
     number, period, low, high = len(values), period_of(values), min(values), max(values)
     if period:
@@ -56,10 +56,11 @@ def rhythm_of(values: Sequence[float]) -> Rhythm:
 
 
 def components_of(parts: Iterable[Sequence[float]]) -> Components:
-    """Returns those parts of a count that vary from step to step, and the sum of those that do so in the same steps.
+    """Returns the varying parts of a count; adds up the parts that vary in the same steps.
 
-    Work that comes in each 5th step and other work of each 9th have a rhythm each, and their sum has none in 20 steps.
-    Of what repeats two periods stand for all steps, which begin with the most, whatever the phase.
+    Work in every 5th step and other work in every 9th step have separate rhythms, but their sum has none in 20 steps.
+    If values repeat, two periods represent all steps; they begin with the largest value, so that the phase does not
+    matter.
     """
     alike: dict[tuple[int, ...], list[Sequence[float]]] = {}
     for values in parts:
@@ -76,19 +77,19 @@ def _without_phase(values: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def rhythm_of_all(components: Components) -> Rhythm:
-    """Returns what the values of all components tell of their sum; without any, it is 0 in each step."""
+    """Returns the rhythm of the sum of all components; without components, it is 0 in each step."""
     means, lows, highs, irregular = zip(*map(rhythm_of, components), strict=True) if components else ((), (), (), ())
     return Rhythm(math.fsum(means), math.fsum(lows), math.fsum(highs), any(irregular))
 
 
 def unusual_of(components: Components) -> tuple[list[list[float]], float]:
-    """Returns by how much some steps differ from most, sorted, of each component; and the mean of that in all steps."""
+    """Returns each component's deviations from its usual value, sorted; and the mean of all deviations."""
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
     return sorted([*filter(None, each)] for each in more), math.fsum(math.fsum(each) / len(each) for each in more)
 
 
 class Levels(NamedTuple):
-    """What most steps have, and what some have: so many of so many steps."""
+    """The usual and the unusual value of a count, and in how many of how many steps it is unusual."""
 
     usual: float
     other: float
@@ -97,7 +98,7 @@ class Levels(NamedTuple):
 
 
 def levels_of(values: Sequence[float], total: float) -> Levels:
-    """Returns the levels of a count with so large a mean, of which these two values are the part that varies."""
+    """Returns the usual and the unusual value of a count with mean ``total``, whose varying part is ``values``."""
     period, rest = period_of(values), total - rhythm_of(values).mean
     seen = values[:period] if period else values
     at = _rarer(seen)
@@ -106,7 +107,7 @@ def levels_of(values: Sequence[float], total: float) -> Levels:
 
 
 def rhythm_text(values: Sequence[float]) -> str:
-    """Returns how often steps do something else, in words: ``more in 1 of 10 steps``."""
+    """Returns in words how often steps do something else: ``more in 1 of 10 steps``."""
     if len(set(values)) > 2:  # noqa: PLR2004
         if period := period_of(values):
             return f"the same again after {period} steps"
@@ -116,6 +117,6 @@ def rhythm_text(values: Sequence[float]) -> str:
 
 
 def _rarer(values: Sequence[float]) -> list[int]:
-    """The places of that one of two values which comes less often; of the larger one if both come as often."""
+    """Returns the places of the rarer of two values, or of the larger one if both are equally frequent."""
     rare = min((max(values), min(values)), key=values.count)
     return [place for place, value in enumerate(values) if value == rare]

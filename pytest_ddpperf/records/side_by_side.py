@@ -15,7 +15,7 @@ class ScalingCurve:
     """A benchmark measured with several numbers of ranks side by side.
 
     Attributes:
-        mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank): it decides what efficiency means.
+        mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank): it defines efficiency.
         points: a measurement per world size, ascending; the others are compared with the first.
     """
 
@@ -41,14 +41,14 @@ class ScalingCurve:
         return next((point for point in self.points if not point.unfit), self.points[0])
 
     def efficiency(self, world_size: int) -> float:
-        """Returns the share of the ideal speed, 1 at the first point (strong: T1/(n Tn), weak: T1/Tn).
+        """Returns the share of the ideal speed; it is 1 at the first point (strong: T1/(n Tn), weak: T1/Tn).
 
         If the model grows with the ranks: T1/Tn times a rank's FLOPs over the FLOPs of a rank at the first point.
         """
         return self.point(world_size)["scaling_efficiency"].value
 
     def speedup(self, world_size: int) -> float:
-        """Returns the work per second as a multiple of the first point's (strong: T1/Tn, weak: n T1/Tn)."""
+        """Returns the work per second, relative to the first point (strong: T1/Tn, weak: n T1/Tn)."""
         return self.point(world_size)["speedup"].value
 
 
@@ -57,10 +57,10 @@ class SideBySide:
     """Several ways to do the same work, measured side by side.
 
     Attributes:
-        over: the name that the others are compared with: the one asked for, or the first one that fits if it does not.
-        names: all names, in the order given: a strategy in words, or a name that the test gives.
+        over: the name of the base: the given one, or the first one that fits into memory if the given one does not fit.
+        names: all names, in the given order: a strategy as text, or a name from the test.
         measurements: in the same order.
-        canonical: function that turns any spelling of a name into the spelling in ``names``.
+        canonical: function that converts any spelling of a name to the spelling in ``names``.
     """
 
     over: str
@@ -69,7 +69,7 @@ class SideBySide:
     canonical: Callable[[Any], str] = str
 
     def __getitem__(self, name: Any) -> Measurement:
-        """Returns one measurement, by its name, or by its strategy in any form that ``compare`` takes.
+        """Returns one measurement, by its name, or by its strategy in any form that ``compare`` accepts.
 
         Raises:
             KeyError: this name was not measured; the message names the measured ones.
@@ -82,28 +82,28 @@ class SideBySide:
         return _over_itself(measured, "speedup", "memory_ratio") if kept == self.over else measured
 
     def speedup(self, name: Any) -> float:
-        """Returns the work per second as a multiple of that under ``over``."""
+        """Returns the work per second, relative to the base ``over``."""
         __tracebackhide__ = True
         return self[name]["speedup"].value
 
     def fits(self, name: Any) -> bool:
-        """Returns whether a strategy or subject fits into memory; if not, it was not measured."""
+        """Returns whether a strategy or subject fits into memory; otherwise it was not measured."""
         __tracebackhide__ = True
         return not self[name].unfit
 
     @property
     def fastest(self) -> tuple[str, ...]:
-        """The fastest name that fits, and names whose speedups its interval does not separate from it."""
+        """The fastest name that fits, and the names whose speedups are not significantly lower."""
         return self._best("speedup", better=1)
 
     @property
     def leanest(self) -> tuple[str, ...]:
-        """The name with the least memory, and names whose memory its interval does not separate from it."""
+        """The name with the least memory, and the names whose memory is not significantly higher."""
         return self._best("memory_ratio", better=-1)
 
     @property
     def unbeaten(self) -> tuple[str, ...]:
-        """The names that no other one beats in both speed and memory (Pareto), by their values."""
+        """The names that no other name beats in both speed and memory (Pareto), by their values."""
         found = {name: (self._value(name, "speedup"), -self._value(name, "memory_ratio")) for name in self.compared}
         return tuple(
             name
@@ -130,7 +130,7 @@ class SideBySide:
         return (best, *(n for n in known if n != best and max(better * end for end in self._ends(n, metric)) >= least))
 
     def _ends(self, name: str, metric: str) -> tuple[float, float]:
-        """Returns the interval's ends; without one, the value twice for bytes and for the base, else infinite ends."""
+        """Returns the ends of the interval; without one, the value twice for bytes and the base, else infinities."""
         series = self[name][metric]
         if series.interval is not None:
             return series.interval.low, series.interval.high
@@ -141,7 +141,7 @@ class SideBySide:
 
 
 def _over_itself(measured: Measurement, *metrics: str) -> Measurement:
-    """Adds metrics of the measurement relative to itself: 1 in each launch."""
+    """Returns the measurement with metrics relative to itself: 1 in each launch."""
     ones = (
         Series(
             metric=metric,

@@ -1,4 +1,4 @@
-"""The lines of code that a count comes from, and their changes: they explain a verdict, and decide none."""
+"""The lines of code that cause a count, and their changes: they explain a verdict, but do not decide it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECKPOINT, BACKWARD = "activation checkpointing", "backward"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallSite:
-    """A line of code that a part of a count comes from."""
+    """A line of code that causes a part of a count."""
 
     part: str  # of the count: all_reduce
     file: str = ""  # relative to the project or to its import path, else the name; empty for torch's code
@@ -35,12 +35,12 @@ SiteChange = tuple[CallSite | None, CallSite | None]
 def changed_sites(
     then: Iterable[CallSite], now: Iterable[CallSite], same: Mapping[tuple[str, int], int] | None = None
 ) -> list[SiteChange]:
-    """Returns the sites whose value changed: new ones first, then those with more, with less, and those that are gone.
+    """Returns the changed sites: first new ones, then grown ones, then shrunk ones, then sites that are gone.
 
-    New sites that may have moved, because an equal value is gone elsewhere, come last among new ones. A site is the
-    same on both sides if its file and function are the same, and its text or else its order there; or if its text is in
-    another function or file. Its line number may differ. Among several copies of a line ``same``, made by
-    ``same_lines``, picks one.
+    New sites that may have moved, because an equal site is gone elsewhere, come last among the new ones. Two sites are
+    the same if they agree in file and function, and in their text or else their order there; or if the text is now in
+    another function or file. Line numbers may differ. If a line has several copies, ``same`` (from ``same_lines``)
+    decides between them.
     """
     before, after = _by_place(then), _by_place(now)
     pairs = [
@@ -73,7 +73,7 @@ def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSi
 
 
 def of_lines(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
-    """Returns the sites with one value for each line: the sum over parts."""
+    """Returns one site for each line, with the sum of the values of all parts."""
     lines: dict[CallSite, float] = {}
     for site in sites:
         line = replace(site, part="all", value=0.0)
@@ -82,7 +82,7 @@ def of_lines(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
 
 
 def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[str, int], int]:
-    """Returns the present numbers of lines, by file and former number, from the order of all lines with their texts."""
+    """Returns the new line numbers by (file, old number): aligns all lines of both sides by order and text."""
     sides = [
         sorted({(site.file, site.line, site.source) for site in sites if not site.through}) for sites in (then, now)
     ]
@@ -97,7 +97,7 @@ def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[
 def _aligned(
     before: Sequence[CallSite], after: Sequence[CallSite], same: Mapping[tuple[str, int], int]
 ) -> list[SiteChange]:
-    """Pairs the sites of a function: first those with equal text, then those between them by order."""
+    """Pairs the sites of a function: first sites with equal text, then the sites between them, by order."""
     lines = {(site.source, same.get((site.file, site.line))) for site in before}  # their present lines
     there = {site.source for site in after if (site.source, site.line) in lines}
     copies = [site.source in there and (site.source, site.line) not in lines for site in after]
@@ -131,7 +131,7 @@ def part_of(kind: str, name: str, value: object) -> str:
 
 
 def setting_of(part: str) -> tuple[str, str, str]:
-    """Returns kind, setting and value of a name; the latter are empty if it is that of a kind."""
+    """Returns kind, setting and value of a part's name; setting and value are empty if the name has only a kind."""
     kind, _, setting = part.partition(": ")
     name, _, value = setting.partition("=")
     return kind, name, value

@@ -1,4 +1,4 @@
-"""One step of a rank as computing between collectives, as if each collective took no time."""
+"""One step of a rank as computing between collectives, if each collective took no time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """A point of a step that starts a transfer, or waits for one."""
+    """A point of a step at which a transfer starts, or the rank waits for one."""
 
     computed: float  # seconds of computing since the previous moment
     transfer: int  # index of the transfer in ``Timeline.transfers``
@@ -26,7 +26,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeline:
-    """A step of one rank, or several steps after which its work repeats."""
+    """A step of one rank, or several steps after which the work repeats."""
 
     transfers: tuple[Transfer, ...]  # its collectives, in the order in which they start
     moments: tuple[Moment, ...]  # the points that interrupt computing, in order
@@ -38,5 +38,5 @@ class Timeline:
 
     @property
     def computing(self) -> float:
-        """Seconds of computing in the timeline."""
+        """The seconds of computing in the timeline."""
         return sum(moment.computed for moment in self.moments) + self.rest

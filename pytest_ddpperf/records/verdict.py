@@ -1,4 +1,4 @@
-"""The verdicts; apart from other records so that loading the plugin stays cheap."""
+"""The verdicts; they are separate from other records so that loading the plugin is fast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Verdict(str, Enum):
-    """The result of a comparison. Ordered from good to bad: a result is as bad as its worst gated metric."""
+    """The result of a comparison, ordered from good to bad: a benchmark is as bad as its worst gated metric."""
 
     IMPROVED = "improved"
     UNCHANGED = "unchanged"
@@ -28,4 +28,4 @@ OPEN = frozenset({Verdict.OK, Verdict.INCONCLUSIVE})
 """Verdicts that more launches may change: an ``ok`` may turn out unchanged, or a small regression."""
 
 GREEN = frozenset({Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK})
-"""Verdicts that rule out a slowdown beyond the resolution."""
+"""Verdicts that exclude a slowdown beyond the resolution."""

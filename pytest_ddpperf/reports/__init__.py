@@ -1,1 +1,1 @@
-"""What was measured, as text and files: one table with its renderers, failure texts, JSON."""
+"""Results as texts and files: one table with several renderers, failure texts, and JSON."""

@@ -1,4 +1,4 @@
-"""Where time goes: that of steps in phases, the user's sections and communication, and that of calls."""
+"""The time of steps by phases, the user's sections and communication, and the time of calls by purpose."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MEANINGS = {
 
 
 def phase_table(results: Sequence[Result]) -> Table:
-    """Returns one row for each benchmark whose steps were taken apart."""
+    """Returns one row for each benchmark whose phases were measured."""
     taken_apart: list[tuple[str, Mapping[str, float]]] = []
     for name, result in with_names(results):
         seconds = {
@@ -76,7 +76,7 @@ def section_table(results: Sequence[Result]) -> Table:
 
 
 def _growth(section: SectionSummary) -> str:
-    """By how much memory grew in the section, in MiB with its sign."""
+    """Returns by how much memory grew in the section, in MiB with its sign."""
     if section.memory is None:
         return NOTHING
     change = significant(section.memory.change / 2**20)
@@ -115,25 +115,24 @@ def communication_table(results: Sequence[Result]) -> Table:
 
 
 def _exposed(result: Result) -> Series | None:
-    """The exposed communication, if the step is known too."""
     found = find(result, EXPOSED)
     return None if found is None or result.step.synchronised_step is None else found.series
 
 
 def _exposed_share(result: Result) -> float | None:
-    """The same as a share of the step; None if it is less than nothing."""
+    """Returns the exposed communication as a share of the step; None if it is negative or unknown."""
     step, exposed = result.step.synchronised_step, _exposed(result)
     return None if step is None or exposed is None or exposed.value < 0 else exposed.value / step
 
 
 def _parameters(result: Result) -> float | None:
-    """The trained parameters of the whole model, where they were counted."""
+    """Returns the number of trained parameters of the whole model; None if they were not counted."""
     counts = result.measurement.counts
     return None if counts is None else counts.totals.get("parameters")
 
 
 def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
-    """Yields what models of each size send, where there are models of several: the median share of their steps."""
+    """Yields a line for each size class of models, if there are several: the median exposed share of the step."""
     classes: dict[str, list[tuple[str, float]]] = {}
     for name, result in named:
         size, step, exposed = _parameters(result), result.step.synchronised_step, find(result, EXPOSED)
@@ -184,13 +183,13 @@ def _last_rank(profile: CommunicationProfile) -> str:
 
 
 def _bandwidth(kind: str, named: tuple[str, CommunicationProfile]) -> str:
-    """Its algorithm and bus bandwidth."""
+    """Returns the algorithm and the bus bandwidth of a kind of collective."""
     found = [each for each in named[1].bandwidths if each.kind == kind]
     return f"{significant(found[0].algorithm / 1e9)} ({significant(found[0].bus / 1e9)})" if found else NOTHING
 
 
 def _left_out(result: Result) -> list[str]:
-    """Returns what is not among the measured communication."""
+    """Returns notes on communication that the measured figures do not include."""
     sent, profile = result.step.still_sent, result.measurement.profile
     notes = [f"exposed communication is without {sent}"] if sent else []
     if profile is not None and profile.unplaced:
@@ -202,7 +201,7 @@ def _left_out(result: Result) -> list[str]:
 
 
 def time_text(spent: TimeSpent) -> str:
-    """Returns all of it and its parts: ``58 s: starting 12, verifying 5, counting 4, measuring 31, diagnosing 6``."""
+    """Returns total and parts: ``58 s: starting 12, verifying 5, counting 4, measuring 31, diagnosing 6``."""
     decimals = int(spent.total < _SHORT)
     parts = _rounded(spent, decimals)
     told = ", ".join(f"{name} {seconds:.{decimals}f}" for name, seconds in parts.items() if seconds)
@@ -235,6 +234,6 @@ def time_table(results: Sequence[Result]) -> Table:
 
 
 def _rounded(spent: TimeSpent, decimals: int) -> dict[str, float]:
-    """The parts, rounded so that they still add up to the rounded whole."""
+    """Returns the parts, rounded so that they add up to the rounded whole."""
     sums = [round(seconds, decimals) for seconds in accumulate(spent.parts.values(), initial=0.0)]
     return {name: after - before for name, (before, after) in zip(spent.parts, pairwise(sums), strict=True)}

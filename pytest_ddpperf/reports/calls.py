@@ -1,4 +1,4 @@
-"""What calls other than check made, as tables: searches, trainings to the end, calibrations, predictions, advice."""
+"""Tables of calls other than check: searches, full trainings, calibrations, predictions, advice."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def call_tables(
     advice: Sequence[StrategyAdvice | StrategyAdviceEntry],
     calibrated: Sequence[Calibrated] = (),
 ) -> dict[str, list[Table]]:
-    """Returns the tables of what these calls made, by what a part of a report with them is called."""
+    """Returns the tables of the results of these calls, by the title of their part of a report."""
     advised = [(one.test.partition("::")[2], advice_table(one)) for one in advice]
     return {
         "batch sizes": [batch_size_table(searches)] if searches else [],
@@ -75,7 +75,7 @@ def call_tables(
 
 
 def batch_size_table(searches: Sequence[Search]) -> Table:
-    """Returns one row for each search: what fits, what does not, what it takes and what was tried."""
+    """Returns one row for each search: the sizes that fit, do not fit and were tried, and the memory."""
     return table_of(
         searches,
         {
@@ -94,7 +94,7 @@ def batch_size_table(searches: Sequence[Search]) -> Table:
 
 
 def convergence_table(convergences: Sequence[Convergence]) -> Table:
-    """One row for each strategy: the last loss, the last metric, by how much each is worse, and what that means."""
+    """Returns one row for each strategy: last loss, last metric, by how much each is worse, and the verdict on it."""
     trainings = [(found, one) for found in convergences for one in found.strategies]
     finals = [final for _, one in trainings for final in one.finals.values()]
     kept = [row.worse for found in convergences for row in found.kept]
@@ -133,7 +133,7 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
 
 
 def _standings(found: Convergence, one: Trainings) -> dict[str, Standing]:
-    """Returns how the end of the trainings stands to that of the first strategy, by quantity."""
+    """Returns the comparisons of a strategy's last values with the first strategy's, by quantity."""
     return {row.quantity: row for row in found.kept if row.name == one.name}
 
 
@@ -142,13 +142,13 @@ def _number(value: float) -> str:
 
 
 def _quality(agreements: Sequence[str]) -> str:
-    """The least that the quantities of a strategy agree in."""
+    """Returns the worst verdict on the quantities of a strategy."""
     order = ("worse", "differs", "inconclusive", "within tolerance", "equal")
     return next((each for each in order if each in agreements), "first")
 
 
 def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
-    """One row for each benchmark that was measured side by side with itself: what its verdicts are worth here."""
+    """Returns one row for each benchmark that was measured against itself: how reliable its verdicts are here."""
     machines = dict.fromkeys(environment_text(benchmark.measurement.environment) for benchmark in calibrated)
     alarms = sum(benchmark.alarms.found for benchmark in calibrated)
     runs = sum(benchmark.alarms.of for benchmark in calibrated)
@@ -171,7 +171,7 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
 
 
 def predictions_table(predictions: Sequence[Predicted | PredictionEntry]) -> Table:
-    """Returns one row for each prediction, in the order made."""
+    """Returns one row for each prediction, in the order of the calls."""
     found: list[tuple[Any, Any]] = [(one, getattr(one, "prediction", one)) for one in predictions]  # or of a file
     steps = [step for _, step in found]
     networks = dict.fromkeys(step.network for step in steps)
@@ -197,14 +197,14 @@ def _computing(step: Any) -> str:
 
 
 def _explained(table: Table, steps: Iterable[Any]) -> Table:
-    """The table with the meanings of its columns, and whether others computed while steps were timed."""
+    """Returns the table with the meanings of its columns, and a note if other processes disturbed the timing."""
     lost = max((step.lost for step in steps), default=0.0)
     busy = f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine predicts less"
     return with_meanings(replace(table, notes=(busy,) if lost > LOAD else ()), _MEANINGS_OF_PREDICTIONS)
 
 
 def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
-    """Returns one row for each candidate, the best one first; what has no prediction comes last, with the reason."""
+    """Returns one row for each candidate, the best one first; candidates without a prediction come last."""
     candidates: Sequence[Any] = advice.candidates
     predictions = [each.prediction for each in candidates if each.prediction is not None]
     alike = len({each.batch_size for each in candidates}) == 1  # then the step tells as much as a sample
@@ -231,7 +231,7 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
 
 
 def best_line(advice: StrategyAdvice) -> str:
-    """Returns the sentence on what to train with; empty if nothing has a prediction."""
+    """Returns the sentence that recommends the best candidate; empty if no candidate has a prediction."""
     best = advice.best
     if best is None:
         return ""
@@ -243,7 +243,7 @@ def best_line(advice: StrategyAdvice) -> str:
 
 
 def _band(step_of: Callable[[Any], Any], unit: str, *fields: str) -> Quantity[Any]:
-    """A column of a step's figure with both ends of its band."""
+    """Returns a column with a figure of a step and both ends of its band."""
 
     def text(item: Any, number: Callable[[float], str]) -> str:
         return "{} [{}, {}]".format(*(number(getattr(step_of(item), field)) for field in fields))

@@ -1,4 +1,4 @@
-"""Why a benchmark fails its test: the metrics that fail, and what made them worse."""
+"""The reasons why a benchmark fails its test: the metrics that fail, and why they became worse."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ EXPLAINING = frozenset({"not_the_code", "rare_long_steps"})  # notes on a change
 
 
 def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """Returns the metrics that fail the test, the worst first; none if the benchmark as a whole does."""
+    """Returns the metrics that fail the test, the worst first; none if the benchmark fails as a whole."""
     if general_cause(result, verdict):
         return phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
     return tuple(sorted(phrases.decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
 
 
 def general_cause(result: Result, verdict: Verdict) -> str:
-    """Returns why the benchmark as a whole fails; empty if one of its metrics does."""
+    """Returns why the benchmark fails as a whole; empty if single metrics fail."""
     if verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result)
     if verdict is Verdict.NEW and result.baseline is None:
@@ -44,7 +44,7 @@ def general_cause(result: Result, verdict: Verdict) -> str:
 
 
 def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
-    """Returns what made the metrics worse, the likeliest first: the lines behind counts, else the parts of a step."""
+    """Returns the causes of the worsening, the likeliest first: lines of code behind counts, else parts of a step."""
     general = general_cause(result, verdict)
     if general:
         return [general, *phrases.incomparable_changes(result)]
@@ -74,7 +74,7 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
 
 
 def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:
-    """Returns why a benchmark fails its test, for reports: a line for each metric, or for the benchmark as a whole."""
+    """Returns why a benchmark fails its test: a line for each metric, or for the benchmark as a whole."""
     general = general_cause(result, verdict)
     if general:
         return "\n".join([f"{verdict.value}: {general}", *phrases.incomparable_changes(result)])
@@ -82,7 +82,7 @@ def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) 
 
 
 def parts_text(result: Result) -> str:
-    """Returns the parts of a step that changed as it did: for certain, and by more than its tolerance in seconds."""
+    """Returns the parts of a step that changed in its direction, significantly and by more than its tolerance."""
     step = phrases.find(result, "step_time")
     if step is None or step.baseline is None or step.change is None:
         return ""
@@ -98,7 +98,7 @@ def parts_text(result: Result) -> str:
 
 
 def _slowest(measurement: Measurement) -> str:
-    """Returns which rank was the slowest (by its median step) in most launches."""
+    """Returns a sentence that names the rank with the slowest median step in most launches."""
     slowest = Counter(
         max(launch.ranks, key=lambda rank: statistics.median(rank.step_times)).rank for launch in measurement.launches
     )

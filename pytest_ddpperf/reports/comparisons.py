@@ -1,4 +1,4 @@
-"""What pays of variants that were measured side by side, and how benchmarks scale."""
+"""Conclusions from benchmarks that were measured side by side: the best variants, and how training scales."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LOST_TO = {**CAUSES, "computing": "slower computing", "cores": "shared cores", "
 
 
 def what_pays(results: Sequence[Result]) -> list[str]:
-    """Returns a line for each comparison of a run."""
+    """Returns a line with the best variants for each comparison of a run."""
     lines = [_line(test, compared) for test, compared in _comparisons(results)]
     return first_of(list(filter(None, lines)), _MOST)
 
 
 def _comparisons(results: Sequence[Result]) -> list[tuple[str, SideBySide]]:
-    """The comparisons of each test, with the base first."""
+    """Returns the comparisons of each test, with the base first."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.measurement.over is not None:
@@ -47,7 +47,7 @@ def _comparisons(results: Sequence[Result]) -> list[tuple[str, SideBySide]]:
 
 
 def _line(test: str, compared: SideBySide) -> str:
-    """Returns what pays in one comparison; several names where their intervals do not tell them apart."""
+    """Returns the best variants of one comparison; several names if their intervals do not separate them."""
     known = len(compared.compared)
     told = [
         f"{word} {' or '.join(names)}"
@@ -60,7 +60,7 @@ def _line(test: str, compared: SideBySide) -> str:
 
 
 def how_it_scales(results: Sequence[Result]) -> list[str]:
-    """A line for each scaling curve: a word for each point, the serial fraction, where one more rank stops to pay."""
+    """Returns lines on each scaling curve: each point's quality, serial fraction, and the useful number of ranks."""
     curves: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.measurement.mode is not None:
@@ -75,7 +75,7 @@ def how_it_scales(results: Sequence[Result]) -> list[str]:
 
 
 def _scaling_line(test: str, points: Sequence[Result]) -> str:
-    """Returns what one curve says; empty if no point beyond the first has cores or GPUs of its own."""
+    """Returns the line on one curve; empty if no point after the first has separate cores or GPUs for its ranks."""
     from pytest_ddpperf.analysis.scaling import ScalingPoint, fit_law, status, stops_paying
 
     base, *others = sorted((point.measurement for point in points), key=lambda point: point.world_size)
@@ -100,7 +100,7 @@ def _scaling_line(test: str, points: Sequence[Result]) -> str:
 
 
 def _loss_line(test: str, points: Sequence[Result]) -> str:
-    """Returns what the largest group loses, in seconds by cause; empty if it loses little, or no cause is known."""
+    """Returns the line on the seconds that the largest group loses by each cause; empty if it loses little."""
     from pytest_ddpperf.analysis.losses import scaling_loss
 
     first, *others = sorted(points, key=lambda point: point.measurement.world_size)

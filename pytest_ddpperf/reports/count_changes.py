@@ -1,4 +1,4 @@
-"""Changes of counts in words: of findings, and what a change is made of."""
+"""Changes of counts in words: the texts of findings, and the parts of a change."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SIBLINGS = {
 
 
 def unsure_counts(steps: Mapping[str, int], then: Counts, now: Counts) -> str:
-    """Counts that may have changed, and how many steps would tell."""
+    """Returns a text on counts that may have changed, with the number of steps that would decide this."""
     changes = [_whole(metric, then, now) for metric in steps]
     return f"may have changed: {'; '.join(changes)}; {max(steps.values())} steps at least would tell"
 
 
 def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Returns a count that fell, in all or in what it is made of."""
+    """Returns a text on a count that fell as a whole or in its parts."""
     made = "; ".join(difference_text(metric, then, now))
     if now.totals[metric] == then.totals[metric]:
         return f"{metric}: {made}"
@@ -39,14 +39,14 @@ def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str: 
 
 
 def other_work(metric: str, before: float, now: float, paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Returns a step that does another amount of work than the reference's."""
+    """Returns a text on a step that does another amount of work than the reference's step."""
     passes, rows = format_count(round(now), "backward pass"), format_count(round(now), "row")
     there = f"a step has batches of {rows}" if metric == "batch_rows" else f"a step has {passes}"
     return f"{there}, {before:g} in {reference_text(paired)}: it trains other batches, so nothing else is compared"
 
 
 def other_batch_size(size: int, samples: float, passes: int) -> str:
-    """Batches of other samples than the test says."""
+    """Returns a text on batches whose size differs from the test's ``samples_per_step``."""
     a_step = f"a step has {passes} backward passes and " if passes > 1 else ""
     return (
         f"samples_per_step={samples:g}, but {a_step}the tensors of a batch begin with a dimension of {size}: rates "
@@ -59,7 +59,7 @@ def ungated_counts(
     paired: bool,  # noqa: FBT001 - a fact
     renew: bool,  # noqa: FBT001 - a fact
 ) -> str:
-    """Counts with what differs from step to step, whether it does so now, and the most of both sides."""
+    """Returns a text on ungated counts: why steps differ, on which side, and the largest counts of both sides."""
     reference = reference_text(paired)
 
     def told(metric: str, reason: str, now: bool, values: tuple[float, ...]) -> str:  # noqa: FBT001 - of a tuple
@@ -77,7 +77,7 @@ def ungated_counts(
 
 
 def count_difference(metric: str, before: float, after: float) -> str:
-    """By how much a count changed: ``+6``, of bytes and FLOPs ``+300.0 %``; ``other`` if it is as many of another."""
+    """Returns a count's change: ``+6``, or ``+300.0 %`` for bytes and FLOPs; ``other`` if only its parts changed."""
     unit, difference = count_row(metric).unit, after - before
     if not difference:
         return "other"
@@ -86,9 +86,9 @@ def count_difference(metric: str, before: float, after: float) -> str:
 
 
 def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns what a metric's change is made of, the largest change first, a line each; empty if nothing changed.
+    """Returns the parts of a metric's change, a line for each, the largest first; empty if nothing changed.
 
-    ``all_reduce 2 -> 3 calls per step (+1), bytes unchanged: the new one at train.py:41 in step``.
+    For example ``all_reduce 2 -> 3 calls per step (+1), bytes unchanged: the new one at train.py:41 in step``.
     """
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     on_each, alone = _rank_lines(metric, then, now, {"": on_ranks(metric, then, now)}), _alone(metric, then, now)
@@ -128,7 +128,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
 
 
 def _alone(metric: str, then: Counts, now: Counts) -> str:
-    """Names the rank that changed alone, if it is the one that the details are of."""
+    """Returns the name of the rank that changed alone, if the details describe this rank; else an empty text."""
     changed = [(rank, new) for rank, (old, new) in enumerate(on_ranks(metric, then, now)) if old != new]
     return f" on rank {changed[0][0]} alone" if [value for _, value in changed] == [now.totals[metric]] else ""
 
@@ -138,7 +138,7 @@ def _whole(metric: str, then: Counts, now: Counts) -> str:
 
 
 def _part(metric: str, name: str) -> str:
-    """The name of a part of a count: a module may have a number alone."""
+    """Returns the name of a part of a count; adds words if the name is only a number or a type."""
     if metric in LOADERS:
         return LOADERS[metric]
     if metric == "full_precision_flops":
@@ -147,7 +147,7 @@ def _part(metric: str, name: str) -> str:
 
 
 def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
-    """What a change comes from, if other counts show it: activations that are computed again, trained parameters."""
+    """Returns causes of a change that other counts show: activations that are computed again, or trained parameters."""
     old, new = (counts.totals.get("flops_recomputed", math.inf) for counts in (then, now))
     if metric == "flops" and old < new < math.inf:
         return [
@@ -164,7 +164,7 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
 
 
 def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
-    """Says of calls that their bytes are the same, and of bytes that the calls are."""
+    """Returns a note that only the calls changed and not their bytes, or the other way round; else an empty text."""
     if metric not in _SIBLINGS:
         return ""
     other, noun = _SIBLINGS[metric]
@@ -182,7 +182,7 @@ def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> lis
 
 
 def _layout(buckets: Mapping[str, float]) -> str:
-    """``1.0 MiB + 25.0 MiB``; of many buckets the smallest and the largest."""
+    """Returns the bucket sizes: ``1.0 MiB + 25.0 MiB``; the smallest and the largest if there are many."""
     if len(buckets) <= SHOWN:
         return " + ".join(exact_texts("B", buckets.values())) or "none"
     smallest, largest = exact_texts("B", [min(buckets.values()), max(buckets.values())])
@@ -192,7 +192,7 @@ def _layout(buckets: Mapping[str, float]) -> str:
 def _rank_lines(
     metric: str, then: Counts, now: Counts, parts: Mapping[str, Sequence[tuple[float, float]]]
 ) -> list[str]:
-    """The ranks that changed, by part, from each part's values then and now by rank; the whole is the part ''."""
+    """Returns a line for each rank that changed, by part; ``parts`` has (before, now) pairs by rank; ``""``: all."""
     lines = [
         f"rank {rank} {f'{name} ' if name else ''}{change_text(metric, before, after)}"
         f"{changed_at(metric, name or None, as_rank(metric, rank, then), as_rank(metric, rank, now))}"

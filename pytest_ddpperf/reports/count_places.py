@@ -1,4 +1,4 @@
-"""The lines of code behind a change of a count, in words."""
+"""The lines of code that cause a change of a count, in words."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MADE = ("ddp_buckets", "python_objects")
 
 
 def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Returns what a result is compared with."""
+    """Returns the words for the reference: the other revision, or the baseline."""
     return "the other revision" if paired else "the baseline"
 
 
 def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
-    """Says which lines of code a detail's change comes from, or that of all; empty if it is not known of both sides."""
+    """Returns the lines of code that change a detail, or all of a count (None); empty if a side lacks lines."""
     every = _sites_of(metric, then, now)
     sides = [of_lines(sites) if name is None else [site for site in sites if site.part == name] for sites in every]
     (before, old), (after, new) = (
@@ -49,7 +49,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
 
 
 def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[CallSite]) -> str:
-    """Says which line does more and calls an operator, if a baseline has the lines of all operators together."""
+    """Returns the line that grew and calls the operator, if a baseline stores only lines of all operators together."""
     lines = {(site.file, site.line) for site in now if site.part == name}
     more = [
         place_text(new)
@@ -60,7 +60,7 @@ def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[
 
 
 def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ...]]:
-    """The lines of a count, then and now: of recorded operators their own ones, unless a new line calls a model."""
+    """Returns a count's lines, then and now; recorded operators have separate ones, unless a new line calls a model."""
     called, own = ([counts.sites.get(name, ()) for counts in (then, now)] for name in (metric, RECORDED_LINES))
     if metric != "recorded_operators" or not all(own):
         return called
@@ -70,7 +70,7 @@ def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ..
 def _change_text(
     change: SiteChange, unit: str, scale: float, same: Mapping[tuple[str, int], int], *, alone: bool
 ) -> str:
-    """A changed site in words: ``the new one at train.py:41 in step, under backward``."""
+    """Returns a text on a changed site: ``the new one at train.py:41 in step, under backward``."""
     (old, new), calls = change, unit == "1"
 
     def size(value: float) -> str:
@@ -91,7 +91,7 @@ def _change_text(
 
 
 def place_text(site: CallSite) -> str:
-    """``train.py:41 in step, under backward``; of a strategy of the plugin its name too."""
+    """Returns a site as text, ``train.py:41 in step, under backward``; also names the plugin's strategy, if any."""
     by = f"strategy {site.strategy}" if site.strategy else ""
     place = f"{site.file}:{site.line}{f' in {site.function}' * bool(site.function)}" if site.file else ""
     through, under = f"through {site.through}" * bool(site.through), "under backward" * site.backward
@@ -99,7 +99,7 @@ def place_text(site: CallSite) -> str:
 
 
 def made_at(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns the lines of code that make buckets, or Python objects that stay, new ones and those with more first."""
+    """Returns the lines of code that make buckets, or objects that stay in memory; new and grown lines come first."""
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
     return [f"made at {words_of(list(map(place_text, sites)))}"] if sites and metric in _MADE else []

@@ -1,4 +1,4 @@
-"""How many more of something a step does, in words: in each step, or in some of them."""
+"""Changes of counts per step, in words: in each step, or only in some steps."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _EVERY = {  # what is not counted by the step
 
 
 def change_text(metric: str, before: float, after: float) -> str:
-    """``5 -> 9 calls per step (+4)``."""
+    """Returns the change of a count as text: ``5 -> 9 calls per step (+4)``."""
     first, second = exact_texts(count_row(metric).unit, [before, after])
     every = _EVERY.get(metric, " per step")
     return f"{first} -> {second}{_NOUNS.get(metric, '')}{every} ({_by(metric, before, after)})"
 
 
 def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> str:
-    """``change_text`` of a part of a count; of work in some steps ``1 -> 3 calls in 1 of 10 steps (+2)``.
+    """Returns the change of a part as text; if only some steps do the work, ``1 -> 3 calls in 1 of 10 steps (+2)``.
 
-    ``alone``: whether no other part changed in the opposite direction. The whole is the part ''.
+    ``alone``: whether no other part changed in the opposite direction. The part '' is the whole count.
     """
     before, after = (value_of(metric, part, counts) for counts in (then, now))
     rates = _rates(metric, part, then, now, alone=alone)
@@ -64,7 +64,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
-    """Returns by what the values of a part's lines are multiplied, so that they add up to the change that is told."""
+    """Returns the factor that scales the values of a part's lines to the reported change."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
         return 1.0
@@ -75,9 +75,9 @@ def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
 
 
 def _rates(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> tuple[Levels, Levels] | None:
-    """Returns what most steps have of a part, and what some have, then and now; None if all have one, or more than two.
+    """Returns the usual and the unusual value of a part, then and now; None if there is one value, or more than two.
 
-    What is not counted by its parts has a rhythm as a whole: that is the part's if no step does more but some do.
+    If only the whole count has a rhythm, the part gets this rhythm if the usual value of the whole did not change.
     """
     named = part if count_row(metric).made_up else ""
     sides: list[Levels] = []

@@ -1,4 +1,4 @@
-"""The words of a diagnosis: what a step is bound by, what that rests on, and what would make it faster."""
+"""The words of a diagnosis: the bottleneck of a step, the figures behind it, and advice to make it faster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def diagnosis_lines(results: Sequence[Result]) -> list[str]:
 
 
 def in_words(diagnosis: Diagnosis) -> Diagnosis:
-    """Returns the diagnosis with the words of all its parts."""
+    """Returns the diagnosis with texts in all its parts."""
     return replace(
         diagnosis,
         text=diagnosis_text(diagnosis),
@@ -33,7 +33,7 @@ def in_words(diagnosis: Diagnosis) -> Diagnosis:
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
-    """Returns what a step is bound by, its figures, and the changes that gain most."""
+    """Returns the bottleneck of a step, its figures, and the most useful changes."""
     bottleneck = diagnosis.bottleneck
     first = diagnosis.causes[0].bottleneck if diagnosis.causes else bottleneck
     if bottleneck == "unclear" or (bottleneck == "disturbed" and bottleneck != first):
@@ -51,14 +51,14 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
 
 
 def cause_text(cause: Cause) -> str:
-    """Returns the share of one cause, and the figures that it rests on."""
+    """Returns the share of one cause, and the figures that prove it."""
     share = f"{format_percent(cause.share)} of the step ({format_value(cause.seconds, 's')})"
     figures = _FIGURES.get(cause.bottleneck)
     return f"{share}{f', {sentence(figures, cause.facts)}' if figures and cause.facts else ''}"
 
 
 def advice_text(advice: Advice) -> str:
-    """Returns one change, and what it saves."""
+    """Returns one recommended change, and how much time it saves."""
     words = sentence(ADVICE[advice.code], advice.facts)
     if advice.gain is None:
         return words
@@ -67,13 +67,13 @@ def advice_text(advice: Advice) -> str:
 
 
 def _memory(diagnosis: Diagnosis) -> str:
-    """Returns how full its memory is, where that is the bottleneck."""
+    """Returns how full the memory of a rank is, if memory is the bottleneck; else an empty text."""
     full = diagnosis.bottleneck == "memory_capacity" and diagnosis.memory is not None
     return f"a rank uses {format_percent(diagnosis.memory or 0.0)} of its memory" if full else ""
 
 
 def _idle(diagnosis: Diagnosis) -> str:
-    """Returns what nothing measured explains, if it is why nothing is clear."""
+    """Returns the share of the step that no measurement explains, if this makes the diagnosis unclear."""
     cause = diagnosis.cause("unclear")
     if cause is None or not cause.facts or cause.bottleneck != diagnosis.causes[0].bottleneck:
         return ""
@@ -108,7 +108,7 @@ CAUSES: Mapping[str, str] = {
     "disturbed": "other processes",
     "unclear": "what no instrument explains",
 }
-"""The words of each cause."""
+"""The name of each cause."""
 _FIGURES: Mapping[str, str | Callable[..., str]] = {
     "compute": "{flops:FLOP} at up to {rate:G}FLOP/s of a rank",
     "communication": "{sent:B} in {collectives:collective}",
@@ -156,4 +156,4 @@ ADVICE: Mapping[str, str | Callable[..., str]] = {
     "half_precision": "activations in half precision make room: precision=bf16",
     "sharding": "sharding makes room: strategy fsdp2 or zero1",
 }
-"""The words of each advice, by its code; its facts fill them in, as those of a finding do."""
+"""The sentence of each advice, by its code. The facts of the advice fill it in, as in findings."""

@@ -1,4 +1,4 @@
-"""What a failing test says, on one screen: verdict, cause, what changed, how that was confirmed, what to do."""
+"""The message of a failing test, on one screen: verdict, cause, changes, how they were confirmed, and what to do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def failures_text(
     width: int = WIDTH,
     verbose: bool = False,
 ) -> str:
-    """Why the worst benchmark fails its test, with the names of others: on one screen, or with all that is known."""
+    """Returns why the worst benchmark fails its test, and the names of others: on one screen, or in full detail."""
     worst, *others = ordered = sorted(failed, key=lambda one: -one[1].severity)
     more = "-v, " * (not verbose) + "--ddpperf-report=html:FILE"
     tail = [*_cure(*worst, accept, width), *labelled("More", more, width)]
@@ -61,7 +61,7 @@ def failures_text(
 
 
 def error_text(error: IncorrectTraining | RankFailed, width: int = WIDTH, *, verbose: bool = False) -> str:
-    """What ranks did that failed or train something else: title, cause, each rank, and the stack of the guilty one."""
+    """Returns an error of ranks as text: title, cause, each rank, and the stack of the rank that failed first."""
     failed = error if isinstance(error, RankFailed) else RankFailed("")
     prose = str(error)
     for part in filter(None, (failed.stack, failed.others)):
@@ -77,7 +77,6 @@ def error_text(error: IncorrectTraining | RankFailed, width: int = WIDTH, *, ver
 
 
 def _under(label: str, texts: Sequence[str], width: int) -> list[str]:
-    """Paragraphs under one label."""
     return [line for i, text in enumerate(texts) for line in labelled("" if i else label, text, width)]
 
 
@@ -88,7 +87,7 @@ def _joined(sections: Sequence[Sequence[str]], gap: str) -> str:
 def _sections(
     result: Result, verdict: Verdict, failing: Collection[Verdict], width: int, rows: int | None
 ) -> list[list[str]]:
-    """Title, causes, table and paragraphs on one benchmark; without all ``rows`` what is longest is cut."""
+    """Returns title, causes, table and paragraphs of one benchmark; cut to fit if ``rows`` limits the table."""
     most, heads = None if rows is None else _PARAGRAPH, heads_of(result, verdict, failing)
     told = causes(result, verdict, heads)
     shown, more = _in_table(result, heads, rows)
@@ -104,7 +103,7 @@ def _sections(
 
 
 def _title(result: Result, verdict: Verdict) -> str:
-    """The name of the benchmark, its verdict, what it is compared with, and its ranks."""
+    """Returns the title: the name of the benchmark, its verdict, its reference, and its ranks."""
     measured, baseline = result.measurement, result.baseline
     against = ""
     if result.paired is not None:
@@ -119,9 +118,9 @@ def _title(result: Result, verdict: Verdict) -> str:
 
 
 def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> tuple[list[Comparison], int]:
-    """The metrics in so many rows, those that fail first, and how many more ``-v`` shows.
+    """Returns at most ``rows`` metrics, the failing ones first, and the number of others that ``-v`` shows.
 
-    A time that fails has a row, however many counts do.
+    A failing time always has a row, even if many counts fail.
     """
     changed = [c for c in result.comparisons if c.verdict in {Verdict.REGRESSED, Verdict.IMPROVED} and c not in heads]
     told = phrases.without_derived([c for c in result.comparisons if c in heads or c in changed])
@@ -142,7 +141,7 @@ def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> 
 
 
 def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, str]]:
-    """Returns how a worse time or size was confirmed, and what the machine did; counts need neither."""
+    """Returns how a worse time or size was confirmed, and what the machine did; counts do not need this."""
     red = [head for head in heads if head.verdict is Verdict.REGRESSED and head.series.scale != "exact"]
     if not red:
         return []
@@ -160,7 +159,7 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
 
 
 def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
-    """Returns what only ``-v`` shows, but for what is ``told`` already."""
+    """Returns the details that only ``-v`` shows, without the causes that are already ``told``."""
     undecided = [c for c in phrases.decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
     notes = [finding_text(each) for each in phrases.every_finding(result, without=said)]
@@ -170,7 +169,7 @@ def _details(result: Result, heads: Sequence[Comparison], told: Collection[str])
 
 
 def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str]:
-    """Returns how to accept what is intended; nothing is stored beside another revision."""
+    """Returns how to accept an intended change; compared with another revision, there is no baseline to replace."""
     if result.paired is not None:
         red = [worse.series.metric for worse in phrases.decisive(result, {Verdict.REGRESSED})]
         if not red:
@@ -189,7 +188,7 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
 
 
 def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], width: int) -> list[str]:
-    """Returns a line for each metric, in as many columns as there is room for."""
+    """Returns a line for each metric, with as many columns as fit into the width."""
     marked = [row for row in rows if _apart(row)]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
     values = [("", *phrases.value_texts(row))[-2:] for row in rows]
@@ -213,7 +212,7 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
 
 
 def _apart(row: Comparison) -> bool:
-    """Returns whether a reader who divides both values gets another change."""
+    """Returns whether the quotient of both values differs visibly from the reported change."""
     if row.series.scale != "ratio" or not row.baseline or row.change is None or not phrases.judges(row):
         return False
     return abs(row.series.value / row.baseline / (1 + row.change) - 1) > _APART
@@ -233,7 +232,7 @@ def _interval(row: Comparison) -> str:
 
 
 def _limit(row: Comparison) -> str:
-    """The change that is accepted: the tolerance, or the floor of a count."""
+    """Returns the accepted change: the tolerance, or the floor of a count."""
     if row.baseline is None or not phrases.judges(row):
         return ""
     if row.series.scale == "exact":

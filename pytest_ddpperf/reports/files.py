@@ -1,4 +1,4 @@
-"""Files that reports are written to: a failure names its option, and a document is whole or not there."""
+"""Files of reports: errors name the option of the file, and documents are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEAD = 1024  # bytes of a file that tell whether it is JSON
 
 @contextmanager
 def _writing(path: Path, option: str) -> Iterator[None]:
-    """In this context, a failure to write a file is a SettingError, which names its option."""
+    """In this context, a failure to write a file raises SettingError, which names the option."""
     try:
         yield
     except OSError as error:
@@ -31,7 +31,7 @@ def _writing(path: Path, option: str) -> Iterator[None]:
 
 @contextmanager
 def writing_into(folder: Path, option: str, what: str) -> Iterator[None]:
-    """In this context, a failure to write into a folder is a SettingError, which says what was to be written there."""
+    """In this context, a failure to write into a folder raises SettingError, which names the planned content."""
     try:
         yield
     except OSError as error:
@@ -42,7 +42,7 @@ def writing_into(folder: Path, option: str, what: str) -> Iterator[None]:
 
 
 def ensure_folder(folder: Path, option: str, what: str) -> None:
-    """Makes sure, before anything is measured, that files can be written into a folder: SettingError if not."""
+    """Checks before the measurement that files can be written into a folder; raises SettingError if not."""
     with writing_into(folder, option, what):
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(0, "it is a file")
@@ -50,15 +50,15 @@ def ensure_folder(folder: Path, option: str, what: str) -> None:
 
 
 def ensure_text(path: Path, option: str) -> None:
-    """Makes sure, before anything is measured, that a text can be written there: SettingError if not."""
+    """Checks before the measurement that a text can be written to a file; raises SettingError if not."""
     with _writing(path, option):
         require_writable(path)
 
 
 def ensure_writable(path: Path, option: str) -> None:
-    """Makes sure, as ``ensure_text`` does, that results can be written there.
+    """Checks, as ``ensure_text`` does, that results can be written to a file.
 
-    They replace nothing but JSON: an option without a value takes the test file behind it for one.
+    They can replace only JSON: if an option has no value, pytest takes the test file after it as the value.
     """
     ensure_text(path, option)
     special = path.parts[1:2] in {("dev",), ("proc",)}  # standard output may be a log that has begun
@@ -71,9 +71,9 @@ def ensure_writable(path: Path, option: str) -> None:
 
 
 def write_text(path: Path, text: str, option: str, *, append: bool = False) -> None:
-    """Writes a text, whole or not at all, in a folder that is made if need be; SettingError if that fails.
+    """Writes a text completely or not at all; creates its folder if necessary; raises SettingError on failure.
 
-    ``append``: behind what the file has. ``-`` is standard output; ``baselines.files.write_file`` has the rest.
+    ``append``: adds the text to the end of the file. ``-`` is standard output; see ``baselines.files.write_file``.
     """
     with _writing(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def write_text(path: Path, text: str, option: str, *, append: bool = False) -> N
 
 
 def document_text(document: Mapping[str, Any]) -> str:
-    """The text of a document: a line for each field, and for each item of its lists; nine digits of each number."""
+    """Returns the text of a document: a line for each field and each item of a list; numbers have nine digits."""
     flat = msgspec.json.encode
 
     def text(value: Any) -> bytes:
@@ -96,6 +96,6 @@ def document_text(document: Mapping[str, Any]) -> str:
 
 
 def _short(token: re.Match[bytes]) -> bytes:
-    """A text as it is; 4, not 4.0; nine digits of a number."""
+    """Shortens a number to nine digits, and 4.0 to 4; returns a string unchanged."""
     found = token[0]
     return found if found[:1] == b'"' else b"" if found == b".0" else repr(rounded(float(found))).encode()

@@ -1,4 +1,4 @@
-"""The words of findings: one table from a finding's code to the sentence that its facts make."""
+"""The words of findings: a table that maps each code to a sentence with facts."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
     | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
 )
-"""The codes of findings on the machine, which may explain times."""
+"""The codes of findings about the machine, which may explain times."""
 
 
 class _Sentence(Formatter):
-    """Templates with facts: ``{size:B}`` and ``{busy:%}`` are quantities, ``{launches:launch}`` a number of things."""
+    """A formatter of templates with facts: ``{size:B}`` and ``{busy:%}`` are quantities, ``{n:launch}`` a number."""
 
     def format_field(self, value: Any, spec: str) -> str:
         if spec in _FORMS:
@@ -49,7 +49,7 @@ class _Sentence(Formatter):
 
 
 def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Who takes turns where not all variants do."""
+    """Returns words for launches of which not all take turns."""
     return "only the two sides of one benchmark take turns" if paired else "launched one after the other, without turns"
 
 
@@ -68,7 +68,7 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def finding_text(finding: Finding | None) -> str:
-    """A finding as a sentence, empty for None; one with a code that is not in the table by its code and its facts."""
+    """Returns a finding as a sentence; empty for None; code and facts if the code has no sentence."""
     if finding is None:
         return ""
     words = WORDS.get(finding.code)
@@ -78,7 +78,7 @@ def finding_text(finding: Finding | None) -> str:
 
 
 def sentence(words: str | Callable[..., str], facts: Mapping[str, Any]) -> str:
-    """Facts in the words that a table has for them: a template, or a function of the facts by their names."""
+    """Returns the sentence of a template with facts, or the result of a function of these facts."""
     return _SENTENCE.format(words, **facts) if isinstance(words, str) else words(**facts)
 
 
@@ -89,7 +89,7 @@ def broken_reason(result: Result) -> str:
 
 
 def _outlying_launches(outlying: Sequence[tuple[int, float]], launches: int) -> str:
-    """Launches by their numbers, from 1, each with its change from the median."""
+    """Returns a text on outlying launches: their numbers, from 1, and their changes from the median."""
     noun, verb = ("launch", "is") if len(outlying) == 1 else ("launches", "are")
     named = ", ".join(f"{number} ({format_change(change)})" for number, change in outlying)
     return f"{noun} {named} of {launches} {verb} far from the median step time"
@@ -98,7 +98,7 @@ def _outlying_launches(outlying: Sequence[tuple[int, float]], launches: int) -> 
 def _memory_growth(  # noqa: PLR0917 - called by name
     device: str, least: float, most: float, ranks: Sequence[int], world_size: int, steps: int, launches: int
 ) -> str:
-    """Growth of a step on the ranks that grow."""
+    """Returns a text on ranks whose memory grows from step to step."""
     kind = "CUDA memory" if device == "cuda" else "memory"
     growth = " to ".join(dict.fromkeys(format_values((least, most), "B")))
     seen = f"seen in {format_count(steps, 'step')} of each of {format_count(launches, 'launch')}"
@@ -108,7 +108,7 @@ def _memory_growth(  # noqa: PLR0917 - called by name
 
 
 def _not_profiled(what: str) -> str:
-    """Returns what the profiler could not see on a GPU, and how to let it."""
+    """Returns a text on what the profiler did not record on a GPU, with the cure."""
     return (
         f"{what}: torch's profiler saw no work of the GPU. Where steps run kernels, CUPTI is not available (a virtual "
         "GPU, another profiler, a restricted container): end other profilers, or allow profiling on this machine"
@@ -116,7 +116,7 @@ def _not_profiled(what: str) -> str:
 
 
 def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> str:  # noqa: FBT001 - called by name
-    """Returns what became of a worsening that is meant."""
+    """Returns a text on an accepted worsening: whether the acceptance covers it, and was needed."""
     before, after, unit = worse.baseline or 0.0, worse.series.value, worse.series.unit
     values = (f"{before:g}", f"{after:g}") if unit == "1" else format_values((before, after), unit)
     words = "accepted" if covered else "worse than what is accepted"
@@ -125,7 +125,7 @@ def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> 
 
 
 def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
-    """Sentences on what a machine did in some launches, and where: from the least of a figure to the most."""
+    """Returns a function that makes a sentence on a machine in some launches, with the range of a figure."""
 
     def sentence(least: float, most: float, seen: int, launches: int, node: str = "") -> str:
         where = f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"
@@ -135,14 +135,14 @@ def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
 
 
 def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 - called by name
-    """No number of launches, or none that somebody waits for, would decide."""
+    """Returns a text that no number of launches, or no practicable number, would decide."""
     fact = "more launches would not decide it" if any_number else "no practicable number of launches would decide it"
     cures = ["a wider tolerance", "a quieter machine", *([] if paired else ["--ddpperf-against"])]
     return f"{fact}; {', '.join(cures[:-1])} or {cures[-1]} might"
 
 
 def _busy(now: float | None, then: float | None) -> str:
-    """A machine that did other things, so that stored times say nothing."""
+    """Returns a text on a busy machine, because of which stored times decide nothing."""
     told = [] if now is None else [_taken(now)]
     if then is not None:
         told.append(f"{format_percent(then) if now and then else _taken(then)} when the baseline was saved")
@@ -150,12 +150,12 @@ def _busy(now: float | None, then: float | None) -> str:
 
 
 def _taken(share: float) -> str:
-    """Returns what others took of a machine; 0 for a GPU, and if nothing tells it."""
+    """Returns the share of the cores that others took; a general phrase if it is 0, as for a GPU."""
     return f"others took {format_percent(share)} of the cores" if share else "the machine may have been busy"
 
 
 def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
-    """The number of long steps, their length, their share of the time, how often they come, and where the time goes."""
+    """Returns a text on long steps: number, length, share of the time, frequency and cause."""
     are, take = ("is", "takes") if now.number == 1 else ("are", "take")
     reference = "" if before is None else f" (reference: {format_percent(before.share)})"
     often = "" if now.period is None else f"; every {ordinal(now.period)} step"
@@ -168,7 +168,7 @@ def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
 
 
 def _slow_starts(starting: float, working: float, launches: int, slowest: SlowImport | None, setting: str) -> str:
-    """Launches that hardly measure, with the import that takes longest, and the cure."""
+    """Returns a text on launches that spend most time on starting, with their slowest import and the cure."""
     begun, worked = format_values((starting, working), "s")
     told = f"{format_count(launches, 'launch')} spent {begun} on starting and {worked} on steps"
     cures = [f"raise {setting}"]
@@ -180,7 +180,7 @@ def _slow_starts(starting: float, working: float, launches: int, slowest: SlowIm
 
 
 def _without_gpu(sites: Sequence[CallSite]) -> str:
-    """The calls for a GPU that ranks of the CPU have followed in another way, each with its lines."""
+    """Returns a text on calls for a GPU that were replaced on the CPU, with the lines of each call."""
     lines: dict[str, list[str]] = {}
     for site in sorted(sites, key=lambda one: (one.file, one.line)):
         lines.setdefault(site.part, []).append(f"{site.file}:{site.line}")
@@ -191,7 +191,7 @@ def _without_gpu(sites: Sequence[CallSite]) -> str:
 def _same_data(
     *, ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool, sites: Sequence[CallSite]
 ) -> str:
-    """Ranks that train on the same data; ``paired`` is None if the reference does not say that they should not."""
+    """Returns a text on ranks that train on the same data; ``paired`` is None if the reference proves no error."""
     what = "draw the same samples from the dataset" if drawn else "train on the same batches"
     beside = "" if paired is None else f", and those of {reference_text(paired)} do not"
     by = [f"the {site.part} at {place_text(site)}" for site in sites]
@@ -203,7 +203,6 @@ def _same_data(
 
 
 def _parameters_apart(ranks: Sequence[int], parameter: str, sites: Sequence[CallSite]) -> str:
-    """Ranks that no longer train one model."""
     cause = "not all gradients are averaged before each optimizer step; does a step's last micro-batch synchronise?"
     for site in sites:
         cause = f"the last micro-batch of a step defers its gradients, by {site.part} at {place_text(site)}"
@@ -213,7 +212,7 @@ def _parameters_apart(ranks: Sequence[int], parameter: str, sites: Sequence[Call
 def _other_environment(
     python: str, differ: Sequence[str], packages: Mapping[str, tuple[str | None, str | None]]
 ) -> str:
-    """Returns how the environment of the reference differs from this one, a package at a time."""
+    """Returns how the reference's environment differs from this one, in packages and facts."""
     both_first = sorted(packages.items(), key=lambda package: None in package[1])
     told = [f"{name} {there or 'none'} -> {here or 'none'}" for name, (there, here) in both_first]
     more = [f"{len(told) - _PACKAGES} more"] if len(told) > _PACKAGES else []
@@ -223,7 +222,7 @@ def _other_environment(
 
 
 def _told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, float]], number: int) -> str:
-    """Counts beside another torch."""
+    """Returns a text on counts that are not gated, because the sides have different versions of torch."""
     why = f"counts gate nothing, for another torch may do the same work otherwise ({', '.join(differs)})"
     texts = [f"{metric} {' -> '.join(quantity_texts(metric, [then, now]))}" for metric, then, now in changed]
     return f"{why}: {', '.join(texts) or f'all {number} are the same'}"
@@ -232,7 +231,7 @@ def _told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, flo
 def _not_on_network(
     reason: str, collective: str, nbytes: float, most: int | None, ranks: int, *, profiled: bool
 ) -> str:
-    """Returns why the stored network does not tell what the collectives of a step take, and what does."""
+    """Returns why the stored network cannot predict the time of a step's collectives, and how to change that."""
     why, cure = f"{collective} was not measured", f"; ddpperf network --world-size={ranks} measures it"
     if reason == "too_large" and most is not None:
         size, largest = format_values((nbytes, most), "B")
@@ -247,7 +246,7 @@ def _not_on_network(
 
 
 def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:
-    """Says how long a step's collectives take by the stored network, and how long they took or how much is exposed."""
+    """Returns the predicted time of a step's collectives on the stored network, with their measured or exposed time."""
     told = sentence(_PREDICTED, {"predicted": predicted, "error": error})
     if measured is not None:
         return f"{told}; {how} {format_value(measured, 's')}"
@@ -492,4 +491,4 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "same_code": "neither side imported a module from its checkout: both ran the same code; a module or namespace "
     "package that was installed from elsewhere is not looked for there",
 }
-"""The sentence of each code, with its facts by name, or the function that makes it of them."""
+"""The sentence of each code, with places for its facts, or a function that makes it from them."""

@@ -1,4 +1,4 @@
-"""Lines for a terminal: no control characters, none wider than the terminal, names whole; short names of benchmarks."""
+"""Lines for a terminal: wrapped at its width, without control characters; and short names of benchmarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.results import Result
 
 Listed = TypeVar("Listed", bound="Result | Calibrated")
-"""What has a row of its own: a benchmark of a test."""
+"""A benchmark of a test, which has its own row in a table."""
 
 _LONGEST_NAME = 120  # characters of a benchmark's name in the name of a file: file systems take 255
 _RANKS = re.compile(r" w\d+( over w\d+)?(?= |$)")  # as ddpperf.scaling names points
@@ -36,7 +36,7 @@ def printable(text: str) -> str:
 
 
 def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
-    """Returns the lines, broken where they are longer than ``width``; what follows is indented. None: as they are."""
+    """Returns the lines, wrapped at ``width`` with an indent; unwrapped if it is None."""
     lines = [printable(line) for line in lines]
     if width is None:
         return lines
@@ -45,20 +45,20 @@ def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
 
 
 def clipped(line: str, width: int | None) -> list[str]:
-    """Returns a remark, broken where it is longer than ``width``, without what is beyond ``_LONGEST`` characters."""
+    """Returns a remark, cut after ``_LONGEST`` characters, and wrapped at ``width``."""
     line = printable(line)
     return wrapped([line if width is None or len(line) <= _LONGEST else line[: _LONGEST - len(CUT)] + CUT], width)
 
 
 def columns(text: str) -> int:
-    """Returns how many columns of a terminal a text takes: a wide character two, one that joins another none."""
+    """Returns how many columns of a terminal a text needs: two for a wide character, none for a combining one."""
     if text.isascii():
         return len(text)
     return sum(0 if category(each) in {"Mn", "Me"} else 1 + (east_asian_width(each) in "WF") for each in text)
 
 
 def folded(line: str, width: int, indent: str = "") -> list[str]:
-    """A line in parts of at most so many columns; only a word that is longer is broken, and no number with its unit."""
+    """Wraps a line at ``width`` columns; breaks only words that are longer, and keeps numbers with their units."""
     parts, width = [""], max(width, columns(indent) + 2)
     for i, word in enumerate(_NUMBER.sub(rf"\1{JOINED}", line).split(" ")):
         longer = f"{parts[-1]} {word}" if i else word
@@ -75,12 +75,12 @@ def folded(line: str, width: int, indent: str = "") -> list[str]:
 
 
 def labelled(label: str, text: str, width: int) -> list[str]:
-    """Returns a paragraph behind its label, below which its other lines leave room."""
+    """Returns a paragraph after its label; further lines are indented."""
     return folded(f"{label:<{LABEL}}{printable(text)}", width, " " * LABEL)
 
 
 def command(label: str, text: str, width: int) -> list[str]:
-    """Returns a command behind its label, in lines that a shell takes as one."""
+    """Returns a command after its label, in lines that a shell reads as one command."""
     first, *options = printable(text).split(" --")
     lines = [f"{label:<{LABEL}}{first}"]
     for option in options:
@@ -90,20 +90,20 @@ def command(label: str, text: str, width: int) -> list[str]:
 
 
 def cut_after(most: int | None, lines: Sequence[str], width: int) -> list[str]:
-    """Returns the first lines of a paragraph, with dots where more follow; None: all."""
+    """Returns the first lines of a paragraph, with dots if there are more; all lines if ``most`` is None."""
     if most is None or len(lines) <= most:
         return list(lines)
     return [*lines[: most - 1], f"{folded(lines[most - 1], width - len(CUT) - 1)[0]} {CUT}"]
 
 
 def words_of(names: Sequence[str]) -> str:
-    """Returns names in a row: ``forward, backward and optimizer``."""
+    """Returns names as a list in words: ``forward, backward and optimizer``."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def whom(names: Sequence[str], of: int) -> str:
-    """Those of so many benchmarks that a remark concerns: all, or half of them and more by their number, or by name."""
+    """Returns which of ``of`` benchmarks a remark concerns: all, a number of many, or their names."""
     if len(names) == of > 1:
         return "both benchmarks" if of == 2 else f"all {of} benchmarks"  # noqa: PLR2004
     if len(names) > _NAMED and 2 * len(names) >= of:
@@ -112,20 +112,20 @@ def whom(names: Sequence[str], of: int) -> str:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Returns the names in a row, of many the first ones: ``flops, operators, buffers and 2 more``."""
+    """Returns the names as a list in words, shortened if there are many: ``flops, operators, buffers and 2 more``."""
     more = len(names) - _NAMED
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
 
 
 def curve_of(name: str) -> str:
-    """Returns the name of a scaling curve, by that of one of its points: without the number of ranks."""
+    """Returns the name of a scaling curve from the name of one of its points: without the number of ranks."""
     return _RANKS.sub("", name)
 
 
 def file_stem(name: str) -> str:
-    """Returns what the name of a benchmark's file begins with: the letters, digits and ``_.,=+-`` of a name.
+    """Returns the beginning of the name of a benchmark's file: the letters, digits and ``_.,=+-`` of a name.
 
-    A name that is cut, or that has other characters than those of a node id, ends with a checksum, so that no two
+    A name that is cut, or that has characters that are unusual in node ids, gets a checksum at its end, so that no two
     benchmarks share a file.
     """
     plain = name.replace(".py::", ".").replace("::", ".").replace("/", ".").replace("[", "-").replace("]", "")
@@ -135,19 +135,19 @@ def file_stem(name: str) -> str:
 
 
 def full_name(result: Result) -> str:
-    """What tells a benchmark from all others of a project, on one machine: test, variant and number of ranks."""
+    """Returns the name that is unique in a project on one machine: test, variant and number of ranks."""
     return f"{result.test} {result.name} w{result.measurement.world_size}"
 
 
 def with_names(results: Sequence[Listed]) -> list[tuple[str, Listed]]:
-    """Returns the benchmarks, each behind its short name."""
+    """Returns the benchmarks with their short names."""
     return list(zip(names_of(results), results, strict=True))
 
 
 def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
-    """Returns a short name for each benchmark: its test without the module, unless that is needed to tell tests apart.
+    """Returns a short name for each benchmark: its test, with the module only if two tests have the same name.
 
-    Its variant follows, unless the test's parameters have it, and the ranks where nothing else tells two apart.
+    The variant follows, unless the test's parameters contain it; the number of ranks follows if names are still equal.
     """
     modules = {result.test.partition("::")[0] for result in results}
     tests = {result.test: result.test.partition("::")[2] for result in results}

@@ -1,4 +1,4 @@
-"""What a run has to tell, which grows while its tests run."""
+"""The results and messages of a run, collected while its tests run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, slots=True)
 class Stored:
-    """What became of baselines; files are relative to the root of the project."""
+    """The stored and failed baselines; files are relative to the root of the project."""
 
     saved: list[tuple[Result, SavedRecord]] = field(default_factory=list)
     unfit: list[Result] = field(default_factory=list)  # which do not fit into memory, and whose baselines stay
@@ -32,7 +32,7 @@ class Stored:
 
 @dataclass(kw_only=True, slots=True)
 class Outputs:
-    """What tests have made, each in the order made, and what the run says of itself."""
+    """The results of tests, in the order in which they were made, and the remarks on the run."""
 
     results: list[Result] = field(default_factory=list)
     searches: list[Search] = field(default_factory=list)  # for the largest batch
@@ -53,7 +53,7 @@ class Outputs:
 
     @property
     def _of_tests(self) -> tuple[list[Any], ...]:
-        """All that is listed with its ``test``."""
+        """All lists whose items have the attribute ``test``."""
         return self.results, self.searches, self.convergences, self.calibrated, self.predictions, self.advice
 
     @property
@@ -63,7 +63,7 @@ class Outputs:
 
     @property
     def measured_text(self) -> str:
-        """Returns what ``ddpperf.measure`` measured, a line each."""
+        """Returns the measurements of ``ddpperf.measure``, a line for each."""
         measured = [(test, each) for test, several in self.measured.items() for each in several]
         return "".join(
             f"ddpperf.measure: {test} {each.name}, {format_count(each.world_size, 'rank')}: {each.figure}, compared "
@@ -72,7 +72,7 @@ class Outputs:
         )
 
     def forget(self, test: str) -> None:
-        """Forgets what a test has made that runs once more."""
+        """Removes the results of a test that runs again."""
         self.stored.failed.discard(test)
         self.measured.pop(test, None)
         self.traces[:] = [(of_test, line) for of_test, line in self.traces if of_test != test]

@@ -1,4 +1,4 @@
-"""The words in which every report speaks of a judged metric."""
+"""The words that all reports use for a judged metric."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def find(result: Result, metric: str) -> Comparison | None:
 
 
 def by_stored_times(result: Result) -> bool:
-    """Returns whether a benchmark is ok by stored times alone, which rule out gross slowdowns and nothing else."""
+    """Returns whether a benchmark is ok only by stored times, which exclude gross slowdowns but no smaller ones."""
     step = find(result, "step_time")
     alone = step is not None and not step.paired and step.bound is None and step.verdict is Verdict.OK
     return alone and result.verdict is Verdict.OK
 
 
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons without those that follow from a step time among them with the same verdict."""
+    """Returns the comparisons without those that only repeat the verdict on a step time among them."""
     steps = {c.verdict: c for c in comparisons if c.series.metric == "step_time"}
     repeated = [c for c in comparisons if c.series.rules.repeats_step_time and _follows(c, steps.get(c.verdict))]
     return tuple(c for c in comparisons if c not in repeated)
 
 
 def _follows(rate: Comparison, step: Comparison | None) -> bool:
-    """Whether a rate or a time changed as the step time did, and not because a step does another amount of work."""
+    """Returns whether a rate changed only because the step time did, and not because a step does other work."""
     if step is None or rate.change is None or step.change is None:
         return step is not None
     faster = -1 if rate.series.unit == "s" else 1
@@ -62,10 +62,10 @@ def _follows(rate: Comparison, step: Comparison | None) -> bool:
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """Returns the gated comparisons with one of these verdicts, each fact once, what names a cause first.
+    """Returns the gated comparisons with one of these verdicts, without repetitions, causes first.
 
-    Counts come first, then growth of memory, then times and other memory, then losses. Counts that only follow from
-    others are the last of the counts.
+    Counts come first, then growth of memory, then times and other memory, then losses. Counts that only depend on other
+    counts come last among the counts.
     """
 
     def place(comparison: Comparison) -> tuple[bool, bool, bool, bool]:
@@ -78,7 +78,7 @@ def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison,
 
 
 def every_finding(result: Result, *, without: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Returns all findings on a result, each once, in order; without those of some codes."""
+    """Returns all findings on a result in order, without repetitions and without the codes in ``without``."""
     every: list[Finding] = []
     for finding in (*result.findings, *result.measurement.findings):
         if finding.code not in without and finding not in every:
@@ -87,12 +87,12 @@ def every_finding(result: Result, *, without: Collection[str] = ()) -> tuple[Fin
 
 
 def findings(result: Result) -> tuple[str, ...]:
-    """``every_finding`` in words."""
+    """Returns the texts of ``every_finding``."""
     return tuple(map(finding_text, every_finding(result)))
 
 
 def first_of(lines: Sequence[str], most: int = _LISTED) -> list[str]:
-    """Returns the first lines, and how many there are besides."""
+    """Returns the first lines, and the number of further lines."""
     return [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
 
 
@@ -109,12 +109,12 @@ def value_texts(comparison: Comparison) -> tuple[str, ...]:
 
 
 def values_text(comparison: Comparison) -> str:
-    """Old and new value in one unit: ``41.8 ms -> 47.3 ms``; the new one alone where there is no old one."""
+    """Returns the old and the new value in one unit: ``41.8 ms -> 47.3 ms``; only the new one if there is no old."""
     return " -> ".join(value_texts(comparison))
 
 
 def change_text(comparison: Comparison) -> str:
-    """Returns the change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty if it says nothing."""
+    """Returns the change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty without a meaningful change."""
     text, interval, ends = _change(comparison), comparison.change_interval, interval_text(comparison)
     if not text or interval is None:
         return text
@@ -122,7 +122,7 @@ def change_text(comparison: Comparison) -> str:
 
 
 def interval_text(comparison: Comparison) -> str:
-    """Where the change lies: ``+11.9 .. +14.6``; ``noisy`` if that may be anywhere, empty if it is not known."""
+    """Returns the interval of the change: ``+11.9 .. +14.6``; ``noisy`` if it is too wide; empty if it is unknown."""
     ratio, interval = comparison.series.scale == "ratio", comparison.change_interval
     if interval is None or (ratio and is_noisy(interval)):
         return "" if interval is None else NOISY
@@ -131,7 +131,7 @@ def interval_text(comparison: Comparison) -> str:
 
 
 def is_noisy(change_interval: Interval) -> bool:
-    """Returns whether the interval of a relative change contains more than a factor of three, and so says nothing."""
+    """Returns whether the interval of a relative change spans more than a factor of three, so that it is useless."""
     return 1 + change_interval.high > WIDEST * (1 + change_interval.low)
 
 
@@ -140,7 +140,7 @@ def _change(comparison: Comparison) -> str:
 
 
 def judges(comparison: Comparison) -> bool:
-    """Whether the change says anything: beside what is not comparable it is that of the machine or of the training."""
+    """Returns whether both values are comparable; if not, machine or training may explain their difference."""
     return comparison.verdict is not Verdict.INCOMPATIBLE
 
 
@@ -153,7 +153,7 @@ def signed(change: float, comparison: Comparison) -> str:
 
 
 def short_text(comparison: Comparison) -> str:
-    """Returns what became of a metric, in a few words: ``peak_resident 412 MiB -> 463 MiB (+12.4 %)``."""
+    """Returns the change of a metric in a few words: ``peak_resident 412 MiB -> 463 MiB (+12.4 %)``."""
     text, change = f"{comparison.series.metric} {values_text(comparison)}", _change(comparison)
     if comparison.series.scale == "exact" and comparison.series.value == comparison.baseline and comparison.note:
         # As many of something else, or on another rank.
@@ -162,14 +162,14 @@ def short_text(comparison: Comparison) -> str:
 
 
 def size_text(size: float, comparison: Comparison) -> str:
-    """Returns a tolerance or a detectable effect in the terms of its metric: ``3 %``, or ``0.030`` for differences."""
+    """Returns a tolerance or a detectable effect in the unit of its metric: ``3 %``, or ``0.030`` for differences."""
     if comparison.series.scale == "ratio":
         return format_percent(size)
     return format_value(size, comparison.series.unit)
 
 
 def bound_text(comparison: Comparison) -> str:
-    """Returns the worsening that is ruled out: ``+4.9 %``; empty if no scatter is known."""
+    """Returns the worsening that the run excludes: ``+4.9 %``; empty if the scatter is unknown."""
     return "" if comparison.bound is None else _bound(comparison, comparison.bound)
 
 
@@ -179,13 +179,13 @@ def _bound(comparison: Comparison, bound: float) -> str:
 
 
 def _worst(comparison: Comparison) -> float:
-    """The largest worsening that the interval of the change has, and no less than the bound."""
+    """Returns the largest worsening in the interval of the change, at least the bound."""
     ends, bound = comparison.change_interval, comparison.bound or 0.0
     return bound if ends is None else max(bound, ends.high if comparison.series.better == "lower" else -ends.low)
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """Returns what may hide in a metric of benchmarks: ``could be +35.2 % slower``; its verdict without a bound."""
+    """Returns the slowdown that a metric may hide: ``could be +35.2 % slower``; its verdict if there is no bound."""
     first, ends = undecided[0], [_worst(c) for c in undecided if c.bound is not None]
     if len(ends) < len(undecided):
         return first.verdict.value
@@ -194,9 +194,9 @@ def could_be(undecided: Sequence[Comparison]) -> str:
 
 
 def open_text(*comparisons: Comparison, values: bool = False) -> str:
-    """Returns why a metric is not judged, or how large a slowdown it may hide; of several, what would decide them all.
+    """Returns why a metric has no verdict, or which slowdown it may hide; for several, what would decide them all.
 
-    ``values`` shows those of a single metric, except the step time.
+    ``values``: also show the values of a single metric, except for the step time.
     """
     first, metric = comparisons[0], comparisons[0].series.metric
     notes = [each.note for each in comparisons if each.note]
@@ -207,9 +207,9 @@ def open_text(*comparisons: Comparison, values: bool = False) -> str:
 
 
 def seen_in(comparison: Comparison) -> str:
-    """In how many rounds or launches what regressed was worse: ``slower in 18 of 20 rounds``; empty for counts.
+    """Returns in how many rounds or launches a regressed metric was worse: ``slower in 18 of 20 rounds``; else ''.
 
-    In the same rounds than the reference; compared with stored launches than their median.
+    A round is compared with the reference in the same round, and a launch with the median of stored launches.
     """
     series = comparison.series
     if comparison.verdict is not Verdict.REGRESSED or comparison.worse_in is None:
@@ -222,7 +222,7 @@ def seen_in(comparison: Comparison) -> str:
 
 
 def change_line(comparison: Comparison) -> str:
-    """Returns what became of a judged metric, in one line with its note."""
+    """Returns the change of a judged metric in one line, with its note."""
     note = finding_text(comparison.note)
     if comparison.series.scale == "exact":
         return f"{comparison.series.metric}: {count_text(comparison)}"
@@ -235,13 +235,13 @@ def change_line(comparison: Comparison) -> str:
 
 
 def count_text(comparison: Comparison) -> str:
-    """Returns what the change of a count is made of, with its lines of code."""
+    """Returns the parts of a count's change, with their lines of code."""
     told = "; ".join(filter(None, map(finding_text, (comparison.note, comparison.difference))))
     return told or f"{values_text(comparison)} per step"
 
 
 def incomparable_changes(result: Result) -> tuple[str, ...]:
-    """Returns the counts that differ from those of a baseline that cannot judge them, and in what."""
+    """Returns the changes of counts that the baseline cannot judge."""
     return tuple(
         f"{comparison.series.metric}: {finding_text(comparison.difference)}"
         for comparison in decisive(result, {Verdict.INCOMPATIBLE})
@@ -250,7 +250,7 @@ def incomparable_changes(result: Result) -> tuple[str, ...]:
 
 
 def counts_words(result: Result) -> str:
-    """Returns whether any count changed, ``same`` or ``changed``; empty if none is compared."""
+    """Returns whether any count changed, ``same`` or ``changed``; empty if no count is compared."""
     compared, changed = compared_counts(result)
     return ("changed" if changed else "same") * bool(compared)
 
@@ -264,12 +264,12 @@ def compared_counts(result: Result) -> tuple[int, int]:
 
 
 def commit_text(commit: str, *, dirty: bool) -> str:
-    """Returns a commit as it is shown: ``3f2a1c0``; ``3f2a1c0+changes`` where tracked files differed from it."""
+    """Returns a commit for reports: ``3f2a1c0``; ``3f2a1c0+changes`` if tracked files differed from it."""
     return commit[:SHORT_COMMIT] + "+changes" * dirty
 
 
 def counts_origin(record: BaselineRecord) -> str:
-    """Where a baseline's counts are from, if not from the run that the rest is: ``counts of 2026-01-12, 3f2a1c0``."""
+    """Returns the origin of a baseline's counts, if another run made them: ``counts of 2026-01-12, 3f2a1c0``."""
     if record.counted is None:
         return ""
     commit = record.counted.commit
@@ -300,7 +300,7 @@ def environment_text(environment: Environment) -> str:
 
 
 def machines_text(results: Sequence[Result]) -> str:
-    """Returns the machines, the software and the ranks of all benchmarks in a line, and whether pairs were measured."""
+    """Returns machines, software and ranks of all benchmarks in a line, and whether sides were measured in pairs."""
     machines = dict.fromkeys(environment_text(one.measurement.environment) for one in results)
     ranks = span(str, (one.measurement.world_size for one in results))
     beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
@@ -308,7 +308,7 @@ def machines_text(results: Sequence[Result]) -> str:
 
 
 def names_by_remark(remarks: Iterable[tuple[str, T]]) -> dict[T, list[str]]:
-    """Returns each remark once, with the names of those that it concerns, from pairs of name and remark."""
+    """Returns each remark once, with the names that it concerns, from (name, remark) pairs."""
     names: dict[T, list[str]] = {}
     for name, remark in remarks:
         names.setdefault(remark, []).append(name)

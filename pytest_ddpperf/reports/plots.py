@@ -36,17 +36,17 @@ _MARKERS = "osD^vPX<>*"  # so that colour is not all that tells series apart
 
 
 def require_plots(folder: Path, option: str) -> None:
-    """Makes sure, before anything is measured, that pictures can be drawn and written there: SettingError if not."""
+    """Checks before the measurement that pictures can be drawn and written; raises SettingError if not."""
     if find_spec("matplotlib") is None:
         raise SettingError(f"{option} needs matplotlib, which is not installed: pip install matplotlib")
     ensure_folder(folder, option, _WHAT)
 
 
 def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
-    """Draws all charts of a run, those of one benchmark in one file.
+    """Draws all charts of a run; the charts of one benchmark are in one file.
 
     Returns:
-        The files, in the order drawn; those of the same name were replaced. None if the run has no charts.
+        The files, in the order in which they were drawn; they replace files with equal names. Empty without charts.
 
     Raises:
         SettingError: matplotlib is missing, or the folder cannot be written.
@@ -68,7 +68,7 @@ def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
 
 
 def _files(charts: Sequence[Chart]) -> Mapping[str, Sequence[Chart]]:
-    """Returns what each file shows, by its name: all of one benchmark, or one chart of several."""
+    """Returns the charts of each file, by the file's name: all charts of one benchmark, or one chart of several."""
     files: dict[str, list[Chart]] = {}
     subjects: dict[int, str] = {}  # of benchmarks, by their places
     for chart in charts:
@@ -81,7 +81,7 @@ def _files(charts: Sequence[Chart]) -> Mapping[str, Sequence[Chart]]:
 
 
 def figure_of(charts: Sequence[Chart]) -> Figure:
-    """Charts below each other: a figure of matplotlib."""
+    """Returns a matplotlib figure with the charts below each other."""
     from matplotlib.figure import Figure
 
     width = max(_WIDTH, *(_PLACE * len(chart.x.labels) for chart in charts))
@@ -115,7 +115,7 @@ def _axis_name(axis: Axis) -> str:
 
 
 def _ticks(chart: Chart, axes: Axes) -> None:
-    """What stands along the horizontal axis: the labels of places, else the values where there are few."""
+    """Sets the ticks of the horizontal axis: the labels of places, else the values if there are few."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     if chart.x.log:
@@ -135,7 +135,7 @@ def _ticks(chart: Chart, axes: Axes) -> None:
 
 
 def _plot(chart: Chart, axes: Axes) -> None:
-    """Draws series as lines or points with their intervals; points that share a place stand side by side."""
+    """Draws series as lines or points with their intervals; points at the same place are drawn next to each other."""
     middle = (len(chart.series) - 1) / 2
     for i, (series, marker) in enumerate(zip(chart.series, cycle(_MARKERS), strict=False)):
         lines = chart.style == "lines"
@@ -154,7 +154,7 @@ def _plot(chart: Chart, axes: Axes) -> None:
 
 
 def _reach(points: Sequence[ChartPoint]) -> Any:
-    """Returns how far the interval of each point reaches below and above it; None if no point has one."""
+    """Returns the distances from each point to the ends of its interval; None if no point has an interval."""
     if all(point.low is None and point.high is None for point in points):
         return None
     below = [max(0.0, point.y - (point.y if point.low is None else point.low)) for point in points]
@@ -163,7 +163,7 @@ def _reach(points: Sequence[ChartPoint]) -> Any:
 
 
 def _refer(series: ChartSeries, axes: Axes, color: Any) -> None:
-    """Draws what the series are seen beside: a dashed line, with a band where its points have intervals."""
+    """Draws a reference: a dashed line, with a band if its points have intervals."""
     places, values = zip(*((point.x, point.y) for point in series.points), strict=True)
     axes.plot(places, values, "--", linewidth=1, label=series.name, color=color)
     ends = [(point.x, point.low, point.high) for point in series.points]

@@ -1,4 +1,4 @@
-"""Where a running benchmark stands: the words, and the live end of the terminal's line."""
+"""The progress of a running benchmark: its text, and the part of the terminal's line that shows it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_ROOM = 20  # columns; in less, nothing useful can be said
 def progress_line(
     name: str, launch: int, of: int, elapsed: float, expected: float | None, *, last: Launch | None = None
 ) -> str:
-    """Where a benchmark stands: ``ddp: launch 3 of 8, 12 s of about 31 s``, and what the last launch told, if given."""
+    """Returns the progress of a benchmark, ``ddp: launch 3 of 8, 12 s of about 31 s``, and facts of the last launch."""
     line = f"{name}: launch {launch} of {of}, {elapsed:.0f} s"
     if expected is not None:
         line += f" of about {max(expected, elapsed):.0f} s"
@@ -27,7 +27,7 @@ def progress_line(
 
 
 def _trained(launch: Launch) -> Iterator[str]:
-    """The loss of its last timed step, averaged over ranks, and the learning rate after it; what of both is known."""
+    """Yields the loss of the last timed step, averaged over ranks, and the learning rate after it, if known."""
     losses = [rank.loss for rank in launch.ranks if rank.loss is not None]
     if losses:
         yield f"loss {fmean(losses):.4g}"
@@ -36,13 +36,13 @@ def _trained(launch: Launch) -> Iterator[str]:
 
 
 class LiveLine:
-    """Owns the end of the terminal's current line while a test or a command measures.
+    """The text at the end of the terminal's current line while a test or a command measures.
 
-    It is silent if nobody watches a terminal.
+    Nothing is shown if the output is no terminal.
     """
 
     def __init__(self, reporter: Any, capture: Any, *, watched: bool = False) -> None:
-        """Takes pytest's terminal reporter and capture manager, each None if that plugin is off.
+        """Keeps pytest's terminal reporter and capture manager, each None if that plugin is off.
 
         ``watched``: whether standard output is a terminal, if there is no reporter.
         """
@@ -53,7 +53,7 @@ class LiveLine:
         self._lock = threading.Lock()  # launches of both sides have a thread each
 
     def show(self, text: str) -> None:
-        """Show this in place of what was shown before."""
+        """Show a text in place of the previous one."""
         if not self._watched:
             return
         text = self._unsaid(text)
@@ -65,18 +65,18 @@ class LiveLine:
         self._write(" " + (text if len(text) <= room else f"...{text[3 - room :]}"))
 
     def clear(self) -> None:
-        """Leave the line as pytest wrote it."""
+        """Remove the text, so that the line is as pytest wrote it."""
         if self._shown:
             self._write("")
 
     @property
     def tells_more(self) -> bool:
-        """Returns whether pytest was asked for more words (``-v``)."""
+        """Returns whether pytest's output is verbose (``-v``)."""
         return self._reporter is not None and self._reporter.config.get_verbosity() > 0
 
     @property
     def width(self) -> int:
-        """The columns of the terminal; 80 if there is none."""
+        """The number of columns of the terminal; 80 if there is no terminal."""
         if self._reporter is None:
             return shutil.get_terminal_size().columns
         with self.uncaptured():  # what is captured has the width of no terminal
@@ -89,7 +89,7 @@ class LiveLine:
         return self._reporter is not None and self._reporter.config.getoption("capture") == "no"
 
     def echo(self, rank: int, lines: Iterable[str], *, who: str = "rank") -> None:
-        """Print lines of a rank, and begin a new line where the terminal is in the middle of one."""
+        """Print lines of a rank; begin a new line if the terminal's current line is not empty."""
         with self._lock:
             self.clear()
             self._reporter.ensure_newline()
@@ -97,18 +97,18 @@ class LiveLine:
             sys.stdout.flush()
 
     def _unsaid(self, text: str) -> str:
-        """The text without what pytest's line begins with: the test's id with -v, else its file, with -q neither."""
+        """Returns the text without the part that pytest has already printed: the test's id with -v, else its file."""
         said = getattr(self._reporter, "currentfspath", None)
         if isinstance(said, str):
             return text.removeprefix(said)
         return text if said is None else text.partition("::")[2] or text
 
     def uncaptured(self) -> AbstractContextManager[None]:
-        """Around what is written past pytest's capturing."""
+        """Returns a context in which output bypasses pytest's capturing."""
         return nullcontext() if self._capture is None else self._capture.global_and_fixture_disabled()
 
     def _write(self, text: str) -> None:
-        """Writes in place of what was shown: goes back, blanks it, and goes back again."""
+        """Replaces the shown text: moves back, overwrites it with blanks, moves back again, and writes."""
         erased = "\b" * self._shown + " " * self._shown + "\b" * self._shown
         # Past pytest's writer, which counts columns to place its percentages, but not past what it still holds back.
         if self._reporter is not None:
@@ -120,5 +120,5 @@ class LiveLine:
 
 
 def command_line() -> LiveLine:
-    """Returns the live line of a command that pytest does not run; silent if its output is no terminal."""
+    """Returns the live line of a command outside of pytest; it shows nothing if its output is no terminal."""
     return LiveLine(None, None, watched=sys.stdout.isatty())

@@ -28,17 +28,17 @@ STORED_TIMES = "stored times"
 _TOLD = 3  # metrics of one benchmark
 _EACH = 3  # benchmarks whose figures are all told, of one kind of remark
 _UNSAID = APART | {"broken", "target_met", "suspected", "effective_batch_size", "told_late"}
-"""Findings that change nothing for a reader of the summary; failures and the JSON file have them."""
+"""Findings that the summary omits, because they do not change its meaning; failures and the JSON file have them."""
 _FIGURE = re.compile(r"\d[\d.,]*")
 _STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
 _PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
 
 
 def headline(results: Sequence[Result], accepted: Collection[str] = (), unmeasured: int = 0) -> str:
-    """Returns the verdict on the whole: ``FAILED: 1 regressed, 24 passed | against 3f2a1c0 (main)``.
+    """Returns the verdict on the run: ``FAILED: 1 regressed, 24 passed | against 3f2a1c0 (main)``.
 
-    What neither got worse nor passed is named by its verdict. ``accepted`` are the tests whose results became the
-    baseline, ``unmeasured`` is the number of tests that failed because they could not be measured.
+    Benchmarks that neither got worse nor passed are named by their verdict. ``accepted``: the tests whose results
+    became the baseline; ``unmeasured``: the number of tests that failed because they could not be measured.
     """
     if not results:
         return "no benchmark was judged"
@@ -50,7 +50,7 @@ def headline(results: Sequence[Result], accepted: Collection[str] = (), unmeasur
 
 
 def kinds_text(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
-    """Returns how many benchmarks are of each kind, the worst first."""
+    """Returns the number of benchmarks with each verdict, the worst verdict first."""
     kinds = Counter(_kind(result, accepted) for result in sorted(results, key=lambda one: -one.severity))
     return ", ".join(
         f"{number} {kind if number == 1 else kind.replace('does', 'do')}" for kind, number in kinds.items()
@@ -63,12 +63,12 @@ def passed(result: Result) -> bool:
 
 
 def failed_otherwise(result: Result) -> bool:
-    """Returns whether a test failed for another reason than that its benchmark regressed or broke."""
+    """Returns whether a test failed although its benchmark neither regressed nor broke."""
     return bool(result.failure) and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN}
 
 
 def _kind(result: Result, accepted: Collection[str]) -> str:
-    """Returns how the first line counts a benchmark: ``passed``, ``new (no baseline)``."""
+    """Returns the words for a benchmark in the first line: ``passed``, ``new (no baseline)``."""
     verdict, reference, why = result.verdict, result.reference, ""
     word = verdict.value.replace("_", " ")
     if failed_otherwise(result):
@@ -90,7 +90,7 @@ def _kind(result: Result, accepted: Collection[str]) -> str:
 
 
 def _against(results: Sequence[Result]) -> list[str]:
-    """Returns what benchmarks are compared with, if with anything."""
+    """Returns the references of the benchmarks, if there are any."""
     revisions = dict.fromkeys(one.paired.named.removeprefix("revision ") for one in results if one.paired is not None)
     if revisions:
         return [f"against {' and '.join(revisions)}"]
@@ -101,7 +101,7 @@ def _against(results: Sequence[Result]) -> list[str]:
 
 
 def ruled_out(results: Iterable[Result]) -> str:
-    """The slowdown that the intervals of all that passed exclude; empty if it is not known of all that are judged."""
+    """Returns the slowdown that the intervals of all passed benchmarks exclude; empty if it is not known for all."""
     steps = [phrases.find(one, "step_time") for one in results if passed(one)]
     gated = [step for step in steps if step is not None and step.gated]
     ends = [each.change_interval.high for each in gated if each.bound is not None and each.change_interval is not None]
@@ -110,7 +110,7 @@ def ruled_out(results: Iterable[Result]) -> str:
 
 
 def green_meanings(results: Sequence[Result]) -> dict[str, str]:
-    """Returns the meaning of each verdict of those that passed, as far as their step times have it."""
+    """Returns the meanings of good verdicts, as far as they apply to the step times."""
     steps = [phrases.find(one, "step_time") for one in results if one.verdict is Verdict.UNCHANGED]
     margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
     stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}
@@ -124,7 +124,7 @@ def green_meanings(results: Sequence[Result]) -> dict[str, str]:
 
 
 def facts_line(run: Run) -> str:
-    """Returns the code, the day, the machines and what benchmarks are compared with, in one line."""
+    """Returns code, date, machines and references of the benchmarks in one line."""
     branch = f" of {run.branch}" if run.branch else ""
     commit = f"commit {phrases.commit_text(run.commit, dirty=run.dirty)}{branch}" if run.commit else ""
     machines = dict.fromkeys(phrases.environment_text(result.measurement.environment) for result in run.results)
@@ -133,7 +133,7 @@ def facts_line(run: Run) -> str:
 
 
 def common_text(common: CommonChange | None) -> list[str]:
-    """Returns the change that all tests have in common, if it is a slowdown or known well enough."""
+    """Returns the common change of all tests, if it is a slowdown or known precisely."""
     if common is None or not (common.slower or common.interval.high - common.interval.low <= _TELLING):
         return []
     ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
@@ -142,7 +142,7 @@ def common_text(common: CommonChange | None) -> list[str]:
 
 
 def overall_lines(results: Sequence[Result]) -> list[str]:
-    """What holds for all benchmarks: how many targets were missed and met, and which slowdowns are ruled out."""
+    """Returns lines on all benchmarks together: numbers of missed and met targets, and the excluded slowdown."""
     codes = Counter(finding.code for result in results for finding in result.findings)
     numbers = {"missed": codes["target_missed"], "inconclusive": codes["target_open"], "met": codes["target_met"]}
     told = [f"{number} {word}" for word, number in numbers.items() if number]
@@ -154,7 +154,7 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
 def cause_in_words(result: Result, *, below: bool = False) -> str:
     """Returns the cause of a failure in a few words: ``all_reduce 2 -> 8 calls (train.py:16), step time +53.1 %``.
 
-    ``below`` the row of a benchmark, which has the change of its step time, the number of other causes follows.
+    ``below``: the text follows the benchmark's row with the step time, and ends with the number of other causes.
     """
     if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result).partition("\n")[0]
@@ -182,9 +182,9 @@ def cause_in_words(result: Result, *, below: bool = False) -> str:
 
 
 def reasons(result: Result) -> list[str]:
-    """Returns why a benchmark is red, a line for each metric; of one that could not be measured its remarks.
+    """Returns why a benchmark is red, a line for each metric; if it could not be measured, its remarks.
 
-    Of one that is not red it is what became of its step time.
+    If it is not red, the line describes the change of its step time.
     """
     if result.failure and result.verdict is not Verdict.BROKEN:
         return result.failure.splitlines()
@@ -196,22 +196,22 @@ def reasons(result: Result) -> list[str]:
 
 
 def red_lines(result: Result) -> list[str]:
-    """Returns why a benchmark is red; if no count says it, the parts of a step that changed come first."""
+    """Returns why a benchmark is red; if no count explains it, the changed parts of a step come first."""
     lines, parts = reasons(result), parts_text(result)
     counted = any(each.series.scale == "exact" for each in phrases.decisive(result, {Verdict.REGRESSED}))
     return [*([f"cause: {parts}"] if parts and not counted else []), *lines]
 
 
 def all_findings(results: Sequence[Result]) -> list[str]:
-    """Returns all findings on benchmarks, each once, behind the names of those that it concerns."""
+    """Returns all findings on benchmarks, without repetitions, after the names of the benchmarks."""
     remarks = ((name, each) for name, one in with_names(results) for each in phrases.every_finding(one))
     return told_once(remarks, len(results))
 
 
 def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str]:
-    """Returns each remark once, behind those of so many benchmarks that it concerns, from pairs of name and remark.
+    """Returns a line for each remark, with the names of its benchmarks; ``of``: the number of all benchmarks.
 
-    Of many with one code, which differ in figures alone, only the first one is told.
+    If several remarks have the same code, and differ only in figures, only the first one is returned.
     """
     alike: dict[str, dict[str, list[str]]] = {}
     for name, remark in remarks:
@@ -231,14 +231,14 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
 
 
 def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
-    """Returns all remarks on a benchmark, those on its verdict first, which ``accepting`` leaves out."""
+    """Returns all remarks on a benchmark; first the ones on its verdict, which ``accepting`` omits."""
     parts = () if accepting else (_grounds, _gains, _without_reference)
     texts = [text for part in parts for text in part(result)]
     return [*texts, *phrases.every_finding(result, without=_UNSAID)]
 
 
 def _grounds(result: Result) -> list[str]:
-    """Returns what the row's verdict rests on."""
+    """Returns the reasons for the verdict ``incompatible``."""
     if result.verdict is not Verdict.INCOMPATIBLE:
         return []
     if result.reference.differs:
@@ -250,9 +250,9 @@ def _grounds(result: Result) -> list[str]:
 
 
 def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False) -> list[str]:
-    """Returns the metrics of benchmarks that are not red that could not be decided, what could be worse by most first.
+    """Returns undecided metrics of benchmarks that are not red; the largest possible worsening comes first.
 
-    Those that lack the same have one line, unless ``every`` benchmark is to have its own.
+    Benchmarks with the same undecided metric share a line; with ``every``, each benchmark has a separate line.
     """
     alike: dict[object, list[tuple[str, Comparison]]] = {}
     for name, result in named:
@@ -268,7 +268,7 @@ def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False)
 
 
 def _gains(result: Result) -> list[str]:
-    """Returns what improved, and that the baseline is stale where it may be renewed; a row shows the step time."""
+    """Returns the improvements, and that the baseline is out of date if it may be replaced."""
     better = phrases.decisive(result, {Verdict.IMPROVED})
     told = [c for c in better if result.paired is None or c.series.metric != "step_time"]
     if not told or result.verdict in {Verdict.NEW, Verdict.INCOMPATIBLE}:
@@ -280,7 +280,7 @@ def _gains(result: Result) -> list[str]:
 
 
 def _without_reference(result: Result) -> list[str]:
-    """Each reason why the reference lacks metrics, with these; none if it has nothing of the benchmark."""
+    """Returns the reasons why the reference lacks metrics, with these metrics; none if it lacks the benchmark."""
     new = result.verdict is Verdict.NEW and result.baseline is not None
     compared = new if result.paired is None else not result.paired.lacking
     lacking = () if not compared else phrases.decisive(result, {Verdict.NEW})

@@ -1,4 +1,4 @@
-"""All that a run ends with on the terminal: one screen, and behind ``-v`` what is known besides."""
+"""The end of a run on the terminal: one screen; with ``-v``, all details."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ _WARNINGS = frozenset(
         *("target_open", "never_met", "acceptance", "unsure_counts"),
     }
 )
-"""The findings that put a result into question, whatever its verdict."""
+"""The findings that make a result doubtful, whatever its verdict."""
 _NOT_COMPARED = frozenset({Verdict.NEW, Verdict.INCOMPATIBLE})
 _DO = "what to do: each failure above says the cause, and what to do if it is intended"
 _MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=html:FILE"
 
 
 def last_lines(made: Outputs) -> list[str]:
-    """Returns what is told even if there is no terminal."""
+    """Returns the lines that are printed even without a terminal."""
     return [*made.complaints, *([_first_line(made)] if made.results else [])]
 
 
@@ -74,9 +74,9 @@ def _first_line(made: Outputs) -> str:
 def summary_parts(
     made: Outputs, width: int | None = None, paint: Paint = uncoloured, *, verbosity: int = 0
 ) -> list[tuple[str, str]]:
-    """Title and text of each part that has anything to say. ``verbosity`` is pytest's: 1 for -v, -1 for -q.
+    """Returns title and text of each part that is not empty. ``verbosity`` is pytest's: 1 for -v, -1 for -q.
 
-    The first one is the verdict on the whole and all that follows from it.
+    The first part is the verdict on the run with its details.
     """
     results, title, lines = made.results, "ddpperf", _screen(made, width, paint, verbosity)
     if results:
@@ -105,13 +105,13 @@ def summary_parts(
 
 
 def _accepted(made: Outputs) -> set[str]:
-    """The tests whose results became the baseline."""
+    """Returns the tests whose results became the baseline."""
     not_stored = {*made.stored.failed, *(one.test for one in made.stored.unfit)}
     return {one.test for one in made.results} - not_stored if made.accepting else set()
 
 
 def colour_of(made: Outputs) -> str:
-    """The colour of the first line: red if a test failed, yellow if anything is open, or the session has a fault."""
+    """Returns the colour of the first line: red for failures, yellow for open verdicts or complaints, else green."""
     if made.unmeasured or any(one.failure for one in made.results):
         return "red"
     is_open = any(one.verdict.severity >= Verdict.DOES_NOT_FIT.severity for one in made.results)
@@ -119,7 +119,7 @@ def colour_of(made: Outputs) -> str:
 
 
 def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> list[str]:
-    """Returns what follows the first line: warnings, the benchmarks, what is open, and how it was measured."""
+    """Returns the text after the first line: warnings, benchmarks, undecided metrics, and the measurement."""
     results, more, common = made.results, verbosity > 0, common_text(made.common_change)
     slower = made.common_change is not None and made.common_change.slower
     warnings = [*made.complaints, *(common * (slower and verbosity >= 0)), *(_warnings(made) if verbosity == 0 else [])]
@@ -148,7 +148,7 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
 
 
 def _notes(made: Outputs, *, every: bool) -> list[str]:
-    """Returns what is undecided, and with ``every`` all remarks on benchmarks."""
+    """Returns lines on undecided metrics; with ``every``, all remarks on benchmarks."""
     named = with_names(made.results)
     notes = [] if made.accepting else undecided_lines(named, every=every)
     if not every:
@@ -159,9 +159,9 @@ def _notes(made: Outputs, *, every: bool) -> list[str]:
 
 
 def _warnings(made: Outputs) -> list[str]:
-    """Returns what puts the results into question, each once: on their reference, on the machine, on training.
+    """Returns doubts about the results, without repetitions: about their reference, the machine, or the training.
 
-    The failure of a red benchmark has what is to be said of that one.
+    Doubts about a red benchmark are part of its failure message.
     """
     results = made.results
     remarks = [
@@ -175,7 +175,7 @@ def _warnings(made: Outputs) -> list[str]:
 
 
 def _not_compared(results: Sequence[Result]) -> list[str]:
-    """Returns how many benchmarks are compared with nothing, or only by their counts, why, and how to change that."""
+    """Returns how many benchmarks have no reference, or a reference only for counts; with reasons and cures."""
     reasons: list[str] = []
     found = [one for one in results if one.verdict in _NOT_COMPARED]
     for one in found:

@@ -1,4 +1,4 @@
-"""Changes of how training is set up, in words: wrappers, settings, checkpoints, optimizers that explain a count."""
+"""Changes of the training's setup that explain a count, in words: wrappers, settings, checkpoints, optimizers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOVED = (*_SENT, "ddp_buckets", *_MEMORY, "full_precision_flops", "host_to_devi
 
 
 class _Side(NamedTuple):
-    """How training is set up on one side."""
+    """The setup of the training on one side."""
 
     numbers: Mapping[str, float]  # by kind, and by name of a setting
     sites: Mapping[str, CallSite]  # one of each, if possible one that the other side does not have
@@ -48,15 +48,15 @@ class _Side(NamedTuple):
         return cls(numbers, {site.part: site for site in reversed(sites)})
 
     def place(self, part: str, verb: str = "made ") -> str:
-        """Says where something is made: at its line, or at that of its kind."""
+        """Returns the line of code that makes a part, or a part of its kind; else an empty text."""
         site = self.sites.get(part) or self.sites.get(setting_of(part)[0])
         return f": {verb}at {place_text(site)}" if site is not None and site.file else ""
 
 
 def setup_changes(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns what is set up otherwise than before and explains the change of a count, a line each.
+    """Returns the changes of the setup that explain the change of a count, a line each.
 
-    A change explains the first count that is more than before among those that it moves, else the first that is less.
+    A change of the setup explains the first of its counts that grew; if none grew, the first that fell.
     """
     before, after = _Side.of(then, now), _Side.of(now, then)
     if not (before.numbers and after.numbers):
@@ -80,7 +80,7 @@ _Change = tuple[str, Iterable[str]]  # in words, and the counts that it moves
 
 
 def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
-    """Says that modules which are still there are not recomputed any more."""
+    """Returns changes of modules whose activations are no longer recomputed."""
     again, still = (counts.details.get("flops_recomputed", {}) for counts in (then, now))
     lost = [module for module in again if module not in still and module in now.details.get("flops", {})]
     if not lost:
@@ -96,14 +96,14 @@ def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
 
 
 def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
-    """A place of the reference, with the number that its line has now if it is still there."""
+    """Returns a place in the reference, with the present number of its line if the line still exists."""
     lines = ([each for sites in counts.sites.values() for each in sites] for counts in (then, now))
     line = same_lines(*lines).get((site.file, site.line))
     return place_text(replace(site, line=line or site.line))
 
 
 def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Change]:
-    """Says which wrappers and optimizers are new, lost or others."""
+    """Returns changes of wrappers and optimizers: new, removed or replaced ones."""
     new, lost = _more_of(after, before), _more_of(before, after)
     told: list[_Change] = []
     for kind, number in new.items():
@@ -129,7 +129,7 @@ def _more_of(one: _Side, other: _Side) -> dict[str, float]:
 
 
 def _split(kind: str) -> tuple[str, str]:
-    """The head of a kind and its class: ``fully_shard`` and ``Block``."""
+    """Splits a kind into its head and its class: ``fully_shard`` and ``Block``."""
     if kind.startswith(f"{_OPTIMIZER} "):
         return _OPTIMIZER, kind.removeprefix(f"{_OPTIMIZER} ")
     head, _, of = kind.partition(_OF)
@@ -143,7 +143,7 @@ def _kind_text(kind: str, number: float) -> str:
 
 
 def _settings(before: _Side, after: _Side) -> list[_Change]:
-    """Says which settings of what is there before and after are others."""
+    """Returns changes of settings of the wrappers and optimizers that both sides have."""
     told: list[_Change] = []
     parts = [setting_of(part) for part in (*after.numbers, *before.numbers) if setting_of(part)[1]]
     for kind, name in dict.fromkeys((kind, name) for kind, name, _ in parts):

@@ -1,4 +1,4 @@
-"""Stored baselines in words: as tables, for the command line, and what changed in one that was saved."""
+"""Stored baselines in words: as tables for the command line, and the changes when one is saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_ddpperf.units import format_count, format_value, scale, span
 
 
 def list_tables(files: Sequence[BaselineFile]) -> list[Table]:
-    """A table for each environment, a row for each record: test, variant, origin; step time where any has one."""
+    """Returns a table for each environment, with a row for each record: test, variant, origin, and step time if any."""
     records: dict[str, list[tuple[str, BaselineRecord]]] = {}
     for file in files:
         for record in file.records:
@@ -44,7 +44,7 @@ def _list_table(key: str, records: Sequence[tuple[str, BaselineRecord]]) -> Tabl
 
 
 def record_table(test: str, record: BaselineRecord) -> Table:
-    """Returns all metrics of one record, gated ones first; its title tells what was measured where and when.
+    """Returns all metrics of one record, gated ones first; the title describes the measurement.
 
     Columns that no metric fills are omitted.
     """
@@ -103,7 +103,7 @@ def _commit(record: BaselineRecord) -> str:
 
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
-    """Returns how many baselines were saved in each folder, and what was not stored."""
+    """Returns how many baselines were saved in each folder, and which were not."""
     folders: dict[Path, list[SavedRecord]] = {}
     for _, each in stored.saved:
         folders.setdefault(each.file.parents[1], []).append(each)
@@ -124,7 +124,7 @@ def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
 
 
 def _replaced(saved: Sequence[SavedRecord]) -> list[str]:
-    """Returns how many are new, how many replace older ones, and of how many nothing but counts does."""
+    """Returns how many baselines are new, how many replace older ones, and in how many only the counts are new."""
     kinds: dict[str, list[str]] = {"{} new": [], "{} in place of {}": [], "{} with new counts and the times of {}": []}
     first, replaced, counted = kinds.values()
     for each in saved:

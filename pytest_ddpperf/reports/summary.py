@@ -1,4 +1,4 @@
-"""Benchmarks as tables: all metrics of each with remarks, and in brief."""
+"""Benchmarks as tables: in detail with all metrics and remarks, and in brief."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, 
 
 _MOST = 30  # benchmarks that are not red and have a row of their own
 _Text: TypeAlias = "Callable[[Comparison, Callable[[float], str]], str]"
-"""The cell of a metric, from its comparison and what writes a number in the unit of the column."""
+"""A function that writes the cell of a metric, from its comparison and a formatter of numbers."""
 
 
 def summary_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """``benchmark_table`` with what pays, how benchmarks scale, and what its words mean."""
+    """Returns ``benchmark_table`` with the best variants, the scaling, and the meanings of its words."""
     results = worst_first(results)
     table = replace(benchmark_table(results, accepted), notes=(*what_pays(results), *how_it_scales(results)))
     return with_meanings(table, _meanings(results))
 
 
 def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *, brief: bool = False) -> Table:
-    """Returns one row for each benchmark: its measured figures, its change, the verdict.
+    """Returns one row for each benchmark: its figures, its change, and the verdict.
 
-    In brief the step time before and now, its change, how it scales, whether counts changed, and the verdict. Columns
-    that no benchmark fills (throughput without a number of samples, scaling efficiency) are omitted.
-    ``accepted``: the tests whose results became the baseline.
+    A ``brief`` row has the step time before and now, its change, the scaling, whether counts changed, and the verdict.
+    Empty columns are omitted, such as throughput without a number of samples. ``accepted``: the tests whose results
+    became the baseline.
     """
     made: dict[str, list[str]] = {"benchmark": list(names_of(results))}
 
@@ -89,7 +89,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
 
 
 def worst_first(results: Sequence[Result]) -> list[Result]:
-    """Returns the benchmarks of tests that failed, then by the worst verdict of their tests, else in their order."""
+    """Returns the benchmarks of failed tests, then the others, by the worst verdict of their tests."""
     worst: dict[str, int] = {}
     for result in results:
         worst[result.test] = max(result.severity, worst.get(result.test, 0))
@@ -116,7 +116,6 @@ def _before_and_now(step_time: Comparison, number: Callable[[float], str]) -> st
 
 
 def _change(step: Comparison | None) -> str:
-    """The change of a step time, with its interval."""
     if step is None or step.change is None:
         return ""
     ends = step.change_interval
@@ -124,7 +123,7 @@ def _change(step: Comparison | None) -> str:
 
 
 def _word(result: Result, accepted: Collection[str]) -> str:
-    """The verdict, with the facts that it does not say."""
+    """Returns the verdict, with facts that the verdict alone does not show."""
     word = result.verdict.value
     if failed_otherwise(result):
         return f"failed ({word})"
@@ -134,9 +133,9 @@ def _word(result: Result, accepted: Collection[str]) -> str:
 
 
 def counts_text(result: Result) -> str:
-    """Returns what became of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
+    """Returns a summary of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
 
-    Empty if none is compared. The steps are those that both sides have looked at, at least.
+    It is empty if no count is compared. The number of steps is the smaller one of both sides.
     """
     compared, changed = phrases.compared_counts(result)
     counts = result.measurement.counts
@@ -149,9 +148,9 @@ def counts_text(result: Result) -> str:
 
 
 def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """Returns the table in brief, each benchmark below its test if that has several, and the cause below each red one.
+    """Returns the brief table: benchmarks below their tests, and causes below red benchmarks.
 
-    Tests with red benchmarks come first. Beyond ``_MOST``, benchmarks that are not red are summed up by test.
+    Tests with red benchmarks come first. After ``_MOST`` rows, benchmarks that are not red are summed up by test.
     """
     table = benchmark_table(results, accepted, brief=True)
     cells = dict(zip(map(id, results), table.rows, strict=True))
@@ -181,7 +180,7 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
 
 
 def _meanings(results: Sequence[Result]) -> dict[str, str]:
-    """Returns what headers and verdicts mean that do not say it themselves."""
+    """Returns the meanings of headers and verdicts that need an explanation."""
     memory = [LABELS[kind] for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
     steps = [result.measurement.plan.steps for result in results if result.measurement.launches] or [1]

@@ -1,4 +1,4 @@
-"""A table for the terminal: as a grid, or row by row if the terminal is too narrow for one; names are whole."""
+"""A table for the terminal: as a grid, or row by row if the terminal is too narrow; names are never cut."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLOURS: Mapping[str, str] = {
 }
 T = TypeVar("T")
 Paint: TypeAlias = "Callable[[str, str], str]"
-"""Gives a text a colour."""
+"""A function that colours a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quantity(Generic[T]):
-    """A column of numbers in the unit that its header names: one in which those of all such columns read well.
+    """A column of numbers in one unit, which its header names; all columns of a quantity have the same readable unit.
 
     Attributes:
-        value: of an item; None if it has none.
+        value: function that returns the value of an item; None if it has none.
         unit: SI base unit, ``B``, a rate of them or ``1``; ``%`` for shares.
-        interval: where the value lies, which stands behind it; its confidence stands in the header.
-        text: the cell, from an item and what writes a number in the unit; by default value and interval.
+        interval: function that returns the interval of the value; the header shows its confidence.
+        text: function that makes the cell from an item and a formatter of numbers; default: value and interval.
     """
 
     value: Callable[[T], float | None]
@@ -62,7 +62,7 @@ class Quantity(Generic[T]):
     text: Callable[[T, Callable[[float], str]], str] | None = None
 
     def cell(self, item: T, number: Callable[[float], str]) -> str:
-        """Returns the text of an item."""
+        """Returns the cell of an item."""
         value = self.value(item)
         if value is None:
             return NOTHING
@@ -70,13 +70,13 @@ class Quantity(Generic[T]):
 
 
 Column: TypeAlias = "Callable[[T], str] | Quantity[T]"
-"""Makes the cell of an item."""
+"""A function that makes the cell of an item, or a quantity."""
 
 
 def table_of(items: Iterable[T], columns: Mapping[str, Column[T]], *, every: bool = True, **more: Any) -> Table:
-    """Returns a row for each item, and a column for each header.
+    """Returns a table with a row for each item, and a column for each header.
 
-    Unless ``every`` column is to be there, those that no item fills are omitted. ``more``: fields of the table.
+    Empty columns are omitted, except if ``every``. ``more``: fields of the table.
     """
     listed = list(items)
     made = [_column(header, column, listed, [*columns.values()]) for header, column in columns.items()]
@@ -85,14 +85,14 @@ def table_of(items: Iterable[T], columns: Mapping[str, Column[T]], *, every: boo
 
 
 def with_meanings(table: Table, meanings: Mapping[str, str]) -> Table:
-    """Returns the table with the meanings of those words that are headers, cells or in brackets behind a cell."""
+    """Returns the table with the meanings of its words: headers, cells, and words in brackets after a cell."""
     words = {header.partition("\n")[0] for header in table.headers}
     words |= {word for row in table.rows for cell in row[1:] for word in re.split(r" \(|\)$", cell)}
     return replace(table, legend={word: meaning for word, meaning in meanings.items() if meaning and word in words})
 
 
 def _column(header: str, column: Column[T], items: Sequence[T], columns: Sequence[Column[T]]) -> tuple[str, list[str]]:
-    """The header of a column, with its unit, and its cells."""
+    """Returns the header of a column, with its unit, and its cells."""
     if not isinstance(column, Quantity):
         return header, [column(item) or NOTHING for item in items]
     header = interval_header(f"{header}\n{{}}", map(column.interval, items))
@@ -106,7 +106,7 @@ def _column(header: str, column: Column[T], items: Sequence[T], columns: Sequenc
 
 
 def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:
-    """Returns a column's header with what stands in brackets behind its values, if anything does: ``ms [95 % CI]``."""
+    """Returns a column's header with the confidence of its intervals, if it has intervals: ``ms [95 % CI]``."""
     levels = {interval.confidence for interval in intervals if interval is not None}
     return f"{header} [{', '.join(map(confidence_text, sorted(levels)))}]" if levels else header
 
@@ -114,24 +114,23 @@ def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:
 def with_interval(
     number: Callable[[float], str], value: float, interval: Interval | None, *, noisy: bool = False
 ) -> str:
-    """A value and its interval, if it has one, as ``number`` writes them: ``41.8 [41.2, 42.4]``, ``41.8 noisy``."""
+    """Returns a value with its interval, if any, formatted by ``number``: ``41.8 [41.2, 42.4]``, ``41.8 noisy``."""
     if noisy:
         return f"{number(value)} {NOISY}"
     return number(value) if interval is None else f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
 
 
 def _percent(share: float) -> str:
-    """A share in a column of percentages."""
     return format_percent(share).removesuffix(" %")
 
 
 def uncoloured(text: str, _colour: str) -> str:
-    """Returns the text as it is."""
+    """Returns the text without a colour."""
     return text
 
 
 def render(table: Table, width: int | None = None, paint: Paint = uncoloured) -> str:
-    """Returns the table as plain text: its title, the rows, the notes, a line each, then the meaning of its words."""
+    """Returns the table as plain text: title, rows, notes, and the meanings of its words."""
     if width is not None:
         width = max(width, _NARROWEST)
     blocks = [
@@ -143,14 +142,14 @@ def render(table: Table, width: int | None = None, paint: Paint = uncoloured) ->
 
 
 def terminal_width() -> int | None:
-    """Returns the columns of standard output; None if it is no terminal and the environment names no ``COLUMNS``."""
+    """Returns the width of standard output; None without a terminal and the environment variable ``COLUMNS``."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
 
 
 def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
-    """The headers and the rows, each in the colour of its verdict; names that are too long stand above their values."""
+    """Returns the headers and the rows, each in the colour of its verdict; long names are above their values."""
     if not table.rows:
         return []
     rows = [tuple(map(printable, row)) for row in table.rows]
@@ -178,7 +177,7 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
 
 
 def in_columns(rows: Sequence[Sequence[str]], widths: Sequence[int], numbers: Container[int]) -> list[str]:
-    """A line for each row, its cells in columns with two spaces between them; ``numbers`` stand at the right."""
+    """Returns a line for each row, with two spaces between columns; ``numbers`` are aligned at the right."""
     lines = []
     for row in rows:
         spaces = [" " * (width - columns(cell)) for cell, width in zip(row, widths, strict=True)]
@@ -188,19 +187,19 @@ def in_columns(rows: Sequence[Sequence[str]], widths: Sequence[int], numbers: Co
 
 
 def _intervals_aligned(cells: Sequence[str]) -> list[str]:
-    """The cells of a column, its intervals made equally wide, so that the values before them stand in one line."""
+    """Pads the intervals of a column to the same width, so that the values before them are aligned."""
     room = max((len(_parts(cell)[1]) for cell in cells), default=0)
     return [value + interval.ljust(room) for value, interval in map(_parts, cells)]
 
 
 def _parts(cell: str) -> tuple[str, str]:
-    """``41.8 [41.2, 42.4]`` in two: the value, and the interval with the space before it."""
+    """Splits ``41.8 [41.2, 42.4]`` into the value, and the interval with the space before it."""
     value = cell.partition("[")[0].rstrip()
     return value, cell.removeprefix(value)
 
 
 def _paragraph(table: Table, row: tuple[str, ...], width: int) -> list[str]:
-    """A row as its name, and its values below, each by its column's name."""
+    """Returns a row as lines: its name, then its values, each after the name of its column."""
     room = width - 2 * len(INDENT)
     values = [
         text.replace(" ", JOINED) if columns(text) <= room else text
@@ -215,7 +214,7 @@ def _paragraph(table: Table, row: tuple[str, ...], width: int) -> list[str]:
 
 
 def _painted(line: str, row: Sequence[str], paint: Paint) -> str:
-    """The line in the colour of the row's verdict, if it is none of the good ones."""
+    """Returns the line in the colour of the row's verdict; good verdicts have no colour."""
     words = [cell.partition(" ")[0] for cell in row[1:]]
     colour = next((_COLOURS[word] for word in words if word in _COLOURS), "")
     return paint(line, colour) if colour else line

@@ -1,4 +1,4 @@
-"""Traces in words: the time of a step by rank, the clocks of a merged trace, and what differs between two runs."""
+"""Traces in words: the time of a step by rank, the clocks of a merged trace, and the differences of two runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ _DIFFERENCE = {
 
 
 def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
-    """Returns one row for each rank: what its step was spent on."""
+    """Returns one row for each rank: the parts of its step."""
     times = sorted(map(times_of, traces), key=lambda each: each.rank)
 
     def share(part: str) -> Quantity[RankTimes]:
-        """Returns a part of the step, with its share."""
         seconds = attrgetter(part)
         return Quantity(
             value=seconds,
@@ -59,7 +58,7 @@ def _steps(times: Sequence[RankTimes]) -> str:
 
 
 def straggler_lines(traces: Sequence[RankTrace]) -> list[str]:
-    """Who comes last to collectives and how long the others wait, or why nobody can tell."""
+    """Returns which rank comes last to collectives and how long others wait, or why this is unknown."""
     if len(traces) == 1:
         return []
     profile = group_profile(traces)
@@ -80,7 +79,7 @@ def _s(seconds: float) -> str:
 
 
 def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> str:
-    """By how much the times of each rank were moved in a merged trace, and how wrong that can be."""
+    """Returns by how much the times of each rank were shifted in a merged trace, with the uncertainty."""
     if len(traces) == 1:
         return "merged: a single rank"
     moved = [
@@ -97,7 +96,7 @@ def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> st
 
 
 def difference_table(found: TraceDifference, most: int) -> Table:
-    """Returns the totals, then the largest changes, at most so many."""
+    """Returns the totals, then at most ``most`` changes, the largest first."""
     changes = [*found.totals, *found.changes[:most]]
 
     def calls(use: TraceUse | None) -> str:

@@ -24,7 +24,7 @@ _UNTOLD = f"one in the newest {MIN_SIDE - 1} commits would not show yet"
 
 
 class TrendsFile(JsonEntry, frozen=True):
-    """What ddpperf trend --json writes: a metric over commits, and where it changed; places are numbers of points."""
+    """The file of ddpperf trend --json: a metric over commits, and its changes; places are indices of points."""
 
     schema: Literal["pytest-ddpperf/trend/2"]  # name and version of this format
     metric: str  # what all trends are of
@@ -32,12 +32,12 @@ class TrendsFile(JsonEntry, frozen=True):
 
 
 def trends_text(trends: Sequence[Trend], metric: str) -> str:
-    """Returns the trends as a document."""
+    """Returns the trends as a JSON document."""
     return document_text({"schema": "pytest-ddpperf/trend/2", "metric": metric, "trends": [*trends]})
 
 
 def trend_table(trend: Trend) -> Table:
-    """One row for each commit, with a plot of the value (``o``, of an outlier ``x``) and the fitted level (``|``)."""
+    """Returns a row for each commit, with a plot of the value (``o``, outliers ``x``) and the fitted level (``|``)."""
     benchmark, points = trend.benchmark, trend.points
     unit, number = _number_format([point.value for point in points], benchmark)
     change = _number_format([max((abs(point.change or 0.0) for point in points), default=0.0)], benchmark)
@@ -60,7 +60,7 @@ def trend_table(trend: Trend) -> Table:
 
 
 def changes_text(trends: Sequence[Trend], metric: str) -> str:
-    """Returns all trends with a change, the worst first, and their number among all."""
+    """Returns all trends with a change, the worst first, and how many of all trends these are."""
     changed = sorted((trend for trend in trends if trend.changes), key=lambda trend: -trend.worst)
     parts = ["\n".join((_heading(trend), *(f"  {text}" for text in change_texts(trend)))) for trend in changed]
     # A count has no noise: two points are enough.
@@ -74,12 +74,12 @@ def changes_text(trends: Sequence[Trend], metric: str) -> str:
 
 
 def too_short(trend: Trend) -> bool:
-    """Returns whether it has too few commits to tell a change from noise, which counts do not have."""
+    """Returns whether a trend has too few commits to distinguish a change from noise; counts have no noise."""
     return len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact"
 
 
 def change_texts(trend: Trend) -> tuple[str, ...]:
-    """Returns a sentence for each change, or one that says why there is none."""
+    """Returns a sentence for each change, or one sentence that explains why there is none."""
     if too_short(trend):
         return (f"fewer than {MIN_POINTS} commits: no change can be told from noise",)
     if trend.changes or trend.benchmark.scale == "exact":
@@ -92,7 +92,7 @@ def _heading(trend: Trend) -> str:
 
 
 def trend_title(trend: Trend) -> str:
-    """Returns the benchmark of a trend."""
+    """Returns a title that identifies the benchmark of a trend."""
     benchmark = trend.benchmark
     training = training_text(benchmark.strategy, json.loads(benchmark.recipe))
     mode = "" if benchmark.mode is None else f", {benchmark.mode} scaling"
@@ -103,7 +103,6 @@ def trend_title(trend: Trend) -> str:
 
 
 def _span(trend: Trend) -> str:
-    """The metric, the number of runs and their dates."""
     points = trend.points
     runs = sum(point.runs for point in points)
     return (
@@ -113,7 +112,7 @@ def _span(trend: Trend) -> str:
 
 
 def _sentence(trend: Trend, change: TrendChange) -> str:
-    """The place, the size and the direction of a change."""
+    """Returns a sentence with place, size and direction of a change."""
     points, metric = trend.points, trend.benchmark.metric
     before, after = (place_of(points[i].run) for i in (change.before, change.after))
     direction = "worse" if trend.worsening(change) > 0 else "better"
@@ -136,7 +135,7 @@ def _sentence(trend: Trend, change: TrendChange) -> str:
 
 
 def _size(trend: Trend, size: float, *, fine: bool = False) -> str:
-    """The size of a change with its unit; ``fine`` keeps two digits of a small percentage."""
+    """Returns the size of a change with its unit; ``fine`` keeps two digits of a small percentage."""
     if trend.benchmark.scale != "ratio":
         return format_difference(size, trend.benchmark.unit, _values(trend))
     return f"{100 * size:+.2g} %" if fine else format_change(size)
@@ -147,7 +146,7 @@ def _values(trend: Trend) -> list[float]:
 
 
 def _remarks(trend: Trend) -> tuple[str, ...]:
-    """Remarks on outliers, branches and changed work trees."""
+    """Returns remarks on outliers, branches and changed work trees."""
     remarks = []
     if trend.outliers:
         named = ", ".join(place_of(trend.points[i].run) for i in trend.outliers[-_LISTED:])
@@ -162,12 +161,12 @@ def _remarks(trend: Trend) -> tuple[str, ...]:
 
 
 def _commit(run: HistoryRun) -> str:
-    """The short commit, with a plus sign for a changed work tree."""
+    """Returns the short commit, with a plus sign for a changed work tree."""
     return NOTHING if run.commit is None else run.commit[:SHORT_COMMIT] + ("+" if run.dirty else "")
 
 
 def _day(run: HistoryRun) -> str:
-    """The day of the commit, else of the run."""
+    """Returns the day of the commit; if unknown, the day of the run."""
     return (run.commit_date or run.date)[:10]
 
 
@@ -177,7 +176,7 @@ def place_of(run: HistoryRun) -> str:
 
 
 def _number_format(values: Sequence[float], benchmark: Benchmark) -> tuple[str, Callable[[float], str]]:
-    """The unit of a column, and the text of a number in it; counts, which have no noise, keep all digits."""
+    """Returns the unit of a column, and a formatter of its numbers; counts have no noise, so they keep all digits."""
     if benchmark.scale == "exact":
         return scale((), benchmark.unit).unit, format_number
     common = scale(values, benchmark.unit)
@@ -186,7 +185,7 @@ def _number_format(values: Sequence[float], benchmark: Benchmark) -> tuple[str, 
 
 
 def _change(trend: Trend, point: Point, number: Callable[[float], str]) -> str:
-    """The change against the level before, with its sign."""
+    """Returns the change from the level before, with its sign."""
     if point.change is None:
         return NOTHING
     if trend.benchmark.scale == "ratio":
@@ -198,7 +197,7 @@ def _change(trend: Trend, point: Point, number: Callable[[float], str]) -> str:
 
 
 def _plot(point: Point, low: float, high: float, *, outlying: bool) -> str:
-    """A line of dots with the level and the value; the value covers the level."""
+    """Returns a line of dots with the level and the value; the value covers the level."""
 
     def place(value: float) -> int:
         return round((value - low) / (high - low) * (_PLOT - 1)) if high > low else 0

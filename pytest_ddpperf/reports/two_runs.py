@@ -1,4 +1,4 @@
-"""Two results documents beside each other: how far each metric of each benchmark differs."""
+"""Comparison of two results documents: by how much each metric of each benchmark differs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MEANING = "runs of different minutes: of times only a gross slowdown is regress
 
 
 def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
-    """Returns a row for each gated metric that both runs have; of counts those that differ, and these benchmarks first.
+    """Returns a row for each gated metric of both runs, but for counts only if they differ; such benchmarks come first.
 
-    The step time comes first. ``both``: the benchmarks that both have, judged by the first run.
+    The step time comes first. ``both``: the benchmarks that both runs have, judged by the first run.
     """
     told = [(name, result, _rows(name, result)) for name, result in with_names(both)]
     told.sort(key=lambda each: not any(row[-1].endswith(_COUNTED) for row in each[2]))
@@ -49,7 +49,6 @@ def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
 
 
 def _run(run: Run) -> str:
-    """The code and the day of a run."""
     commit = commit_text(run.commit, dirty=run.dirty) if run.commit else "unknown commit"
     day = f", {run.date[:10]}" if run.date else ""
     return f"{commit}{day}, {format_count(len(run.results), 'benchmark')}"

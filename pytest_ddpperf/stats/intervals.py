@@ -21,7 +21,7 @@ WIDEST = 3.0  # a value has no interval if its ends differ by more than this fac
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """The change from a baseline to a new run, and how well it is known.
+    """The change from a baseline to a new run, and its uncertainty.
 
     Ratios are analysed as differences of logarithms, so that a doubling and a halving are equally large. ``shift``,
     ``standard_error`` and the variances are on this scale of analysis; ``estimate`` is not.
@@ -65,9 +65,9 @@ def center(
 ) -> tuple[float, Interval | None]:
     """Returns the value over launches, each with one sample, and the t interval around it, in the samples' unit.
 
-    Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise. If launches
-    are ``expected`` to scatter, that counts besides the samples' scatter; without it the interval is None for a single
-    sample or two that differ. It is None, too, if its ends differ by more than a factor of three. ``robust``: as in
+    Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise. The
+    ``expected`` scatter of launches is combined with the samples' scatter; without it the interval is None for a single
+    sample, or for two that differ. It is also None if its ends differ by more than a factor of three. ``robust``: as in
     ``center_of``.
     """
     logarithmic = scale == "ratio" and min(samples) > 0
@@ -93,11 +93,11 @@ def change(
 ) -> Change | None:
     """Returns the change from ``base`` to ``new``, whose launches share no rounds, with a t interval over launches.
 
-    The interval has the degrees of freedom of the smaller side (Hsu 1938): Welch's approximation claims more than a few
-    launches support, if their scatter is examined after each of them. A side with a single launch borrows the other
-    side's scatter. Ratios with samples that are not positive have no logarithm: their change is the difference of means
-    as a fraction of the base's mean, and the base's error is propagated to first order. None for a ratio to zero, and
-    for samples that are not finite.
+    The interval has the degrees of freedom of the smaller side (Hsu 1938): Welch's approximation is too optimistic for
+    few launches, if their scatter is examined after each of them. A side with a single launch borrows the other side's
+    scatter. Ratios with samples that are not positive have no logarithm: their change is the difference of means as a
+    fraction of the base's mean, and the base's error is propagated to first order. None for a ratio to zero, and for
+    samples that are not finite.
     """
     if not all(map(math.isfinite, (*new, *base))):
         return None
@@ -150,10 +150,10 @@ def paired(
 
 
 def with_launches(change: Change, launches: int) -> Change:
-    """Returns the change as certain as it would be if the new side had ``launches`` launches with the same scatter.
+    """Returns the change with the uncertainty that ``launches`` launches of the new side would give.
 
-    More launches add degrees of freedom to the measured scatter, but not to the expected scatter. The estimate and its
-    interval stay the same.
+    The launches have the same scatter. More launches add degrees of freedom to the measured scatter, but not to the
+    expected scatter. The estimate and its interval stay the same.
     """
     if change.sampling_variance is None:
         return change
@@ -165,7 +165,7 @@ def with_launches(change: Change, launches: int) -> Change:
 
 
 def possible(interval: Interval | None, least: float, most: float) -> Interval | None:
-    """Clips an interval to the possible values from ``least`` to ``most``; None if it then says no more than these."""
+    """Clips an interval to the possible values from ``least`` to ``most``; returns None if all of them remain."""
     if interval is None:
         return None
     low, high = max(interval.low, least), min(interval.high, most)
@@ -212,7 +212,7 @@ def _if_finite(change: Change) -> Change | None:
 
 
 def _scatter(new: Center, base: Center) -> dict[str, Any]:
-    """Returns a change's fields on scatter; a single launch borrows the other side's, none are known if both are."""
+    """Returns a change's fields on scatter; a single launch borrows the other side's; empty if both are single."""
     if new.variance is not None and base.variance is not None:
         freedom = (new.df, base.df)
         return {
@@ -229,7 +229,7 @@ def _scatter(new: Center, base: Center) -> dict[str, Any]:
 
 
 def _relative_to(new: Center, base: Center) -> tuple[Center, Center]:
-    """Divides both sides by the base's mean, whose own error counts as far as it moves the quotient."""
+    """Divides both sides by the base's mean, and propagates the error of this mean to the quotient."""
     size = abs(base.mean) or 1.0  # 0 only if both sides are nothing but zeros
     leverage = abs(new.mean) / size
     return (
@@ -244,7 +244,7 @@ def _relative_to(new: Center, base: Center) -> tuple[Center, Center]:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The share of runs in which something happened."""
+    """The share of runs in which an event happened."""
 
     found: int  # runs in which it happened
     of: int  # runs

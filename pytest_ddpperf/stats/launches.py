@@ -1,4 +1,4 @@
-"""Launches in numbers: their long steps and least blocks, their center, and how far they scatter.
+"""Statistics of launches: their long steps and cheapest blocks, their center, and their scatter.
 
 Blocks of consecutive steps are nearly independent of each other, and so are the pairs of blocks of two interleaved
 launches. Their scatter shows how precisely a launch measures its figure, long before there are many launches.
@@ -19,10 +19,10 @@ from pytest_ddpperf.records.launch import LongSteps
 LONG = 2.0  # a step is long if it takes more than this many times the median step of its launch
 REGULAR = 0.75  # share of the distances between long steps that has to be equal for a period
 LEAST = 1 / 3
-"""The share of a launch's steps from which its CPU time is taken: its blocks with the least CPU time.
+"""The share of a launch's steps that its CPU time is computed from: the blocks with the least CPU time.
 
-A rank that loses its core finds cold caches when it goes on, which costs CPU time. Next to a busy process the other
-blocks hide the code's own work.
+If a rank loses its core, its caches are cold when it continues, which costs CPU time. If another process is busy, the
+other blocks would hide the work of the code itself.
 """
 OUTLYING_INCREASES = 2  # dropped at either end
 
@@ -66,7 +66,7 @@ def _period(distances: Counter[int]) -> int | None:
 
 
 def least(blocks: Sequence[float], sizes: Sequence[int]) -> float:
-    """Returns the mean step of the blocks that took least, which hold the share ``LEAST`` of all steps.
+    """Returns the mean step of the cheapest blocks, which contain the share ``LEAST`` of all steps.
 
     ``blocks``: the cost of one step in each block; ``sizes``: its number of steps.
     """
@@ -79,16 +79,16 @@ def least(blocks: Sequence[float], sizes: Sequence[int]) -> float:
 
 
 def growth_per_step(readings: Sequence[float]) -> float:
-    """Returns the robust slope of readings, one per step: how much each step adds for good, in the readings' unit.
+    """Returns the robust slope of readings, one per step: how much each step adds permanently, in the same unit.
 
-    Lasting growth never goes away again, so a reading counts only up to the lowest later reading: buffers that exist
-    after some steps but not after others drop out. The two largest and the two smallest of the remaining increases are
-    dropped, and the others averaged: a table that doubled or a cache that filled up in a step or two is no growth; an
-    addition by every third step is growth, given ten of them.
+    Permanent growth never disappears, so a reading counts only up to the lowest later reading: this removes buffers
+    that exist only after some steps. The two largest and the two smallest of the remaining increases are dropped, and
+    the others averaged: a table that doubled or a cache that filled up in one or two steps is not growth; an addition
+    in every third step is growth, if there are ten steps.
 
-    A least-squares line has neither property, the median of pairwise slopes (Theil 1950; Sen 1968) lacks the second.
-    In 5800 stretches of ten steps without a leak, of 18 strategies and settings, they showed up to 152 KiB and 129 KiB
-    a step; this slope showed 17 KiB at most.
+    A least-squares line has neither property; the median of pairwise slopes (Theil 1950; Sen 1968) lacks the second. In
+    5800 series of ten steps without a leak, of 18 strategies and settings, they showed up to 152 KiB and 129 KiB per
+    step; this slope showed at most 17 KiB.
     """
     lasting = [*accumulate(reversed(readings), min)][::-1]
     increases = sorted(after - before for before, after in pairwise(lasting))
@@ -103,13 +103,14 @@ MIN_BLOCKS = 2  # a single block has no scatter
 OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
 """Standard deviation, in logarithms, by which launches differ beyond the scatter of their blocks.
 
-Measured: interleaved 1.7 % over all recordings (0 to 3.3 % in single cells); alone 3 % at least, mostly 6 to 20 %.
+Measured values: interleaved 1.7 % over all recordings (0 to 3.3 % in single ones); alone at least 3 %, mostly 6 to 20
+%.
 """
 
 OWN_APART = math.sqrt(2) * OWN_ALONE  # of the difference of two launches of a round that were not interleaved
 
 CERTAINTY = 4.0
-"""Degrees of freedom of the expected scatter, next to those of the scatter that launches show.
+"""Degrees of freedom of the expected scatter, which add to the degrees of freedom of the measured scatter.
 
 With more, intervals of few launches miss the true value too often if launches differ far more than expected; with
 fewer, intervals are too wide if launches do not.
@@ -118,7 +119,7 @@ fewer, intervals are too wide if launches do not.
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The scatter that launches are expected to have, estimated from their blocks alone."""
+    """The expected scatter of launches, estimated only from their blocks."""
 
     variance: float  # of one launch's figure, on the scale of analysis
     df: float  # degrees of freedom of the variance
@@ -166,9 +167,9 @@ def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...
 
 
 def expected(within: Sequence[Sequence[float]], own: float) -> Expected | None:
-    """Returns the scatter that launches are expected to have, from the blocks inside them; None if no launch has two.
+    """Returns the expected scatter of launches, from their blocks; None if no launch has enough blocks.
 
-    ``within``: the influences of each launch's blocks. ``own``: standard deviation by which launches differ beyond it.
+    ``within``: the influences of each launch's blocks. ``own``: standard deviation of launches beyond this scatter.
     """
     telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
     if not telling:
@@ -185,9 +186,9 @@ would give disturbed launches more weight.
 """
 
 DENIED = 2.0
-"""Ratio of the variance that launches show to the expected variance, above which the expectation loses weight.
+"""Ratio of the measured to the expected variance of launches, above which the expected variance loses weight.
 
-Of launches that scatter as expected, one pair in six exceeds this ratio.
+If launches scatter as expected, one pair in six exceeds this ratio.
 """
 
 _INSIDE = math.erf(CAP / math.sqrt(2))  # share of normal samples within the cap
@@ -209,18 +210,17 @@ class Center:
 
 
 def center_of(samples: Sequence[float], *, robust: bool = False) -> Center:
-    """Returns the mean of samples; a robust one is Huber's M-estimate, which outliers at either end hardly move."""
+    """Returns the mean of samples; if ``robust``, Huber's M-estimate, which outliers at either end hardly change."""
     if len(samples) == 1:
         return Center(1, samples[0], None, 0.0)
     return _capped(sorted(samples)) if robust else _mean(samples)
 
 
 def moderated(side: Center, expected: Expected | None) -> Center:
-    """Returns the center with an error from the launches' scatter and the expected one, by their degrees of freedom.
+    """Returns the center with an error from measured and expected scatter, weighted by their degrees of freedom.
 
-    Few launches hardly know their own scatter: two have one degree of freedom. The expectation fills this gap, and the
-    more launches there are, the less weight it has (Smyth 2004). The expectation also has less weight if launches lie
-    apart by far more than expected.
+    Few launches say little about their scatter: two have one degree of freedom. The expected scatter fills this gap; it
+    has less weight if there are more launches (Smyth 2004), or if launches differ by far more than expected.
     """
     if expected is None or expected.df <= 0:
         return side
@@ -262,10 +262,10 @@ def _capped(ordered: Sequence[float]) -> Center:
 
 
 def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
-    """Returns the center, the distance at which samples are capped, and how many lie within; None without a scale.
+    """Returns the center, the distance at which samples are capped, and the number within it; None without a scale.
 
-    The set of capped samples decides the rest in closed form. If a guess of this set leads to the same set again, it
-    is the only solution. Otherwise a step of plain iteration gives the next guess.
+    The set of capped samples determines the rest in closed form. If a guess of this set leads to the same set again, it
+    is the only solution. Otherwise one step of plain iteration gives the next guess.
     """
     n = len(ordered)
     mean = math.fsum(ordered) / n
@@ -284,7 +284,7 @@ def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
 
 
 def _reach(deviations: Sequence[float]) -> float:
-    """Returns the distance at which samples with these capped deviations are capped: ``CAP`` scales."""
+    """Returns the capping distance, ``CAP`` scales, from the deviations of samples that are already capped."""
     squares = math.fsum([deviation * deviation for deviation in deviations])
     return CAP * math.sqrt(squares / (len(deviations) - 1) / CAPPED_VARIANCE)
 
@@ -294,7 +294,7 @@ def _beyond(ordered: Sequence[float], mean: float, reach: float) -> tuple[int, i
 
 
 def _solved(inside: Sequence[float], below: int, above: int) -> tuple[float, float] | None:
-    """Solves for center and reach, if these samples lie inside and ``below`` and ``above`` others are capped.
+    """Returns center and reach if ``inside`` are the uncapped samples, and ``below`` and ``above`` others are capped.
 
     The capped deviations add up to 0, their squares to the sum of normal samples with this scale; None if impossible.
     """

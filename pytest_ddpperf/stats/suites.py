@@ -14,15 +14,15 @@ MIN_TESTS = 3  # fewer tests hardly show their scatter
 NOTABLE = 0.01
 """A suite is called slower only if the whole interval of its change lies above this bound.
 
-Tests of one suite share the machine and the folders of both checkouts. If these slow one side of all tests, no
-scatter shows it. In 24 runs of 14 or 15 tests against their own commit the common change lay between -4.6 % and
-+0.7 %; none is called slower.
+Tests of one suite share the machine and the folders of both checkouts. If these slow down one side in all tests, the
+scatter does not show this. In 24 runs of 14 or 15 tests against the same commit, the common change was between -4.6 %
+and +0.7 %; none of these runs is called slower.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonChange:
-    """The relative change that tests have in common."""
+    """The relative change that all tests have in common."""
 
     tests: int  # how many tests it is estimated from
     change: float  # relative: 0.031 is +3.1 %
@@ -31,7 +31,7 @@ class CommonChange:
 
 
 def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
-    """Returns the change of the step time that tests measured side by side have in common; None if unknown."""
+    """Returns the common change of the step time of tests that were measured side by side; None if unknown."""
     paired: dict[str, list[float]] = {}
     for result in results:
         for one in result.comparisons:
@@ -41,11 +41,11 @@ def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
 
 
 def common_change(tests: Sequence[Sequence[float]]) -> CommonChange | None:
-    """Returns what the relative changes of the variants of each test have in common: Huber's estimate over logarithms.
+    """Returns the common part of the relative changes of all tests: Huber's estimate over logarithms.
 
     Each test counts once, as the mean of its variants, because these share their rounds. The interval is Student's over
-    the tests, so it includes both the scatter of each test and the differences between tests. None for fewer than
-    ``MIN_TESTS`` tests, and if their scatter is unknown.
+    the tests, so it includes both the scatter of each test and the differences between tests. The result is None for
+    fewer than ``MIN_TESTS`` tests, or if their scatter is unknown.
     """
     if len(tests) < MIN_TESTS:
         return None

@@ -1,1 +1,1 @@
-"""What reports draw: a chart is data, made of the results document, and any renderer can draw it."""
+"""Charts of reports: a chart is data that is made from a results document, and any renderer can draw it."""

@@ -16,12 +16,12 @@ CUT = "An interval that ends at the edge goes on beyond it."  # where a view cut
 _NEAR = 0.4  # of the highest value: 0 is shown where the lowest one is below that
 _AROUND = 0.06  # of what an axis shows: free to either side
 Style = Literal["lines", "points"]
-"""Points of a series joined by a line, or each for itself."""
+"""How to draw the points of a series: connected by a line, or as separate points."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """What an axis shows."""
+    """The quantity of an axis."""
 
     name: str  # in a few words
     unit: str = ""  # an SI base unit, ``B``, a rate of them, or ``1``; empty for places and numbers of steps and ranks
@@ -31,7 +31,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class ChartPoint:
-    """A value and where it lies: ``low`` and ``high`` are the ends of its interval, None if no such end is known."""
+    """A value with the ends of its interval, ``low`` and ``high``; an end is None if it is unknown."""
 
     x: float
     y: float
@@ -41,9 +41,9 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChartSeries:
-    """Points that belong together.
+    """Points that are drawn alike.
 
-    ``of`` is the name of the series that a reference belongs to; empty for one of all series.
+    ``of`` is the name of the series to which a reference belongs; empty if it belongs to all series.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ChartSeries:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """What one picture shows."""
+    """The data of one picture."""
 
     title: str  # in a few words
     style: Style  # how its series are drawn
@@ -69,10 +69,10 @@ class Chart:
 
 
 def view_of(chart: Chart) -> tuple[float, float, bool]:
-    """Returns the lowest and the highest value that the axis of values shows, and whether it cuts an interval.
+    """Returns the lowest and the highest value on the axis of values, and whether the axis cuts an interval.
 
-    It has all values. Intervals widen it, but not beyond twice what the values take, so that none hides them. It begins
-    at 0 if that is near.
+    All values are on the axis. Intervals make it longer, but at most twice as long as the values need, so that values
+    stay readable. It begins at 0 if 0 is near.
     """
     points = [each for series in (*chart.series, *chart.references) for each in series.points]
     least, most = min(map(_y, points)), max(map(_y, points))
@@ -88,7 +88,7 @@ def view_of(chart: Chart) -> tuple[float, float, bool]:
 
 
 def in_units(chart: Chart) -> Chart:
-    """Returns the chart with its numbers in the units in which both axes read well."""
+    """Returns the chart with its numbers in readable units on both axes."""
     values = [(each.x, each.y) for series in chart.series for each in series.points]
     by_x = scale([x for x, _ in values] if chart.x.unit else [], chart.x.unit or "1")
     by_y = scale([y for _, y in values], chart.y.unit or "1")
@@ -113,27 +113,27 @@ def in_units(chart: Chart) -> Chart:
 
 
 def remark_of(chart: Chart) -> str:
-    """Returns what a reader has to know of the data and of the intervals; may be empty."""
+    """Returns a remark on the data and the intervals of a chart; may be empty."""
     points = (each for series in (*chart.series, *chart.references) for each in series.points)
     known = any(each.low is not None or each.high is not None for each in points)
     return "; ".join(filter(None, (chart.note, f"bars and bands: {confidence_text(CONFIDENCE)}" * known)))
 
 
 def point(x: float, y: float, interval: Interval | None = None) -> ChartPoint:
-    """Returns a point with its interval; an end that is not finite is none."""
+    """Returns a point with its interval; ends that are not finite are omitted."""
     ends = (None, None) if interval is None else (interval.low, interval.high)
     low, high = (end if end is not None and math.isfinite(end) else None for end in ends)
     return ChartPoint(x, y, low, high)
 
 
 def numbered(name: str, values: Iterable[float | None], first: int = 0) -> ChartSeries:
-    """Returns a series of values at ``first`` and the whole numbers that follow; what is not known is left out."""
+    """Returns a series of values at ``first``, ``first + 1`` and so on; omits unknown values."""
     known = ((x, y) for x, y in enumerate(values, first) if y is not None and math.isfinite(y))
     return ChartSeries(name, tuple(ChartPoint(x, y) for x, y in known))
 
 
 def thinned(chart: Chart, most: int) -> Chart:
-    """The chart with at most so many points in a series: of those side by side the one with the largest value."""
+    """Returns the chart with at most ``most`` points per series: of neighbours, the point with the largest value."""
     longest = max(len(each.points) for each in chart.series)
     every = -(-longest // most)
     if every == 1:

@@ -21,7 +21,7 @@ _MEMORY = {"allocated": "live tensors on a GPU", "heap": "memory of malloc"}
 
 
 def reference_of(result: Result) -> str:
-    """Returns what the benchmark is compared with, in a word or two."""
+    """Returns a short name of the reference of a benchmark."""
     return "baseline" if result.paired is None else result.paired.revision
 
 
@@ -32,7 +32,7 @@ def now_of(judged: Comparison, x: float) -> ChartPoint | None:
 
 
 def before_of(judged: Comparison, x: float) -> ChartPoint | None:
-    """Returns the baseline of a metric, at ``x``, with the interval over its launches; None if there is none."""
+    """Returns the baseline of a metric at ``x``, with the interval over its launches; None without a baseline."""
     if judged.baseline is None:
         return None
     samples = list(filter(math.isfinite, judged.base_samples))
@@ -42,7 +42,7 @@ def before_of(judged: Comparison, x: float) -> ChartPoint | None:
 
 
 def steps(result: Result) -> Iterator[Chart]:
-    """Yields the time of each timed step, a line for each launch."""
+    """Yields the chart of all timed steps, with a line for each launch."""
     measured = result.measurement
     yield Chart(
         title="step time by step and launch",
@@ -55,7 +55,7 @@ def steps(result: Result) -> Iterator[Chart]:
 
 
 def launches(result: Result) -> Iterator[Chart]:
-    """Yields the value of each launch beside those of the baseline; for the step time and each other gated metric."""
+    """Yields charts that compare the launches with the baseline's launches, for the step time and gated metrics."""
     before, now = reference_of(result), THIS_RUN
     for judged in result.comparisons:
         series = judged.series
@@ -96,7 +96,7 @@ def memory(result: Result) -> Iterator[Chart]:
 
 
 def memory_phases(result: Result) -> Iterator[Chart]:
-    """Yields what each phase did to the memory of a rank."""
+    """Yields how much memory each phase of a step used on a rank."""
     uses = result.step.memory_by_phase
     known = [(phase, uses[phase]) for phase in PHASES if phase in uses]
     kinds = dict.fromkeys(_MEMORY[use.kind] for _, use in known)

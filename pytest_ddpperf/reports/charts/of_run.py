@@ -1,4 +1,4 @@
-"""The charts of a run, those of single benchmarks among them: a new one is a function and a row of ``CHARTS``."""
+"""The charts of a run, with the charts of single benchmarks. A new one needs a function and a row of ``CHARTS``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pytest_ddpperf.strategies.strategy import parse
 from pytest_ddpperf.units import format_count
 
 Placed: TypeAlias = "tuple[int, Result]"
-"""A benchmark with its place in the run."""
+"""The number of a benchmark in the run, and the benchmark."""
 
 _TWO = 2  # of one there is nothing to compare
 _SWEPT = "bucket_cap_mb"
@@ -33,7 +33,7 @@ _RATES = ("throughput", "token_throughput")
 
 
 def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, int], float]) -> Iterator[Chart]:
-    """Charts by number of ranks: of a ratio to the smallest group, in which it is 1 by definition, else of a rate."""
+    """Yields charts by number of ranks: of ``ratio`` to the smallest group (1 by definition), else of a rate."""
     for (test, mode), points in _curves(run).items():
         metric = ratio or _rate(points)
         if metric is None:
@@ -72,7 +72,7 @@ def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, in
 
 
 def _curves(run: Run) -> dict[tuple[str, str], list[Placed]]:
-    """The points of all scaling curves, by test and mode; only where there are at least two numbers of ranks."""
+    """Returns the points of scaling curves with at least two numbers of ranks, by test and mode."""
 
     def key(result: Result) -> tuple[str, str] | None:
         mode = result.measurement.mode
@@ -87,7 +87,7 @@ def _sizes(points: Sequence[Placed]) -> tuple[int, list[int]]:
 
 
 def throughput(run: Run) -> Iterator[Chart]:
-    """Throughput of the ways to train that a test measures on one number of ranks."""
+    """Yields charts of the throughput of several ways to train that a test measures with one number of ranks."""
 
     def key(result: Result) -> tuple[str, int] | None:
         return (_function(result), result.measurement.world_size) if _rate([(0, result)]) else None
@@ -100,13 +100,13 @@ def throughput(run: Run) -> Iterator[Chart]:
 
 
 def epoch_time(run: Run) -> Iterator[Chart]:
-    """Yields the time of an epoch before and now, where loaders have a length."""
+    """Yields charts of the time of an epoch, before and now, for loaders that have a length."""
     for test, points in _groups(run, lambda one: _function(one) if find(one, "epoch_time") else None).items():
         yield _side_by_side("time of an epoch, before and now", test, points, "epoch_time")
 
 
 def _side_by_side(title: str, subject: str, points: Sequence[Placed], metric: str) -> Chart:
-    """A metric of some benchmarks, each with what it is compared with."""
+    """Returns the chart of a metric of several benchmarks, each with its reference."""
     results = [result for _, result in points]
     return Chart(
         title=title,
@@ -119,7 +119,7 @@ def _side_by_side(title: str, subject: str, points: Sequence[Placed], metric: st
 
 
 def _before_and_now(metric: str, points: Sequence[tuple[float, int, Result]]) -> dict[str, Any]:
-    """Returns what all charts of a metric have that show benchmarks, each at its x, and what they are compared with."""
+    """Returns the fields of a chart that shows a metric of benchmarks, each at its ``x``, and of their references."""
     known = [(x, result[metric]) for x, _, result in points]
     before = " and ".join(dict.fromkeys(of_benchmark.reference_of(result) for *_, result in points))
     return {
@@ -133,7 +133,7 @@ def _before_and_now(metric: str, points: Sequence[tuple[float, int, Result]]) ->
 
 
 def bucket_sizes(run: Run) -> Iterator[Chart]:
-    """Yields the step time over the size of buckets, of benchmarks that differ in nothing else."""
+    """Yields charts of the step time over the bucket size, for benchmarks that differ only in this size."""
 
     def key(result: Result) -> tuple[Any, ...] | None:
         swept, measured = _swept(result), result.measurement
@@ -157,7 +157,7 @@ def bucket_sizes(run: Run) -> Iterator[Chart]:
 
 
 def _swept(result: Result) -> tuple[float, str] | None:
-    """The size of its buckets, and its strategy without it; None if it names none that is a finite number."""
+    """Returns a benchmark's bucket size, and its strategy without this option; None without a finite size."""
     try:
         strategy = parse(result.measurement.strategy)
         size = float(strategy.options[_SWEPT])
@@ -168,7 +168,7 @@ def _swept(result: Result) -> tuple[float, str] | None:
 
 
 def convergence(run: Run) -> Iterator[Chart]:
-    """Yields what trainings by several strategies come to, by optimizer steps: loss, and what is evaluated."""
+    """Yields charts of trainings by several strategies over the optimizer steps: of the loss, and of each metric."""
     for found in run.convergences:
         quantities = dict.fromkeys(name for one in found.strategies for curve in one.curves for name in curve.values)
         yield from (_trained(found, quantity) for quantity in quantities)
@@ -186,7 +186,7 @@ def _trained(found: Convergence, quantity: str) -> Chart:
 
 
 def _course(one: Trainings, quantity: str) -> Iterator[ChartPoint]:
-    """The mean over launches, with its interval, at each step that all of them have with a finite value."""
+    """Yields the mean over launches, with its interval, at each step that has a finite value in all launches."""
     curves = [dict(zip(curve.steps, curve.values.get(quantity, ()), strict=False)) for curve in one.curves]
     for step in curves[0] if curves else ():
         values = [curve.get(step, math.nan) for curve in curves]
@@ -195,7 +195,7 @@ def _course(one: Trainings, quantity: str) -> Iterator[ChartPoint]:
 
 
 def _groups(run: Run, key: Callable[[Result], Any]) -> dict[Any, list[Placed]]:
-    """Benchmarks with the same key, in order; those whose key is None are omitted."""
+    """Groups benchmarks by key, in order; omits benchmarks whose key is None."""
     groups: dict[Any, list[Placed]] = {}
     for i, result in enumerate(run.results):
         if (found := key(result)) is not None:
@@ -204,12 +204,12 @@ def _groups(run: Run, key: Callable[[Result], Any]) -> dict[Any, list[Placed]]:
 
 
 def _function(result: Result) -> str:
-    """The test without its parameters: variants of one function are seen side by side."""
+    """Returns the test without its parameters, so that variants of one test function are in one chart."""
     return result.test.partition("[")[0]
 
 
 def _rate(points: Sequence[Placed]) -> str | None:
-    """The rate that all have; None if there is none."""
+    """Returns a rate that all benchmarks have; None if there is no such rate."""
     return next((rate for rate in _RATES if len(_known(points, rate)) == len(points)), None)
 
 
@@ -222,7 +222,7 @@ def _points(name: str, found: Iterator[ChartPoint | None]) -> ChartSeries:
 
 
 def _of_each(make: Callable[[Result], Iterator[Chart]]) -> Callable[[Run], Iterator[Chart]]:
-    """The charts of each benchmark, with its name and its place."""
+    """Returns a function that yields the charts of each benchmark of a run, with its name and number."""
 
     def charts(run: Run) -> Iterator[Chart]:
         for i, result in enumerate(run.results):
@@ -248,11 +248,11 @@ CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
     "convergence": convergence,
     "epoch_time": epoch_time,
 }
-"""What makes the charts of each kind; none if the run has no data for it."""
+"""The function that makes the charts of each kind; it yields none if the run has no data for them."""
 
 
 def charts_of(run: Run) -> tuple[Chart, ...]:
-    """Returns all charts of a run that have data, in the order of ``CHARTS``; their series have points."""
+    """Returns all charts of a run that have data, in the order of ``CHARTS``; omits empty series."""
     return tuple(
         replace(chart, kind=kind, series=series)
         for kind, make in CHARTS.items()

@@ -1,1 +1,1 @@
-"""What reports write as JSON: types that builders are checked against, and that the published schemas are made of."""
+"""JSON documents of reports, as types: builders are checked against them, and the published schemas come from them."""

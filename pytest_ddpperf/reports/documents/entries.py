@@ -1,6 +1,6 @@
-"""The results document: the objects of its JSON, by their fields.
+"""The results document: the objects of its JSON, with their fields.
 
-A field without a comment has the words of the attribute of the same name of the records that its class lists.
+A field without a comment has the same meaning as the attribute of the same name in the records that its class lists.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class IntervalEntry(JsonEntry, frozen=True):
 
 
 class SiteEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of code that a part of a count comes from."""
+    """A line of code that causes a part of a count."""
 
     words_from = (CallSite,)
     part: str = ""
@@ -67,7 +67,7 @@ class SiteEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CountsEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """What one step does, counted: what the counted metrics are made of."""
+    """The counts of one step, and their parts."""
 
     words_from = (Counts,)
     totals: Mapping[str, float] = {}
@@ -94,7 +94,7 @@ class AgainstEntry(JsonEntry, frozen=True):
 
 
 class BaselineEntry(JsonEntry, frozen=True):
-    """The record compared with."""
+    """The record with which a benchmark is compared."""
 
     words_from = (BaselineRecord,)
     date: Date
@@ -105,7 +105,7 @@ class BaselineEntry(JsonEntry, frozen=True):
 
 
 class MetricEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """One metric, judged. Times are in seconds, sizes in bytes, shares are fractions."""
+    """The judgement on one metric. Times are in seconds, sizes in bytes, and shares are fractions."""
 
     words_from = (Comparison, Series)
     unit: str = ""  # SI base unit: s, B, samples/s, or 1 for plain ratios
@@ -200,7 +200,7 @@ class CalibratedEntry(BenchmarkEntry, frozen=True):
 
 
 class StepEntry(JsonEntry, frozen=True):
-    """A step that nobody ran, in seconds."""
+    """A predicted step, in seconds."""
 
     words_from = (predictions.Prediction, predictions.Replayed)
     world_size: Positive
@@ -220,7 +220,7 @@ class StepEntry(JsonEntry, frozen=True):
 
 
 class PredictionEntry(StepEntry, frozen=True):
-    """A step that nobody ran, of a call of predict or what_if."""
+    """A step that a call of predict or what_if has predicted."""
 
     test: str  # pytest node id
     name: str
@@ -243,7 +243,7 @@ class CandidateEntry(JsonEntry, frozen=True):
 
 
 class StrategyAdviceEntry(JsonEntry, frozen=True):
-    """Which strategy, precision and batch size to train with."""
+    """Advice on strategy, precision and batch size for training."""
 
     words_from = (predictions.StrategyAdvice,)
     test: str
@@ -260,7 +260,7 @@ class OverallEntry(JsonEntry, frozen=True):
 
 
 class RunFacts(JsonEntry, frozen=True, kw_only=True):
-    """A run, but for its benchmarks."""
+    """The facts of a run, without its benchmarks."""
 
     environment: Environment | None  # of the largest process group of the run; null if nothing was measured
     date: Moment | None  # when the run ended; ISO 8601, UTC
@@ -276,7 +276,7 @@ class RunFacts(JsonEntry, frozen=True, kw_only=True):
 
 
 class ResultsFile(RunFacts, frozen=True, kw_only=True):
-    """What --ddpperf-report=json:FILE writes: every benchmark of a run, measured and judged."""
+    """The file of --ddpperf-report=json:FILE: every benchmark of a run with its measurement and judgement."""
 
     schema: Literal["pytest-ddpperf/results/3"]  # name and version of this format
     environments: dict[str, Environment]  # by key, the environment of each benchmark; of several the first
@@ -286,7 +286,7 @@ class ResultsFile(RunFacts, frozen=True, kw_only=True):
 
 
 class Run(RunFacts, frozen=True, kw_only=True):
-    """A run that was read again, with its benchmarks as they were judged."""
+    """A run that was read from a file, with its benchmarks as they were judged."""
 
     results: tuple[Result, ...]
     common_change: CommonChange | None

@@ -1,4 +1,4 @@
-"""The results document of a run: written, and read again as the results of a run."""
+"""Writes the results document of a run, and reads a run from such a document."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class _Read(entries.ResultsFile, frozen=True):
 
 @uncollected()
 def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None) -> str:
-    """The document of what a run has made, each in the order made: a line for each field, and item of its lists.
+    """Returns the results document of a run: a line for each field, and for each item of a list, in order.
 
-    ``interrupted``: why the run ended before all its tests had run; None if it did not. ``date``: when it ended.
+    ``interrupted``: why the run ended before all its tests had run; None if it was complete. ``date``: when it ended.
     """
     benchmarks: list[Result | Calibrated] = [*made.results, *made.calibrated]
     environments = [one.measurement.environment for one in benchmarks]
@@ -95,7 +95,7 @@ def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None, i
 
 
 def _struct(kind: type[Any], record: Any) -> Any:
-    """A record, or a part of it, as an entry of the document."""
+    """Converts a record, or a part of it, to an entry of the document."""
     return msgspec.convert(record, kind, from_attributes=True)
 
 
@@ -126,7 +126,7 @@ def _entry(result: Result, key: str) -> Any:
 
 
 def _benchmark(test: str, measured: Measurement, key: str) -> dict[str, Any]:
-    """The fields of each benchmark that was measured."""
+    """Returns the fields that all benchmarks have in the document."""
     healths = (launch.health and replace(launch.health, gpus=gpus_of(launch)) for launch in measured.launches)
     identity = {name: getattr(measured, name) for name in ("name", "strategy", "recipe", "world_size")}
     return {"test": test, "environment_key": key, "health": tuple(healths), **identity}
@@ -177,10 +177,10 @@ def _prediction(found: Predicted) -> Any:
 
 
 def read_run(file: Path) -> entries.Run:
-    """Returns the run of a results document; ``-`` is standard input.
+    """Reads the run of a results document; ``-`` is standard input.
 
     Raises:
-        BaselineError: there is no such file, or it is broken, or of another schema or version; the message names the
+        BaselineError: there is no such file, or it is broken, or has another schema or version; the message names the
             file, the field and the cure.
     """
     text = read_text(file := Path("/dev/stdin") if file == Path("-") else file, RESULTS)
@@ -197,9 +197,9 @@ def read_run(file: Path) -> entries.Run:
 
 @uncollected()
 def run_of(text: str) -> entries.Run:
-    """Returns the run of a document's text, with all that a report on it says, and what a verdict on it needs.
+    """Returns the run of a document's text, with everything that reports show and verdicts need.
 
-    What the document does not have stays out: each rank's own figures, and the series of a baseline.
+    Data that the document lacks stay empty: each rank's own figures, and the series of a baseline.
     """
     read = msgspec.json.decode(text, type=_Read)
     same = {name: getattr(read, name) for name in entries.RunFacts.__struct_fields__}
@@ -211,7 +211,7 @@ def run_of(text: str) -> entries.Run:
 
 
 def _with_nan(data: Any, *, number: bool = False) -> Any:
-    """JSON data in which null is a number that is not finite, in fields that have numbers alone."""
+    """Converts null to NaN in JSON data, in fields that contain only numbers."""
     if isinstance(data, dict):
         of_numbers = {"value", "values", "samples"}
         return {name: _with_nan(value, number=number or name in of_numbers) for name, value in data.items()}
@@ -294,18 +294,18 @@ def _interval(read: entries.IntervalEntry | None) -> Interval | None:
 
 
 def _launch(number: int, times: tuple[float, ...], health: Health | None, samples: float | None) -> Launch:
-    """A launch as one rank, whose steps last as long as those of the slowest rank."""
+    """Returns a launch with one rank, whose steps are as long as on the slowest rank."""
     rank = RankLaunch(rank=0, step_times=times, memory={}, loss=None, samples_per_step=samples, tokens_per_step=None)
     return Launch(round=number, ranks=(rank,), seconds=0.0, health=health)
 
 
 def _record(measured: Measurement, **known: Any) -> BaselineRecord:
-    """Returns what is known of the record that a benchmark is compared with."""
+    """Returns the record with which a benchmark is compared, as far as it is known."""
     return BaselineRecord(**measured.identity_fields | {"plan": measured.plan, "series": ()} | known)
 
 
 def _revision(data: entries.AgainstEntry, measured: Measurement) -> PairedRevision:
-    """The other revision; its record has only that it ran."""
+    """Returns the other revision; its record shows only whether it ran."""
     record, environment = None, data.environment
     if environment is not None:
         environment = replace(environment, world_size=measured.world_size)

@@ -1,4 +1,4 @@
-"""The JSON schema of a document, in which each field is described, by its own words or those of its record."""
+"""The JSON schema of a document; the description of a field comes from its comment, or from its record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def schema_of(document: type[JsonEntry]) -> dict[str, Any]:
 
 
 def kinds_of(hint: Any, known: set[Any]) -> Iterator[Any]:
-    """Yields the kinds of objects in a type."""
+    """Yields the classes that occur in a type, directly or inside other classes."""
     inner = get_args(hint)
     if (is_dataclass(hint) or isinstance(hint, msgspec.StructMeta)) and hint not in known:
         known.add(hint)
@@ -38,7 +38,7 @@ def kinds_of(hint: Any, known: set[Any]) -> Iterator[Any]:
 
 
 def _words_of(record: type) -> dict[str, str]:
-    """What a record says of its attributes: in its docstring, behind or above its fields, in those of properties."""
+    """Returns a record's descriptions of its attributes: from its docstring, from comments, and from its properties."""
     found: dict[str, str] = {}
     for base in [each for each in reversed(record.__mro__) if each.__module__ == record.__module__]:
         found |= {name: of.__doc__ or "" for name, of in vars(base).items() if isinstance(of, property)}

@@ -1,1 +1,1 @@
-"""Files for other tools and for readers: each module renders the results document in one kind."""
+"""Files for other tools and for readers: each module writes the results document in one format."""

@@ -51,7 +51,7 @@ _METRIC: Mapping[str, Callable[[Comparison], Any]] = {
 
 
 def bencher(run: Run) -> str:
-    """Bencher's metric format, for its adapter ``json``: gated metrics, each a measure of its name, in base units."""
+    """Returns the gated metrics in Bencher's format, for its adapter ``json``: a measure per metric, in base units."""
     measured = {
         printable(full_name(result))[-_NAME:]: {
             comparison.series.metric: _metric(comparison)
@@ -70,7 +70,7 @@ def _metric(comparison: Comparison) -> dict[str, float]:
 
 
 def benchmark_action(run: Run, better: Better) -> str:
-    """``customSmallerIsBetter`` or ``customBiggerIsBetter`` of github-action-benchmark: gated metrics of that kind."""
+    """Returns gated metrics as ``customSmallerIsBetter`` or ``customBiggerIsBetter`` of github-action-benchmark."""
     values = [
         _value(result, comparison)
         for result in run.results
@@ -95,10 +95,10 @@ def _value(result: Result, comparison: Comparison) -> dict[str, Any]:
 
 
 def comma_separated(run: Run) -> str:
-    """Returns a row for each metric of each benchmark, with all digits; one without metrics has a row of its own.
+    """Returns a row for each metric of each benchmark, with all digits; a benchmark without metrics has one row.
 
-    Benchmarks differ in their metrics, and each metric has ten figures: a row for each keeps the columns the same from
-    run to run, whatever was measured. What is not known, or not finite, is empty; no text is a formula.
+    Benchmarks have different metrics with ten figures each: with one row per metric, all files have the same columns.
+    Unknown and infinite values are empty cells. No text can act as a formula.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -119,5 +119,5 @@ def _cell(value: Any) -> Any:
 
 
 def no_formula(text: str) -> str:
-    """The text for a cell: behind an apostrophe where a spreadsheet would take it for a formula, and might run it."""
+    """Returns the text for a cell, with an apostrophe before it if a spreadsheet would run it as a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

@@ -1,4 +1,4 @@
-"""One page for a browser, with everything in it."""
+"""The report as one HTML page for a browser, without other files."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _CURVES: Mapping[str, Sequence[str]] = {
     "Convergence": ("convergence",),
     "Epochs": ("epoch_time",),
 }
-"""The kinds of charts of several benchmarks, by the part that has them."""
+"""The kinds of charts that show several benchmarks, by the title of their part."""
 
 
 def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
-    """The verdict on the whole and why benchmarks failed, then a table of all, what is known of each and of several.
+    """Returns the page of a run: the verdict, the reasons of failures, a table, and parts on one or several benchmarks.
 
-    ``compared``: a table of this run and another one; ``title``: in place of the verdict.
+    ``compared``: a table of this run and another one; ``title``: replaces the verdict.
     """
     table, charts = summary_table(run.results), charts_of(run)
     notes = compared.notes if compared else ()
@@ -53,7 +53,7 @@ def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
 
 
 def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
-    """Yields the benchmarks, the worst first."""
+    """Yields the rows of the benchmarks, the worst first."""
     places = {id(result): i for i, result in enumerate(run.results)}
     for result, cells in zip(worst_first(run.results), table.rows, strict=True):
         step = find(result, "step_time")
@@ -86,7 +86,7 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
 def _shared(
     run: Run, charts: Sequence[Chart], compared: Table | None, conclusions: tuple[str, ...]
 ) -> Mapping[str, list[Block]]:
-    """Returns what concerns several benchmarks, or none, by title."""
+    """Returns the parts of the page that concern several benchmarks or none, by title."""
     parts: dict[str, list[Block]] = {"Both runs": [replace(compared, notes=())] if compared else []}
     parts |= {
         title: [chart for kind in kinds for chart in charts if chart.kind == kind] for title, kinds in _CURVES.items()
@@ -99,6 +99,6 @@ def _shared(
 
 
 def two_runs_page(after: Run, both: Sequence[Result], table: Table) -> str:
-    """Returns the page of the second run, its benchmarks judged by the first run, with a table of both."""
+    """Returns the page of the second run, judged by the first run, with a table of both."""
     title = "ddpperf: " + table.title.replace("->", "\u2192")  # an arrow that no line is broken in
     return html(msgspec.structs.replace(after, results=tuple(both), common_change=None), title=title, compared=table)

@@ -1,4 +1,4 @@
-"""The kinds of files that results are written as: one row each."""
+"""The formats in which results are written: one row each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_ddpperf.reports.formats.pytest_benchmark import pytest_benchmark
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """A kind of file: a row of ``KINDS``."""
+    """A file format: a row of ``KINDS``."""
 
     name: str  # of the option of ``ddpperf report``, and in ``--ddpperf-report=KIND:FILE``
     help: str  # what it is, and for whom
@@ -53,7 +53,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def kind_named(name: str, option: str, others: Iterable[str] = ()) -> Kind:
-    """The kind of that name; SettingError, which begins with the option and names ``others`` too, if there is none."""
+    """Returns the format with a name; raises SettingError, with ``option`` and known formats, if there is none."""
     if name not in KINDS:
         known = (*others, *KINDS)
         raise SettingError(f"{option}: there is no kind {name}; {instead(closest(name, known), known)}")

@@ -38,7 +38,7 @@ _DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 
 
 def markdown(run: Run) -> str:
-    """Returns what became worse and why, then the others, folded; names are shown as they are, whatever they hold."""
+    """Returns the worsenings with their causes, then the other benchmarks, folded; names are escaped."""
     results = worst_first(run.results)
     head = [MARK, f"## ddpperf: {plain(headline(results))}"]
     if run.interrupted:
@@ -59,7 +59,7 @@ def markdown(run: Run) -> str:
 
 
 def _red_first(results: Sequence[Result], most: int) -> tuple[list[str], list[Result]]:
-    """Lines on red benchmarks with their reasons, about so many at most; and the benchmarks that have none there."""
+    """Returns about ``most`` lines on red benchmarks with their reasons; and the benchmarks without such lines."""
     lines: list[str] = []
     others = list(results)
     red = sorted((result for result in results if result.red), key=lambda result: -result.severity)
@@ -77,7 +77,7 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def _folded(results: Sequence[Result], most: int, notes: str, red: Sequence[str]) -> str:
-    """A table of benchmarks, at most so many, those that did not pass first; and the notes."""
+    """Returns a folded table of at most ``most`` benchmarks, those that did not pass first, and the notes."""
     if not results and not notes:
         return ""
     shown = sorted(results, key=lambda result: result.verdict in GREEN)[:most]
@@ -89,7 +89,7 @@ def _folded(results: Sequence[Result], most: int, notes: str, red: Sequence[str]
 
 
 def code(text: str) -> str:
-    """Returns the text as it is, in a span of code: nothing in it is markup, a link or a mention."""
+    """Returns the text as a code span, in which nothing is markup, a link or a mention."""
     text = printable(text)
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     room = " " if text.startswith(("`", " ")) or text.endswith(("`", " ")) else ""
@@ -97,7 +97,7 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Returns a sentence in which nothing is markup, mathematics, a link, a mention or a folder of a machine."""
+    """Returns a sentence without markup, mathematics, links, mentions and folders of the machine."""
     text = _FOLDERS.sub(".../", printable(text))
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     text = _NUMBERED.sub(r"\1\\", _MARKUP.sub(r"\\\g<0>", text))
@@ -105,7 +105,7 @@ def plain(text: str) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """Returns a table, its first column as code; of many rows the first ones."""
+    """Returns the first rows of a table, with its first column as code."""
     numbers = len(table.headers) - table.left - table.right
     rules = ["---"] * table.left + ["--:"] * numbers + ["---"] * table.right
     rows = [[code(row[0]).replace("|", r"\|"), *(_cell(cell) for cell in row[1:])] for row in table.rows[:_ROWS]]

@@ -19,9 +19,9 @@ _TITLE = "Performance report"
 
 
 def performance_report(run: Run) -> str:
-    """All benchmarks in a table; then each with its verdict, its bottleneck and what would make its step faster.
+    """Returns a table of all benchmarks, then each one's verdict, its bottleneck, and advice to make its step faster.
 
-    Steps that were predicted and ways to train follow.
+    Predicted steps and advised ways to train follow.
     """
     ordered = worst_first(run.results)
     ended = [f"the run ended before all its tests had run: {run.interrupted}"] if run.interrupted else []
@@ -38,7 +38,7 @@ def performance_report(run: Run) -> str:
 
 
 def _benchmark(result: Result) -> Sequence[str]:
-    """Returns what is known of one benchmark, a line each."""
+    """Returns the text on one benchmark, line by line."""
     name, found = printable(f"{result.test} {result.name}"), result.step.diagnosis
     advice = [] if found is None else [f"{number}. {advice_text(each)}" for number, each in enumerate(found.advice, 1)]
     unknown = [] if found is None else ["none: no change is known that would make its step faster"]

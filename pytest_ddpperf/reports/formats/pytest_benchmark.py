@@ -1,4 +1,4 @@
-"""pytest-benchmark's JSON: each timed step is a round, so that its tools compare and plot our benchmarks."""
+"""pytest-benchmark's JSON: each timed step is a round, so that pytest-benchmark's tools compare and plot the steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TUKEY = 1.5  # interquartile ranges beyond the quartiles: what lies further out
 
 
 def pytest_benchmark(run: Run) -> str:
-    """Returns a file as ``--benchmark-json`` writes it, of the benchmarks whose steps were timed."""
+    """Returns a file in the format of ``--benchmark-json``, with the benchmarks whose steps were timed."""
     environment = run.environment
     recorded = {} if environment is None else environment.recorded
     system, _, release = recorded.get("kernel", "").partition(" ")
@@ -44,7 +44,7 @@ def pytest_benchmark(run: Run) -> str:
 
 
 def entries(run: Run, *, data: bool = True) -> list[dict[str, Any]]:
-    """Each benchmark whose steps were timed as an entry of such a file; ``data``: with the time of each step."""
+    """Returns an entry of such a file for each timed benchmark; ``data``: with the time of each step."""
     timed = (
         (result, [time for launch in result.measurement.launches for time in launch.step_times])
         for result in run.results
@@ -72,7 +72,7 @@ def _entry(result: Result, times: Sequence[float], *, data: bool) -> dict[str, A
 
 
 def stats_of(times: Sequence[float]) -> dict[str, Any]:
-    """Returns the statistics of pytest-benchmark over so many rounds, at least one, in seconds."""
+    """Returns pytest-benchmark's statistics of at least one round, in seconds."""
     ordered = sorted(times)
     mean = statistics.mean(times)
     deviation = statistics.stdev(times) if len(times) > 1 else 0.0
@@ -103,12 +103,12 @@ def stats_of(times: Sequence[float]) -> dict[str, Any]:
 
 
 def quartiles(ordered: Sequence[float]) -> tuple[float, float]:
-    """Returns the lower and the upper quartile of sorted numbers, by Hazen's rule, as pytest-benchmark has them."""
+    """Returns the lower and the upper quartile of sorted numbers by Hazen's rule, as pytest-benchmark does."""
     return _at(ordered, (len(ordered) - 2) / 4), _at(ordered, (3 * len(ordered) - 2) / 4)
 
 
 def _at(ordered: Sequence[float], place: float) -> float:
-    """The value at a place, between two numbers if need be."""
+    """Returns the value at a place; interpolates between two numbers if the place is a fraction."""
     first = max(0, math.floor(place))
     last = min(first + 1, len(ordered) - 1)
     share = max(0.0, place - first)

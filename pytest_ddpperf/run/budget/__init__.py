@@ -1,1 +1,1 @@
-"""The one place that deals out time: how long each benchmark measures, and which tests run once more."""
+"""The code that distributes time: how long each benchmark measures, and which tests run again."""

@@ -1,4 +1,4 @@
-"""Requests of open benchmarks for time after the first pass, and their shares: numbers in, seconds out."""
+"""Requests of undecided benchmarks for time after the first pass, and the seconds that they get."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pytest_ddpperf.records.verdict import OPEN, Verdict
 
 MAX_FACTOR = 4.0  # times the seconds of the first pass: the most for a suspect, or if a slowdown could hide
 CONFIRMED = 2.5
-"""Times the launches that would just show a suspect to be worse at its present estimate: with them 19 of 20 show it.
+"""A factor: with this multiple of the launches that would just prove a suspect worse, 19 of 20 are proven.
 
-The critical value of a red verdict is about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the launches,
-95 % of estimates exceed it.
+A red verdict needs about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the launches, 95 % of estimates
+exceed this value.
 """
 SEEN = 1.3  # times the launches that would just rule a slowdown out if the scatter stayed as it is
 DIAGNOSIS_MARGIN = 1.1  # times the expected seconds of a diagnosis
@@ -33,7 +33,7 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeRequest:
-    """The seconds that a benchmark asks for in addition to those that it had."""
+    """The seconds that a benchmark needs in addition to the seconds that it had."""
 
     priority: Priority
     least: float = 0.0  # it takes these in any case
@@ -42,7 +42,7 @@ class TimeRequest:
 
 
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
-    """Returns the seconds of each request, 0 for none: all get their least, whatever is left.
+    """Returns the seconds of each request, 0 for none; each gets at least its ``least``, even if no time is left.
 
     More urgent requests come first, then smaller ones.
     """
@@ -58,7 +58,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
-    """Returns the time that a call of a verb requests after a look of its first pass; None if all is decided."""
+    """Returns the time that a call of a verb needs after a look of its first pass; None if everything is decided."""
     compared = [
         (result, comparison)
         for result in results
@@ -100,7 +100,7 @@ def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[
 
 
 def _round_seconds(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """Returns the seconds of one round of the benchmarks that these metrics still need."""
+    """Returns the seconds of one round of the benchmarks whose metrics are not decided."""
     metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
     return interim.seconds_of(
         going_on(results, metrics) if all(result.pair is not None for result in results) else None

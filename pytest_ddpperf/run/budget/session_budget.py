@@ -1,4 +1,4 @@
-"""The time of a session: how long each call of a verb (such as ``check``) measures, and how much is left."""
+"""The time of a session: how long each call of a verb, such as ``check``, measures, and how much is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CallId(NamedTuple):
 
 @dataclass
 class CallProgress:
-    """The results of a call in the first pass, for the second one."""
+    """The results of a call in the first pass, which the second pass continues."""
 
     kept: dict[str, Any] = field(default_factory=dict)  # by kind: launches of measurings, searches, trainings
     request: TimeRequest | None = None
@@ -39,10 +39,10 @@ class CallProgress:
 
 
 class SessionBudget:
-    """The time of a session, and of the call that runs now.
+    """The time of a session, and of the call that is running.
 
-    ``goes_on`` says before each round of launches whether there is time for it. ``seconds`` is the setting ``budget``,
-    None without a limit of the session; ``tests`` is the number of tests that measure.
+    ``goes_on`` returns before each round of launches whether there is time for it. ``seconds`` is the setting
+    ``budget``, or None if the session has no limit; ``tests`` is the number of tests that measure.
     """
 
     def __init__(self, seconds: float | None, tests: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,7 +65,7 @@ class SessionBudget:
         self.before = 0.0  # seconds of the measuring call before it began to measure
 
     def start(self) -> None:
-        """Start the clock unless it runs; earlier work of the session for all tests does not count."""
+        """Start the clock of the session, unless it is running."""
         self._start = self.now() if self._start is None else self._start
 
     def begin_test(self, test: str) -> None:
@@ -78,7 +78,7 @@ class SessionBudget:
             self._begun += 1
 
     def ended(self, test: str) -> None:
-        """Note the end of a test that measures. A test skipped before it began leaves its share to others."""
+        """Note the end of a test that measures. If a test is skipped before it begins, other tests get its share."""
         if self.again:
             self._run_again.add(test)
         elif test not in self._calls:
@@ -89,7 +89,7 @@ class SessionBudget:
         """Return the next call of a test, and its results of the first pass.
 
         Raises:
-            NotTimed: no time is left in the first of two passes, not even to count.
+            NotTimed: the first of two passes has no time left, not even to count.
         """
         if self.two_passes and not self.again and self.left <= 0:
             self._unbegun += 1
@@ -113,12 +113,12 @@ class SessionBudget:
 
     @property
     def _others(self) -> int:
-        """The number of tests that have not begun in the first pass."""
+        """Returns the number of tests that have not begun in the first pass."""
         return max(0, self._tests - self._begun)
 
     @property
     def _preparing(self) -> float:
-        """Seconds that tests not yet begun are expected to count and verify: the average of the benchmarks before."""
+        """Returns the seconds that tests not yet begun will need to count and verify, as earlier benchmarks did."""
         return self._others * self._prepared / max(1, self._benchmarks)
 
     def note_preparation(self, begun: float, benchmarks: int) -> None:
@@ -129,15 +129,15 @@ class SessionBudget:
 
     @property
     def left(self) -> float:
-        """Seconds left of the session; below 0 if more was spent."""
+        """The seconds that the session has left; below 0 if more was spent."""
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
 
     def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool, benchmarks: int) -> bool:
-        """Give a call its time: ``max_time`` of its settings from ``begun`` on, or less if the session has less for it.
+        """Give a call its time: ``max_time`` of its settings after ``begun``, or less if the session has less time.
 
-        In the first pass each benchmark has an equal share, and a test that has not begun counts as one. The expected
-        time of such tests before they measure is set aside. ``compared``: whether suspects have to be confirmed, for
-        which half of the time is kept. ``benchmarks``: how many benchmarks the call measures side by side.
+        In the first pass each benchmark has an equal share, and a test that has not begun counts as one benchmark. Time
+        for such tests to count and verify is reserved. ``compared``: whether suspects have to be confirmed; half of the
+        time is reserved for this. ``benchmarks``: how many benchmarks the call measures side by side.
 
         Returns:
             Whether the session limits the time, not the setting of the call.
@@ -164,26 +164,26 @@ class SessionBudget:
 
     @property
     def defers(self) -> bool:
-        """Returns whether a suspect is confirmed in the second pass, not now."""
+        """Returns whether a suspect is confirmed in the second pass, not immediately."""
         return self.two_passes and not (self.again or self.runs_once)
 
     @property
     def call_left(self) -> float:
-        """Seconds that the call may still measure."""
+        """The seconds that the call may still measure."""
         return self._call_ends - self.now()
 
     @property
     def screening(self) -> float:
-        """Seconds of the call in which a suspicion may arise."""
+        """The seconds of the call in which a suspicion may arise."""
         return self._screening_ends - self._call_begun
 
     @property
     def elapsed(self) -> float:
-        """Seconds that the call has measured in this run of its test."""
+        """The seconds that the call has measured in this run of its test."""
         return self.now() - self._call_begun
 
     def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
-        """Returns whether a round of ``round_seconds`` fits into the call's time, or into its part for suspects."""
+        """Returns whether a round fits into the call's time, or into the part of it in which suspicions may arise."""
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def has_time_for(self, diagnosis_seconds: float) -> bool:
@@ -193,8 +193,8 @@ class SessionBudget:
     def over(self, *, last: bool) -> float:
         """Returns the elapsed share of a call's time, from 0 to 1; ``last``: whether no other look follows.
 
-        All looks at the launches share one error, and the part that a look may spend grows with this share. So in the
-        first pass the time of the second pass counts as well, whether the test runs again or not.
+        All looks at the launches share one error, and the part that a look may spend grows with this share. So the
+        first pass includes the time of the second pass, whether the test runs again or not.
         """
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.two_passes or self.runs_once:
@@ -202,7 +202,7 @@ class SessionBudget:
         return FIRST_PASS + (1 - FIRST_PASS) * passed if self.again else FIRST_PASS * passed
 
     def holds(self, test: str) -> bool:
-        """Returns whether a test is open, and may run once more."""
+        """Returns whether a test is undecided, and may run again."""
         return (
             self.two_passes
             and not self.again
@@ -210,10 +210,10 @@ class SessionBudget:
         )
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Note how late the first look of a call is, and the call's request for time after a look of the first pass.
+        """Note how late the first look of a call is, and how much time the call needs after a look of the first pass.
 
-        A green call leaves the rest of its time to the others: the proof that it is unchanged comes last, with the time
-        that they leave.
+        A green call leaves the rest of its time to other calls. It gets time to prove itself unchanged last, if any is
+        left.
         """
         from pytest_ddpperf.run.budget.allocation import Priority, request_of
 
@@ -228,16 +228,16 @@ class SessionBudget:
             self._progress[call].request = request
 
     def leave_untimed(self, call: CallId) -> None:
-        """Note that a call was only counted: it gets time that the other tests leave in the second pass."""
+        """Note that a call was only counted: the second pass may give it time that other tests leave."""
         from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 
         if self.defers:
             self._progress[call].request = TimeRequest(priority=Priority.SEE, wanted=self._whole / self._tests)
 
     def second_pass(self) -> list[str]:
-        """Begin or continue the second pass; return the tests that still get time in it, the most urgent first.
+        """Begin or continue the second pass; return the tests that still get time, the most urgent first.
 
-        Time that a test leaves goes to those after it: each call of this method deals out all remaining time anew.
+        If a test leaves time, later tests get it: each call of this method distributes all remaining time again.
         """
         from pytest_ddpperf.run.budget.allocation import allocate
 
@@ -254,7 +254,7 @@ class SessionBudget:
 
     @property
     def complaint(self) -> str | None:
-        """The sentence that the budget was too small, and which one would do; None if it was large enough."""
+        """Returns a sentence that the budget was too small, with a sufficient one; None if it was large enough."""
         late = [seconds for seconds in self._late.values() if seconds > 0]
         if self._seconds is None or not (late or self._unbegun):
             return None

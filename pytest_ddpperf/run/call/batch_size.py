@@ -44,7 +44,7 @@ def search(
     memory_limit: int | None = None,
     resolution: float = 0.0,
 ) -> BatchSize:
-    """Finds the largest batch size with which no rank runs out of memory or uses more than ``memory_limit`` bytes."""
+    """Finds the largest batch size with which every rank has enough memory and uses at most ``memory_limit`` bytes."""
     _require_size("start", start)
     if limit is not None:
         _require_size("limit", limit)
@@ -72,10 +72,10 @@ def search(
 
 
 def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
-    """Refuses to go on if memory does not depend on the size: without a limit the search would never end.
+    """Raises an error if memory does not depend on the size: without a limit the search would never end.
 
-    If memory does not grow, the latest of eleven readings is the largest by a chance of one in eleven, and again at the
-    next doubling. Memory that grows with the size soon exceeds the scatter of readings, however slowly it grows.
+    If memory does not grow, the last of eleven readings is the largest with a probability of 1/11, and again after the
+    next doubling. Memory that grows with the size soon exceeds the scatter of readings, even if it grows slowly.
     """
     latest = trials.get(size // 2)
     if latest is None or latest.peak is None:
@@ -113,7 +113,7 @@ def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> st
 
 
 def required_limit(memory_limit: int | None, device: str) -> int | None:
-    """Returns the limit of a rank's memory in bytes; SettingError if a limit is required and missing."""
+    """Returns the limit of a rank's memory in bytes; raises SettingError if a limit is required and missing."""
     if memory_limit is None and device == "cpu":
         raise SettingError(
             "find_batch_size on CPU needs a limit, because all processes share the machine's memory: give "

@@ -41,7 +41,7 @@ SIMULATING = (
 
 
 class BenchmarkLaunches:
-    """Runs single launches; ``paired`` runs the launches of both sides, if there is a reference."""
+    """The single launches of a benchmark; ``paired`` runs the launches of both sides, if there is a reference."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """The launchers of both sides, by the variables of their ranks, and how many launchers each has to provide."""
+        """Returns the launchers of both sides, by the variables of their ranks, with the number that each provides."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:
-        """Starts the launchers for launches of all variants at the same time, if there is memory for that."""
+        """Starts the launchers for simultaneous launches of all variants, if there is enough memory."""
         begun = self.times.now()
         self._ranks = max(1 if variant.environment.simulated else variant.world_size for variant in variants)
         of_each = {variant.key: variant.variables for variant in variants}
@@ -90,7 +90,7 @@ class BenchmarkLaunches:
         self.times.note_launch(begun)
 
     def ready(self) -> None:
-        """Waits until all launchers have started and imported, which would disturb timed steps."""
+        """Waits until all launchers have started and imported, because this would disturb timed steps."""
         begun = self.times.now()
         self._fit()  # launches since then may have shown modules to import
         for launchers, number in self._launchers:
@@ -98,7 +98,7 @@ class BenchmarkLaunches:
         self.times.note_launch(begun)
 
     def _fit(self) -> None:
-        """Makes launches run one after the other if memory is short, and notes the memory left for their ranks."""
+        """Makes launches run one after another if memory is short, and notes the memory left for their ranks."""
         free = free_memory()
         needed = sum(each.missing_bytes(number, self._file, self._ranks) for each, number in self._launchers)
         enough = free is None or needed <= free
@@ -107,7 +107,7 @@ class BenchmarkLaunches:
         self._memory = None if free is None else free - needed * enough
 
     def keep(self, number: int) -> None:
-        """Ends the launchers that are not needed if only ``number`` launches of a side run at the same time."""
+        """Ends the launchers that are not needed if only ``number`` launches of a side run simultaneously."""
         if number < self._together:
             self._together = number
             self._slots = {variables: min(known, number) for variables, known in self._slots.items()}
@@ -120,13 +120,13 @@ class BenchmarkLaunches:
             side.abort()
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
-        """Returns the limits of the launches; ``screening``: the seconds for which launches are planned."""
+        """Returns the limits of the launches; ``screening``: the seconds that launches are planned to take."""
         return LaunchLimits(
             settings=self.settings, screening=screening, slots=self._together, memory=self._memory, shared=shared
         )
 
     def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
-        """Returns the job of each rank in a variant's launch; ``loader``: the setting that ``auto`` picked before."""
+        """Returns the job of each rank in a variant's launch; ``loader``: the settings that ``auto`` chose before."""
         settings = variant.effective_settings(self.settings)
         if loader is not None and settings.picks_loading:
             settings = replace(settings, loader=loader)
@@ -144,7 +144,7 @@ class BenchmarkLaunches:
         patience: int = 1,
         turns: TurnSlot | None = None,
     ) -> LaunchResult[Any]:
-        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``slot``.
+        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, with launcher number ``slot``.
 
         The deadline is ``patience`` times the settings' deadline. With ``turns`` the launch is interleaved.
         """
@@ -188,7 +188,7 @@ class BenchmarkLaunches:
         return result
 
     def slowest_import(self, variant: Variant, result: LaunchResult[Any]) -> SlowImport | None:
-        """Returns the slowest import of a launch's first rank, and why no zygote (a preloaded process) makes it."""
+        """Returns the slowest import of a launch's first rank, and why no zygote (a preloaded process) imports it."""
         if not result.imports:
             return None
         slowest = max(result.imports, key=lambda one: one.seconds)
@@ -197,9 +197,9 @@ class BenchmarkLaunches:
 
 
 class TimedLaunches:
-    """Launches variants to be timed or diagnosed; adds each variant's first output to the test's report.
+    """The launches of variants that are timed or diagnosed; each variant's first output goes to the test's report.
 
-    The settings of data loading that a launch picked hold for all later ones: compared launches have to load alike.
+    All later launches use the settings of data loading that one launch chose: compared launches have to load alike.
     """
 
     def __init__(self, launches: BenchmarkLaunches, sections: list[tuple[str, str]]) -> None:
@@ -294,7 +294,7 @@ class TimedLaunches:
 
 
 def _interleaving_hint(error: errors.DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
-    """Returns a line for a launch that lacked memory or time, and might have had enough alone; else empty."""
+    """Returns a hint if a launch lacked memory or time, and might have had enough alone; else an empty text."""
     cause = error.__cause__ if isinstance(error, errors.ReferenceFailed) else error
     wanting = isinstance(cause, errors.RanksTimedOut) or (isinstance(cause, errors.RankFailed) and cause.out_of_memory)
     if len(launches) == 1 or not wanting:

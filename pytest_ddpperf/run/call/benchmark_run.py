@@ -70,7 +70,7 @@ class BenchmarkRun:
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
         """Returns the variants with their pilots (short trial launches), counts, and findings of their verification.
 
-        Each takes one launch, or none if this session already knows the same results.
+        Each of these needs one launch, or none if this session already has the same results.
         """
 
         def launch(variant: Variant, job: jobs.PrepareJob) -> LaunchResult[jobs.RankPrepared]:
@@ -103,14 +103,14 @@ class BenchmarkRun:
         return found
 
     def _ready(self) -> None:
-        """Waits until ranks can be launched; the time of the call begins at the first such moment."""
+        """Waits until ranks can be launched; the time of the call begins when this is first the case."""
         self.launches.ready()
         self._begun = self._session.budget.now() if self._begun is None else self._begun
 
     def measure(
         self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until the judge is content; without a judge, for one look."""
+        """Measures prepared variants side by side until the judge stops; without a judge, for one look."""
         if self.settings.counts == "only" or self._session.budget.is_over:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
@@ -132,7 +132,7 @@ class BenchmarkRun:
         return measurements
 
     def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
-        """Returns a ``Measuring``; in the second pass over the suite it continues the rounds of the first pass."""
+        """Returns the measuring of a call; in the second pass it continues the rounds of the first pass."""
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
         shared = budget.share(
@@ -161,7 +161,7 @@ class BenchmarkRun:
         return Measuring(variants, limits, run, observer, budget, rounds)
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
-        """Adds to variants their communication as the profiler sees it, and writes traces, if settings ask for it."""
+        """Adds profiled communication to variants, and writes traces, if settings request this."""
         if not self.settings.profile:
             return variants
         found = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
@@ -172,7 +172,7 @@ class BenchmarkRun:
         return found
 
     def _written(self, folder: Path, variants: Sequence[Variant]) -> list[str]:
-        """Writes files next to the variants' traces, which merge and summarise them; returns a line on each variant."""
+        """Writes files next to the variants' traces that merge and summarise them; returns a line on each variant."""
         from pytest_ddpperf.run.call.traces import file_name, write_beside
 
         lines = []
@@ -187,7 +187,7 @@ class BenchmarkRun:
         return lines
 
     def _profiled(self, variant: Variant) -> Variant:
-        """Returns the variant with its communication as the profiler sees it, in a separate launch."""
+        """Returns the variant with its communication from the profiler, in a separate launch."""
         from pytest_ddpperf.metrics import profile
 
         self._show(f"{variant.name}: under the profiler")
@@ -209,11 +209,11 @@ class BenchmarkRun:
         return replace(variant, profile=profile.merged(ranks))
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
-        """Runs one launch and returns its ranks' reports; ``memory_limit``: bytes of each rank, None for no limit."""
+        """Runs one launch and returns its ranks' reports; ``memory_limit``: bytes per rank, None for no limit."""
         return self.launches.launch(variant, jobs.PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
 
     def trained(self, variant: Variant, job: jobs.ConvergeJob, which: str) -> Sequence[tuple[jobs.RankTraining, ...]]:
-        """Returns the trainings of each rank of one launch."""
+        """Trains in one launch, and returns the trainings of each rank."""
         self._show(f"converge: {which}")
         with self._shown():
             launched = self.launches.launch(variant, jobs.CONVERGE_LAUNCH, job, patience=len(job.strategies) + 1)
@@ -225,7 +225,7 @@ class BenchmarkRun:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        """Clears the status line after the launches of the body; a skip by a rank skips the test."""
+        """In this context, launches may show a status line, which is then cleared; a rank's skip skips the test."""
         try:
             with skipping():
                 yield
@@ -242,5 +242,5 @@ class BenchmarkRun:
 
 
 def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
-    """Returns each variant's identity and side, without its functions: each run of a test makes these anew."""
+    """Returns each variant's identity and side, without its functions, which each run of a test makes anew."""
     return [(variant.identity_fields, variant.of_reference) for variant in variants]

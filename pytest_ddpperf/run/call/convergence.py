@@ -35,7 +35,7 @@ def job_of(
     metric: str | None,
     better: str,
 ) -> ConvergeJob:
-    """Returns the job of a call's first launch; SettingError for an argument that does not fit."""
+    """Returns the job of a call's first launch; raises SettingError for an invalid argument."""
     steps = settings.steps or 1
     every = max(1, steps // POINTS) if every is None else every
     for word, value, least in (("every", every, 1), ("launches", launches, 3)):
@@ -87,7 +87,7 @@ def converged(  # noqa: PLR0917 - what a call asks for
 
 
 def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining, ...]]]) -> tuple[str, ...]:
-    """Returns the quantities that all trainings evaluate, the loss first; refuses a metric that is not among them."""
+    """Returns the quantities that all trainings evaluate, the loss first; raises an error if ``metric`` is missing."""
     names = tuple(launches[0][0][0].values)
     for rank, trainings in enumerate(launches[-1]):
         for training in (one for one in trainings if one.values):
@@ -101,7 +101,7 @@ def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining
 
 
 def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tuple[RankTraining, ...]]) -> None:
-    """Refuses trainings of a launch that began with other weights or had other batches than the first training."""
+    """Raises an error if a training had other weights or batches at its start than the first training of the launch."""
     for rank, trainings in enumerate(ranks):
         for name, training in zip(names, trainings, strict=True):
             if training.weights != trainings[0].weights:
@@ -122,7 +122,7 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
 
 
 def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Sequence[str]) -> Curve:
-    """Returns one training as the mean over the ranks; NaN from the point at which it was lost."""
+    """Returns one training as the mean over the ranks; NaN after a value was not finite."""
 
     def mean(name: str, point: int) -> float:
         values = [rank.values[name][point] for rank in ranks if point < len(rank.steps)]
@@ -142,7 +142,7 @@ def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
 def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
     """Raises QualityLost if a strategy trains worse than the first one, or to another result.
 
-    The loss of quality counts as ``regressed``: if that verdict fails no test, the loss is only listed.
+    A loss of quality counts as ``regressed``: if that verdict fails no test, the loss is only listed.
     """
     lines = lost(found)
     if lines and Verdict.REGRESSED in failing:

@@ -1,4 +1,4 @@
-"""One call of a verb that judges: verified, measured, compared with a reference, listed, and failed if need be."""
+"""One call of a verb that judges: it verifies, measures, compares and lists; then it may fail the test."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class JudgedRun(BenchmarkRun):
     _beside_baseline = False  # whether the reference is the commit of the stored baselines
 
     def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
-        """Verifies, measures and judges; lists the results, then fails the test if the worst verdict requires it."""
+        """Verifies, measures and judges; lists the results; fails the test if the worst verdict requires it."""
         from pytest_ddpperf.analysis.diagnosis import analysis_of
 
         if self._paired is not None:
@@ -105,13 +105,13 @@ class JudgedRun(BenchmarkRun):
         self._session.extensions.measured(self._test, measured, attempt)
 
     def _accept_command(self) -> str:
-        """Returns the command that saves the test's result as the baseline that it was compared with."""
+        """Returns the command that saves the test's result in place of its baseline."""
         name = self._session.settings.compared
         save = "--ddpperf-save" if name == DEFAULT_SET else f"--ddpperf-save={name}"
         return " ".join(("pytest", f'"{self._test}"', *self._session.options, save))
 
     def _with_profiles(self, results: tuple[Result, ...]) -> tuple[Result, ...]:
-        """Returns the results; adds profiles to those that fail their test, if only these are to be profiled."""
+        """Returns the results; adds profiles to results that fail their test, if only these are to be profiled."""
         if self.settings.profile_on == "always" or not self.settings.profile:
             return results
         red = {each.measurement.key for each in results if failing_verdict(each, self.settings.failing) is not None}
@@ -130,13 +130,13 @@ class JudgedRun(BenchmarkRun):
         )
 
     def _with_unfit(self, variants: Sequence[Variant], results: Sequence[Result]) -> tuple[Result, ...]:
-        """Returns the results of all candidates, including those that run out of memory."""
+        """Returns the results of all candidates, also of those that do not fit into memory."""
         unfit_ones = [name for name, _ in self._fit.reasons]
         measured = {result.measurement.key: beside_unfit(result, unfit_ones) for result in results}
         return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:
-        """Returns the result of a candidate that does not fit; a preparing launch shows whether the reference fits."""
+        """Returns the result of a candidate that does not fit; a preparing launch tests whether the reference fits."""
         reason, counts = self._fit.reasons[variant.key], self.counts.get(variant.key)
         if self._paired is None or self._beside_baseline:
             stored = self._with_baselines([variant])[1][0]
@@ -152,7 +152,7 @@ class JudgedRun(BenchmarkRun):
         return unfit(self._test, variant, reason, beside, counts)
 
     def _results(self) -> tuple[Result, ...]:
-        """Returns the results of the candidates that fit; after an error measures again without the failing ones."""
+        """Returns the results of the candidates that fit; after an error, measures again without the failing ones."""
         references = self._references(self._fit.left)
         session = self._session
         # A probe of a bisection asks on which side of its tolerance a commit is.
@@ -199,7 +199,7 @@ class JudgedRun(BenchmarkRun):
         )
 
     def _instead_of(self, references: ComparedWith, error: errors.DdpperfError) -> ComparedWith | None:
-        """Returns references without those that do not fit or cannot run, to measure with after an error; None to fail.
+        """Returns references without the failing ones, to measure again after an error; None if the error is final.
 
         If the commit of the baselines fails, the candidates are measured alone.
         """
@@ -231,19 +231,19 @@ class JudgedRun(BenchmarkRun):
         return StoredReferences(baselines=told, both_sides=tuple(variants), derive=self._derive)
 
     def _learn(self, paired: PairedLaunches) -> None:
-        """Adds the imports that launches of the first pass made."""
+        """Adopts the imports that launches of the first pass have found."""
         if self.progress.kept.get("paired") is not paired:
             paired.learn(self.progress.kept.get("paired"))
         self.progress.kept["paired"] = paired
 
     def _end_if_needed(self, reason: str) -> None:
-        """Ends the session if times must be measured with a baseline's commit, and cannot be."""
+        """Ends the session if times must be measured with a baseline's commit, but cannot be."""
         if self.settings.require_baseline:
             told = f"{KNOBS['require_baseline'].option}: {self._test}: only gross slowdowns could fail: {reason}"
             pytest.exit(told, returncode=pytest.ExitCode.USAGE_ERROR)
 
     def _pair_with(self, paired: PairedLaunches | None, variants: Sequence[Variant]) -> None:
-        """Makes later launches run this checkout and the commit of the baselines; None: this checkout alone."""
+        """Makes later launches run this checkout and the commit of the baselines; with None, only this checkout."""
         self._paired, self._beside_baseline = paired, paired is not None
         times = self.launches.times
         self.launches = BenchmarkLaunches(self._session, self.settings, paired, test=self._test, times=times)
@@ -276,7 +276,7 @@ class JudgedRun(BenchmarkRun):
         ], found
 
     def _list_broken(self, variants: Sequence[Variant], error: errors.DdpperfError) -> None:
-        """Lists as broken the benchmarks that train incorrectly, or after another error all of the call."""
+        """Lists the benchmarks that train incorrectly as broken; after another error, all benchmarks of the call."""
         if isinstance(error, errors.IncorrectTraining):
             reasons = error.wrong
         else:
@@ -293,7 +293,7 @@ class JudgedRun(BenchmarkRun):
         self._session.add([replace(result, spent=spent, failure=failure) for result, failure in told])
 
     def _spent(self) -> TimeSpent:
-        """Returns the seconds of the call so far, in both passes; the report of a failing test shows them."""
+        """Returns the seconds of the call so far, in both passes, and adds them to the test's report."""
         self.progress.spent = spent = self._spent_before + self.launches.times.spent
         self.sections.append(("ddpperf time", time_text(spent)))
         return spent

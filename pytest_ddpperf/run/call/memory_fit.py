@@ -15,9 +15,9 @@ TRIES = 2  # of a benchmark that ran out of memory: another process may have tak
 
 
 class MemoryFit:
-    """The variants ``left`` to be measured, and by benchmark the ``reasons`` why others do not fit.
+    """The variants ``left`` to be measured, and the ``reasons`` why other benchmarks do not fit.
 
-    The error messages of these others go to ``sections``.
+    The error messages of the other benchmarks go to ``sections``.
     """
 
     def __init__(self, variants: Sequence[Variant], sections: list[tuple[str, str]]) -> None:
@@ -27,7 +27,7 @@ class MemoryFit:
         self._tries: Counter[tuple[str, int]] = Counter()
 
     def tries_again(self, error: RankFailed) -> bool:
-        """Returns whether the variants left are measured again after an error; RankFailed if nothing fits.
+        """Returns whether to measure the remaining variants again after an error; raises RankFailed if nothing fits.
 
         A benchmark that runs out of memory is tried again; it is dropped the second time.
         """
@@ -48,7 +48,7 @@ class MemoryFit:
 
 
 def under_limit_of(record: BaselineRecord, variant: Variant) -> Variant:
-    """Returns the variant under the memory limit of a stored baseline, if the baseline had a limit."""
+    """Returns the variant with the memory limit of a stored baseline, if the baseline had a limit."""
     others = {name: value for name, value in variant.recipe.items() if name != LIMIT}
     limits = {name: value for name, value in record.recipe.items() if name == LIMIT}
     return replace(variant, recipe={**others, **limits})

@@ -1,4 +1,4 @@
-"""Plans the launches of a benchmark: which run at the same time, and how many steps each has."""
+"""Plans the launches of a benchmark: which of them run simultaneously, and how many steps each has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIN_STEPS, MAX_STEPS = 5, 1000
 MAX_DEVICE_STEPS = 10_000  # on CUDA, where steps of a millisecond have to fill as many seconds as a launch costs
 
 SHORT_LAUNCH_SECONDS = 0.5
-"""The same if both sides of a benchmark are interleaved.
+"""The least seconds of timed steps in a launch if both sides of a benchmark are interleaved.
 
 Disturbances of launches then affect both sides. The rest is mostly each step's own scatter, which averages out over as
 many steps in shorter launches. More launches then show their scatter, and sooner.
@@ -34,23 +34,23 @@ many steps in shorter launches. More launches then show their scatter, and soone
 SEEN_STEPS = 40
 """The least number of timed steps in a launch, if there is time for them.
 
-All launches time the same steps of a training, counted from its first one. An event in each 20th step is in every
-launch of 20 steps or more; shorter ones may lack it.
+All launches time the same steps, counted from the training's first step. An event in each 20th step is in every launch
+of 20 steps or more; shorter ones may lack it.
 """
 ROUND_STEPS = (100, 20, 10)  # launches time multiples of these, each from twice as many steps on
 EPOCHS = 2  # that a launch times at least, if its loader has a length and there is time for them
 FEW_LAUNCHES = 3  # a screening has time for this many, at least, rather than for longer ones
 
 WORTH = 2.0
-"""A launch times steps for at least so many times the seconds of everything else in it, if there is time.
+"""A factor: the timed steps of a launch take this multiple of its other seconds, or more, if there is time.
 
-Timed steps are then two thirds of the time. The launches that fit are enough, because their blocks show their scatter.
+Then two thirds of the time are timed steps. Few launches fit, but suffice, because their blocks show their scatter.
 """
 
 MAX_SHARE_OF_TIMEOUT = 0.75  # that a launch is planned to take: it takes longer if the machine becomes busier
 
 Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
-"""Indices of the variants that are launched at the same time; each variant is in one group."""
+"""Indices of the variants that are launched simultaneously; each variant is in one group."""
 
 LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
 """The report of each rank of a launch, and the launch's seconds."""
@@ -65,7 +65,7 @@ class Purpose(Enum):
 
 
 LaunchRunner: TypeAlias = "Callable[[Sequence[tuple[Variant, Plan]], Purpose], Sequence[LaunchOutcome]]"
-"""Runs one launch of each variant, and returns their outcomes; several launches run interleaved."""
+"""A function that runs one launch of each variant, and returns their outcomes; several launches are interleaved."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +80,7 @@ class LaunchLimits:
 
     @property
     def few(self) -> int:
-        """The least number of launches that the screening has time for, rather than for longer ones."""
+        """The number of launches that must at least fit into the screening; it limits their length."""
         return min(self.settings.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
 
 
@@ -96,7 +96,7 @@ class LaunchPlans:
 
 
 def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner) -> LaunchPlans:
-    """Plans the launches of variants by their pilots; launches a pilot if it is missing."""
+    """Plans the launches of variants from their pilots; launches a pilot if it is missing."""
     share = limits.screening / limits.few / len(variants)
     pilots = [_piloted(variant, limits, run, share) for variant in variants]
     groups, findings = grouped(variants, pilots, limits)
@@ -130,7 +130,7 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
 
 
 def warmup_of(variant: Variant, wanted: int) -> int:
-    """Returns the untimed steps of a variant's launches; on CUDA ranks may add some, which change no reported loss."""
+    """Returns the untimed steps of a variant's launches; CUDA ranks may add some, which affect no reported loss."""
     return max(wanted, CUDA_WARMUP) if variant.environment.device == "cuda" else wanted
 
 
@@ -140,7 +140,7 @@ def pilot_plan(warmup: int, steps: int | None) -> Plan:
 
 
 def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:
-    """Returns the pilot's figures from a launch with this plan, which took ``seconds``."""
+    """Returns a pilot's figures from a launch that took ``seconds``."""
     launch = launch_of(0, ranks, seconds)
     step = mean_step(launch)
     known = complete(rank.device_memory for rank in ranks)
@@ -157,7 +157,7 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
 
 
 def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: float) -> Pilot:
-    """Returns the pilot of a variant; repeats a slow one, which may have filled caches, compiled or connected."""
+    """Returns the pilot of a variant; repeats it if it was slow, because it may have filled caches or compiled."""
 
     def launched() -> Pilot:
         plan = pilot_plan(warmup_of(variant, limits.settings.warmup), limits.settings.steps)
@@ -182,8 +182,8 @@ def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: f
 def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
     """Rounds the steps of a launch of ``seconds`` down to whole periods.
 
-    A period is an epoch, if the pilot knows its length and at least one fits. Otherwise a round number of steps has
-    whole periods of anything that training code does in each 2nd, 5th, 10th, 20th, 50th or 100th step.
+    A period is an epoch, if its length is known and at least one epoch fits. Otherwise a round number is used, which
+    has whole periods of work in each 2nd, 5th, 10th, 20th, 50th or 100th step.
     """
     if pilot.epoch is not None and pilot.epoch <= steps and pilot.epoch * pilot.step <= seconds:
         return max(1, steps // pilot.epoch) * pilot.epoch
@@ -192,7 +192,7 @@ def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
 
 
 def max_steps(variant: Variant) -> int:
-    """Returns the most steps that a launch of a variant times; a script has to train for at least as many."""
+    """Returns the largest number of steps that a launch of a variant times; a script must have at least as many."""
     on_device = variant.environment.device == "cuda" and not isinstance(variant.subject, Script)
     return MAX_DEVICE_STEPS if on_device else MAX_STEPS
 
@@ -203,13 +203,13 @@ def fitting_steps(step: float, seconds: float, most: int = MAX_STEPS) -> int:
 
 
 def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:
-    """Adds to the plan the period of long steps in both sides' launches, which a diagnosis takes apart."""
+    """Adds to the plan the period of long steps in both sides' launches, for the diagnosis of these steps."""
     period = long_steps([launch.step_times for launches in sides for launch in launches]).period
     return plan if period is None else PeriodicPlan(warmup=plan.warmup, steps=plan.steps, period=period)
 
 
 def _diagnosis_steps(steps: int) -> int:
-    """Returns the steps of a diagnosing launch next to launches of ``steps``; one more step leads in to each block."""
+    """Returns the number of steps of a diagnosing launch; each block begins with one additional step."""
     pairs, of_block = blocks_for(steps)
     return 1 + growth_steps(steps) + DIAGNOSED_STEPS + 2 * pairs * (of_block + 1)
 
@@ -224,7 +224,7 @@ MAX_GPU_SHARE = 0.9  # of each GPU's memory: the most that launches interleaved 
 
 
 def can_interleave(variants: Sequence[Variant], wanted: bool | None) -> bool:  # noqa: FBT001  a setting
-    """Returns whether launches of these variants may run at the same time, as far as is known before any launch."""
+    """Returns whether launches of these variants may run simultaneously, as far as is known before any launch."""
     return all(wanted or (wanted is None and variant.environment.device in INTERLEAVED) for variant in variants)
 
 
@@ -233,8 +233,9 @@ def grouped(
 ) -> tuple[Groups, tuple[Finding, ...]]:
     """Returns the groups, and why variants that may interleave are not all in one group.
 
-    Either all variants are in one group, because compared ones have to be timed alike, or both sides of each variant
-    that can. Background work does not suit interleaving: a loader would have its data ready before the step's turn.
+    Either all variants are in one group, because compared variants have to be timed alike, or the two sides of each
+    variant that can be interleaved. Background work forbids interleaving: a loader would prepare its data before the
+    step's turn.
     """
     everybody = tuple(range(len(variants)))
     alone: Groups = tuple((i,) for i in everybody)

@@ -1,4 +1,4 @@
-"""Prepares a training for measuring: the job of the launch, its outcome, and the results that are kept."""
+"""Prepares a training for the measurement: the job of the launch, its outcome, and the stored results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[Ran
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """Results of preparing a training, before it is measured; None for what was not asked."""
+    """Results of preparing a training before it is measured; None for results that were not requested."""
 
     pilot: Pilot | None = None
     counts: Counts | None = None
@@ -50,7 +50,7 @@ class Prepared:
     remarks: tuple[Finding, ...] = ()
 
     def given_to(self, variant: Variant) -> Variant:
-        """Returns the variant with these results, and findings on its verification, and on ranks that send nothing."""
+        """Returns the variant with these results, and findings on its verification and on ranks that send nothing."""
         found = self.verification
         findings = [Finding("unverified", {"reason": found.unverified})] if found.unverified else []
         if (why := found.leniency) is not None:
@@ -99,8 +99,8 @@ def prepared(
 def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> Prepared:
     """Launches a variant's preparation and returns its results.
 
-    A verification that shared its processes with other tasks counts only if all tasks succeeded. Otherwise a launch
-    that only verifies comes before any other failure is raised, because wrong training is the worse fault.
+    If the verification shared its processes with other tasks, it counts only if all tasks succeeded. Otherwise a
+    separate launch verifies before the other failure is raised, because incorrect training is the worse fault.
     """
     if job.reference is not None:
         verification = _beside_reference(variant, job.reference, job, launch)
@@ -126,7 +126,7 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
 
 
 def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, launch: PreparingLauncher) -> Verification:
-    """Compares the first steps of a user's step or script with the steps of its single-process twin."""
+    """Compares the first steps of a user's step or script with the same training in a single process."""
     from pytest_ddpperf.training.correctness.traces import compared
 
     tracing = replace(job, timed=False, counted=False, traced=True, reference=None)
@@ -142,7 +142,7 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
 
 
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
-    """Returns the job of a variant's preparing launch; the reference is not verified."""
+    """Returns the job of a variant's preparing launch; the other revision is not verified."""
     settings = variant.effective_settings(settings)
     counted = settings.counts != "off"
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
@@ -164,7 +164,7 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
 
 
 def task_text(job: PrepareJob) -> str:
-    """Returns the tasks of a preparing launch as words for the status line."""
+    """Returns the tasks of a preparing launch in words, for the status line."""
     tasks = {
         "timing a few steps": job.timed,
         "counting": job.counted,
@@ -174,10 +174,10 @@ def task_text(job: PrepareJob) -> str:
 
 
 def identity(job: PrepareJob, variant: Variant) -> bytes:
-    """Returns a digest of everything that a launch's ranks are given, equal for launches with the same results.
+    """Returns a digest of all inputs of a launch's ranks; it is equal for launches with the same results.
 
-    The subject counts as it is serialised, because functions made twice do not compare equal. Its imports and the files
-    that it reads are assumed to stay the same for a session.
+    The subject is serialised for the digest, because two instances of a function are never equal. Its imports and the
+    files that it reads are assumed to stay the same during a session.
     """
     environment = variant.environment
     place = (
@@ -207,7 +207,7 @@ def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
 
 
 def _incorrect(wrong: Sequence[tuple[Variant, Discrepancy]]) -> errors.IncorrectTraining:
-    """Returns the error that names all variants that differ from a single process, each in two lines."""
+    """Returns the error that names all variants that differ from a single process, with two lines for each."""
     reasons = {variant.key: discrepancy_text(found) for variant, found in wrong}
     lines: list[str] = []
     for variant, _ in wrong:

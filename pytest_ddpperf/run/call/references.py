@@ -31,7 +31,7 @@ from pytest_ddpperf.settings import KNOBS, Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredReferences:
-    """The stored baselines of candidates, which are measured alone."""
+    """The references of candidates that are measured alone: their stored baselines."""
 
     baselines: tuple[StoredBaseline, ...]  # in the candidates' order
     both_sides: tuple[Variant, ...]  # all variants to measure: the candidates
@@ -50,7 +50,7 @@ class StoredReferences:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairedReferences:
-    """Makes the reference of each candidate from the measurements of both sides."""
+    """The references of candidates that are measured in the same rounds as the other side."""
 
     revision: Revision
     variants: tuple[Variant, ...]  # the candidates
@@ -65,7 +65,7 @@ class PairedReferences:
 
     @property
     def both_sides(self) -> list[Variant]:
-        """All variants to measure: the candidates, then the references that are not lacking, in the same order."""
+        """All variants to measure: the candidates, then the references that can run, in the same order."""
         kept = [variant for variant in self.variants if variant.key not in self.lacking]
         if self.baselines:  # their counts are stored
             kept = [replace(variant, own={**variant.own, "counts": "off"}) for variant in kept]
@@ -111,14 +111,14 @@ class PairedReferences:
 
 
 class Unpaired(NamedTuple):
-    """The reason why times are not measured together with a baseline's commit."""
+    """The reason why a baseline's commit is not measured in the same rounds."""
 
     reason: str = ""  # with the cure; empty if there is nothing to pair
     lacking: bool = False  # whether the commit is not available
 
 
 def times_of(stored: StoredBaseline) -> BaselineRecord | None:
-    """Returns the record of a baseline with times of this environment and training; None without such times."""
+    """Returns the record of a baseline, if it has times of this environment and training; else None."""
     record = None if stored.differs else stored.record
     return record if record is not None and record.timed else None
 
@@ -126,9 +126,9 @@ def times_of(stored: StoredBaseline) -> BaselineRecord | None:
 def side_of_baselines(
     test: str, baselines: Sequence[StoredBaseline], settings: Settings, session: Session
 ) -> RevisionSide | Unpaired:
-    """Returns the side that runs the commit of a test's baselines, or why there is none.
+    """Returns the side that runs the commit of a test's baselines, or the reason why there is none.
 
-    Nothing is paired without stored times, if new times replace them, or if only counts are taken.
+    There is none without stored times, if new times replace them, or if the run only counts.
     """
     records = [record for stored in baselines if (record := times_of(stored)) is not None]
     if not records or settings.save is not None or settings.counts == "only":
@@ -144,7 +144,7 @@ def side_of_baselines(
 
 
 def _side(test: str, records: Sequence[BaselineRecord], session: Session, *, fetch_it: bool) -> RevisionSide | Unpaired:
-    """Returns the side for records of times; GitError or LaunchError if git lacks their commit."""
+    """Returns the side for records with times; raises GitError or LaunchError if git does not have their commit."""
     commits = {session.archive.commit_of(test, record, fetch_it=fetch_it) for record in records}
     if len(commits) > 1:
         return Unpaired("the baselines of this test are of several commits: save them together", lacking=True)
@@ -161,7 +161,7 @@ def cannot_run(revision: str, reason: str) -> str:
 
 
 def environment_beside(session: Session, environment: Environment) -> Environment:
-    """Returns the reference's environment for a candidate's; LaunchError if ranks cannot run there."""
+    """Returns the reference's environment for a candidate's; raises LaunchError if ranks cannot run there."""
     side = session.sides.reference
     if side is None or side.revision.python is None:
         return environment
@@ -175,9 +175,9 @@ def environment_beside(session: Session, environment: Environment) -> Environmen
 
 
 def with_environments(result: Result) -> Result:
-    """Adds a finding on the differences between both sides' environments, if the reference has another one.
+    """Adds a finding on the differences between both sides' environments, if they differ.
 
-    If the reference could not run, only its packages are known to differ.
+    If the reference could not run, only differences of packages are known.
     """
     reference, differ = result.paired, tuple[str, ...]()
     if reference is None or reference.python is None:

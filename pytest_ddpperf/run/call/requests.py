@@ -1,4 +1,4 @@
-"""Turns a call of a verb into variants: their subjects and names, and findings on settings without effect."""
+"""Converts a call of a verb to variants, with subjects and names, and findings on settings without effect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PLACES = ("world_size", "backend", "device", "env")  # settings besides those of
 
 
 def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
-    """Returns the numbers of ranks of a curve; SettingError for anything else, or fewer than two."""
+    """Returns the numbers of ranks of a curve; raises SettingError for other values, or for fewer than two."""
     said = f"ddpperf.scaling(world_sizes={given!r})"
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise SettingError(f"{said}: expected numbers of ranks, such as [1, 2]")
@@ -53,7 +53,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
 
 
 def grows(subject: object) -> bool:
-    """Returns whether a function gives a Workload by number of ranks: by its argument's name, without calling it.
+    """Returns whether a function returns a Workload for a number of ranks: decided by the name of its parameter.
 
     Any other function builds a step.
     """
@@ -78,7 +78,7 @@ def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) ->
 
 
 def of_size(function: Callable[[int], object], size: int, what: str) -> Workload:
-    """Returns the Workload that a function gives for a size."""
+    """Returns the Workload that a function makes for a size."""
     workload = function(size)
     if not isinstance(workload, Workload):
         kind = type(workload).__name__
@@ -88,7 +88,7 @@ def of_size(function: Callable[[int], object], size: int, what: str) -> Workload
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerbCall:
-    """The arguments of a verb's call that hold for every variant that it measures."""
+    """The arguments of a verb's call that apply to every variant that it measures."""
 
     settings: Settings  # after all layers of settings
     knobs: Mapping[str, object]  # the settings that the call itself gave
@@ -101,7 +101,7 @@ class VerbCall:
     own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that one way alone has
 
     def for_variant(self, way: Contender, key: str, verb: str = "compare") -> VerbCall:
-        """Returns this call for one of its ways, whose settings override the call's."""
+        """Returns this call for one of its ways to train; the settings of the way override the call's settings."""
         if not way.settings:
             return self
         where = f"ddpperf.{verb}(ways={{{key!r}: ...}})"
@@ -166,9 +166,9 @@ class VerbCall:
         )
 
     def _require_mesh(self, subject: Subject, world_size: int) -> tuple[Finding, ...]:
-        """Refuses a mesh for a Workload or Script, and a mesh with more or fewer ranks than the group has.
+        """Raises an error for a mesh with a Workload or Script, or for a mesh with another number of ranks.
 
-        Returns a finding for a mesh without a data dimension: that may be intended, or the dimension's name is unknown.
+        Returns a finding for a mesh without a data dimension: this may be intended, or the dimension's name is unknown.
         """
         if self.settings.mesh is None:
             return ()
@@ -191,7 +191,7 @@ class VerbCall:
         return subject.found_in(self.folders) if isinstance(subject, Script) else subject
 
     def _reference(self, reference: Subject, resolved: Strategy | None) -> Subject:
-        """Returns the single-process twin of a step or script."""
+        """Returns the training of a step or script for a single process."""
         if resolved is not None:
             raise SettingError(
                 "reference=...: is for a step or script; a Workload is compared with a single process already"
@@ -221,7 +221,7 @@ class VerbCall:
         return recipe, (Finding("loader_without_effect", {"loader": loader}),)
 
     def _strategy(self, subject: Subject, strategy: GivenStrategy, world_size: int) -> Strategy | None:
-        """Returns the strategy of a Workload; None for a step that brings its own."""
+        """Returns the strategy of a Workload; None for a step that is parallel by itself."""
         if isinstance(subject, Workload):
             resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"), self.strategies)
             require_world_size(resolved, world_size)
@@ -251,7 +251,7 @@ class VerbCall:
 
 
 def require_consistent(settings: Settings) -> None:
-    """Refuses settings that contradict each other."""
+    """Raises SettingError if settings contradict each other."""
     if settings.clip_steps is not None and settings.clip_grad_norm is None:
         raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
     require_free(settings.env or ())

@@ -1,4 +1,4 @@
-"""Rounds of launches until a judge is content or the time is spent; then diagnosing launches."""
+"""Rounds of launches until the judge stops or the time is spent; then diagnosing launches."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from pytest_ddpperf.run.call.time_sheet import slow_starts
 from pytest_ddpperf.run.call.variant import Variant, launch_of, measurement_of
 
 Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
-"""Begins to watch a launch; the returned function ends the watch, and takes the window of the timed steps."""
+"""A function that begins to watch a launch; it returns a function that ends this, with the window of timed steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observer:
-    """Callbacks of a running benchmark."""
+    """The callbacks of a running benchmark."""
 
     judge: Callable[[tuple[Measurement, ...], Interim], Action]  # decides how to go on
     looked: Callable[[Interim], None] = lambda _: None  # called at each look after the judge's decision
     progress: Callable[[int, int, float, float, Launch | None], None] = lambda *_: None
-    """Called with the next launch's number, the total, seconds so far and in all, and the first variant's last one."""
+    """Arguments: next launch's number, total, seconds so far, expected seconds, first variant's last launch."""
     watch: Watch = lambda: lambda _: None  # called before a launch; the result after
     grouped: Callable[[int], None] = lambda _: None  # called with the most launches of a side that run together
 
 
 class Measuring:
-    """One measuring of variants side by side, from its first round to its diagnosis.
+    """The measuring of variants side by side, from its first round to its diagnosis.
 
-    Each round launches every variant that goes on once, in random order. Every second round reverses the order of the
+    Each round launches every variant that continues once, in random order. Every second round reverses the order of the
     previous one, so that each variant comes first as often as last. The plan is fixed before the first round. After the
     judge's verdict, a diagnosing round follows.
 
-    ``time`` says whether another round fits. ``earlier`` has the rounds of the first pass over the suite, which this
+    ``time`` decides whether another round fits. ``earlier`` has the rounds of the first pass over the suite, which this
     measuring continues.
     """
 
@@ -66,7 +66,7 @@ class Measuring:
         observer.grouped(max(len({variants[i].key for i in group}) for group in self._plans.groups))
 
     def measured(self) -> tuple[Measurement, ...]:
-        """Returns the measurements when the judge is content, or when the first pass has no more time for them."""
+        """Returns the measurements when the judge stops, or when the first pass has no more time for them."""
         rounds = self.rounds
         wanted, least = (0, 0) if rounds.every else (self._limits.settings.launches, MIN_LAUNCHES)
         if rounds.deferred is not None:
@@ -84,17 +84,17 @@ class Measuring:
                 wanted, least = self._confirm(action)
 
     def _confirm(self, action: Action) -> tuple[int, int]:
-        """Starts the confirmation, even if time is up: a suspicion is no verdict.
+        """Starts the confirmation, even if time is up, because a suspicion is not a verdict.
 
         Returns:
-            How many rounds are wanted, and how many are made in any case: at least as many as raised the suspicion.
+            The wanted number of rounds, and the least number: at least as many as raised the suspicion.
         """
         self._confirming, self.rounds.deferred = True, None
         self.rounds.choose(action.benchmarks)
         return action.launches, max(MIN_LAUNCHES, self.rounds.begin_again(action.suspects))
 
     def _judged(self) -> tuple[Interim, Action]:
-        """Asks the judge for an action; asks again with ``last=True`` if the action does not fit into the time left."""
+        """Returns the judge's action; if there is no time for it, calls the judge again with ``last=True``."""
         of_each = {key: part * self._of_all for key, part in self.rounds.parts.items()}
         time, of_all = self._time, self._of_all
         interim = Interim(
@@ -120,7 +120,7 @@ class Measuring:
             interim = again
 
     def _in_time(self, interim: Interim, seconds: float | None = None) -> Interim:
-        """Returns the look with the limits of its time, by the seconds of the next round unless others are given."""
+        """Returns the look with the limits of its time, for the next round or for ``seconds``."""
         seconds = self._round_seconds if seconds is None else seconds
         last = interim.last or not self._time.goes_on(seconds)
         confirmable = self._confirming or interim.defers or self._time.goes_on(seconds, screening=True)
@@ -128,7 +128,7 @@ class Measuring:
         return replace(interim, last=last, screened=screened, over=self._time.over(last=last))
 
     def _launch(self, wanted: int, least: int) -> None:
-        """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more."""
+        """Launches rounds up to ``wanted``, or up to ``least`` if there is no time for more."""
         rounds, screening = self.rounds, not (self._confirming or self._screened)
         while rounds.made < wanted and (
             rounds.made < least or self._time.goes_on(self._round_seconds, screening=screening)
@@ -141,7 +141,7 @@ class Measuring:
 
     @property
     def _round_seconds(self) -> float:
-        """The expected seconds of the next round: as long as previous rounds, or as the pilots before any round."""
+        """The expected seconds of the next round, from previous rounds; before any round, from the pilots."""
         return self._of_all * self.rounds.part()
 
     @property
@@ -150,7 +150,7 @@ class Measuring:
         return median(durations) if durations else math.fsum(self._plans.seconds)
 
     def _diagnosed(self, interim: Interim, action: Action) -> tuple[Measurement, ...]:
-        """Returns the measurements after diagnosis: in full if asked for or in time, else only growth of memory.
+        """Returns the measurements after diagnosis: in full if requested or in time, else only the growth of memory.
 
         Under a session's budget, growth is measured only if it fits into the remaining time, too.
         """
@@ -203,7 +203,7 @@ def _suspected(suspects: Sequence[str], made: int) -> Finding:
 
 
 class Rounds:
-    """The launches that a verdict will rest on, and the diagnosing ones, for each variant."""
+    """The launches on which a verdict is based, and the diagnosing launches, for each variant."""
 
     def __init__(self, variants: Sequence[Variant], plans: LaunchPlans, run: LaunchRunner, watch: Watch) -> None:
         self.plans = plans
@@ -226,13 +226,13 @@ class Rounds:
         self._diagnoses: list[list[Launch]] = [[] for _ in variants]
 
     def resumed(self, variants: Sequence[Variant], run: LaunchRunner, watch: Watch) -> Rounds:
-        """Returns these rounds for another run of the test, whose launches are added to them."""
+        """Returns these rounds after preparing them to continue in another run of the test."""
         self._variants, self._run, self._watch = variants, run, watch
         self.choose(None)
         return self
 
     def launch(self) -> None:
-        """Launches every variant that goes on, in random order; every second round reverses the previous order."""
+        """Launches every variant that continues, in random order; every second round reverses the previous order."""
         launched = self._launched_last = self._chosen
         self._order = self._arranged(self._order[::-1] if self.every % 2 == 1 else ())
         for group in self._in_order([i for i in self._order if i in launched]):
@@ -247,7 +247,7 @@ class Rounds:
         self.made += 1
 
     def diagnose(self, purpose: Purpose) -> None:
-        """Launches each variant to diagnose, and replaces earlier diagnoses."""
+        """Launches a diagnosis of each variant; replaces earlier diagnoses."""
         for group in self._in_order(self._arranged()):
             for i, launch in self._launched(group, purpose, 0):
                 self._diagnoses[i] = [launch]
@@ -263,7 +263,7 @@ class Rounds:
         return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 
     def _arranged(self, order: Sequence[int] = ()) -> list[int]:
-        """Returns this or a random order, with both sides of a benchmark adjacent, and one-sided benchmarks last."""
+        """Returns the order (default: random), with a benchmark's sides adjacent, and one-sided benchmarks last."""
         order = order or self._draw.sample(range(len(self._variants)), len(self._variants))
         keys = [self._variants[i].key for i in order]
         return sorted(order, key=lambda i: (keys.count(key := self._variants[i].key) == 1, keys.index(key)))
@@ -311,7 +311,7 @@ class Rounds:
         self._chosen = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
-        """Starts the confirmation: only later launches count. Returns the number of earlier launches."""
+        """Starts the confirmation, in which only later launches count; returns the number of earlier launches."""
         seen = max(len(self._launches[i]) for i in self._chosen)
         for i in self._chosen:
             self._fresh_from[i] = len(self._launches[i])

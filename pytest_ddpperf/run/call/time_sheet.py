@@ -1,4 +1,4 @@
-"""Keeps the time of a call by purpose, and finds that too much of it goes into starting."""
+"""The seconds of a call by purpose, and a finding if starting takes too much of the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORTH_NAMING = 0.25  # the share of these seconds from which on an import is nam
 
 
 class TimeSheet:
-    """The seconds of a call by purpose; the call began at ``begun`` on the clock, by default now."""
+    """The seconds of a call by purpose; the call began at ``begun`` on the clock (default: now)."""
 
     def __init__(self, begun: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock
@@ -24,9 +24,9 @@ class TimeSheet:
         self.note_launch(self._begun)  # the time before the first launch, in which a session finds out about torch
 
     def note_launch(self, begun: float, **worked: float) -> None:
-        """Notes a launch from ``begun`` until now: ``worked`` has seconds by part of the call, the rest is starting.
+        """Notes a launch from ``begun`` until now: ``worked`` has seconds by purpose; the rest is starting.
 
-        Ranks have their own clocks, which code under test may have patched: no launch works longer than it lasts.
+        Code under test may have patched the clocks of ranks, so a launch's work is limited to its duration.
         """
         left = self.now() - begun
         for part, seconds in worked.items():
@@ -43,7 +43,7 @@ class TimeSheet:
 
 
 def slow_starts(launches: Sequence[Launch], steps: int | None) -> list[Finding]:
-    """Returns a finding if launches spent more on starting than on steps, and enough to be worth a cure."""
+    """Returns a finding if launches spent more time on starting than on steps, and so much that a cure pays."""
     working = sum(max(rank.worked for rank in launch.ranks) for launch in launches)
     starting = sum(launch.seconds for launch in launches) - working
     if not 0 < working < starting or starting < SLOW_START * len(launches):

@@ -1,4 +1,4 @@
-"""Files of traces: names them, reads them, and writes merged traces and summaries next to them."""
+"""The files of traces: their names, reading them, and writing merged traces and summaries next to them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TracedGroup:
 
 
 def file_name(test: str, variant: Variant) -> str:
-    """Returns the beginning of the names of a benchmark's files."""
+    """Returns the beginning of the names of a benchmark's trace files."""
     side = ".reference" * variant.of_reference
     ranks = f" w{variant.world_size}"
     stem = file_stem(f"{test}.{variant.name.removesuffix(ranks)}.{ranks.strip()}{side}")
@@ -45,9 +45,9 @@ def file_name(test: str, variant: Variant) -> str:
 
 
 def write_beside(folder: Path, name: str, ranks: int, beside: str = "") -> list[str]:
-    """Merges the traces that ranks have written and writes a summary; returns the summary's paragraphs.
+    """Merges the traces that ranks have written, and writes a summary; returns the summary's paragraphs.
 
-    ``beside`` is the reference's name, whose traces are compared with these; empty without a reference.
+    ``beside`` is the name of the reference's traces, for a comparison; empty without a reference.
     """
     with writing_into(folder, KNOBS["profile"].option, "traces"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def merge(group: TracedGroup, file: Path, option: str) -> str:
 
 
 def read_group(name: str, files: Sequence[Path]) -> TracedGroup:
-    """Returns the traces of one benchmark; raises a TraceError for a file that is no trace."""
+    """Returns the traces of one benchmark; raises TraceError for a file that is no trace."""
     documents = [_document(file) for file in files]
     traces = [read_trace(document, str(file)) for document, file in zip(documents, files, strict=True)]
     order = sorted(range(len(files)), key=lambda i: traces[i].rank)
@@ -110,9 +110,9 @@ def _document(file: Path) -> Any:
 
 
 def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Returns trace files by benchmark: those in folders, named files, and files whose names begin with a given name.
+    """Returns trace files by benchmark: files in folders, named files, and files whose names begin with a given name.
 
-    Named files without a name of ours belong to one benchmark. Raises a TraceError if a path has no file.
+    Named files with other names than the plugin's belong to one benchmark. Raises TraceError if a path has no file.
     """
     groups: dict[str, list[Path]] = {}
     for path in paths:
@@ -133,9 +133,9 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def pairs_of(before: Path, after: Path) -> list[tuple[TracedGroup, TracedGroup]]:
-    """Returns the pairs to compare: one benchmark with another, or those of the same name in two folders.
+    """Returns the pairs to compare: two benchmarks, or the benchmarks with equal names in two folders.
 
-    Raises a TraceError if there is no pair.
+    Raises TraceError if there is no pair.
     """
     first, second = (
         {Path(name).name: (name, files) for name, files in groups_of([path]).items()} for path in (before, after)

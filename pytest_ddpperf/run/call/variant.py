@@ -1,4 +1,4 @@
-"""One side of a benchmark to be measured, and the measurement of its launches."""
+"""One side of a benchmark, and the measurement of its launches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CUSTOM = "custom"  # the strategy of a step that brings its own
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pilot:
-    """Figures of a variant's first launch, of few timed steps; its times are no measurement."""
+    """Figures of a variant's first launch, which has few timed steps; its times are not part of the measurement."""
 
     step: float  # seconds of one step
     fixed: float  # seconds of a launch that only times steps, without its steps
@@ -39,7 +39,7 @@ class Pilot:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant(BenchmarkId):
-    """One side of a benchmark: what every rank of a launch builds and steps, and in which group."""
+    """One side of a benchmark: the training that each rank of a launch builds and runs, and the group of ranks."""
 
     subject: Any  # a training.script.Subject
     resolved: Strategy | None  # None if the subject brings its own
@@ -57,17 +57,17 @@ class Variant(BenchmarkId):
     variables: Variables = ()  # that only its ranks have
 
     def effective_settings(self, settings: Settings) -> Settings:
-        """Returns the settings of a call, overridden by those of this variant."""
+        """Returns the settings of a call, overridden by the settings of this variant."""
         return replace(settings, **self.own) if self.own else settings
 
     @property
     def label(self) -> str:
-        """Name, number of ranks and side, as a title for the output of its ranks."""
+        """The name, the number of ranks and the side, as a title for the output of the ranks."""
         return f"{self.name} w{self.world_size}" + ", other revision" * self.of_reference
 
 
 def counted_only(variant: Variant, *, asked: bool = True) -> Measurement:
-    """Returns the measurement of a variant that was only counted; ``asked``: by a setting, not for lack of time."""
+    """Returns the measurement of a variant that was only counted: by a setting (``asked``), or for lack of time."""
     return measurement_of(variant, Plan(warmup=0, steps=0), findings=() if asked else (Finding("no_time_to_measure"),))
 
 
@@ -81,7 +81,7 @@ def measurement_of(
     diagnoses: Sequence[Launch] = (),
     fresh_from: int = 0,
 ) -> Measurement:
-    """Returns the measurement of a variant's launches; ``findings`` are notes on how they were made."""
+    """Returns the measurement of a variant's launches; ``findings`` are notes on the launches."""
     measured = Measurement(
         **variant.identity_fields,
         plan=plan,
@@ -98,7 +98,7 @@ def measurement_of(
 
 
 def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:
-    """Returns a launch; WorkloadError if its ranks skipped different steps."""
+    """Returns a launch; raises WorkloadError if its ranks skipped different steps."""
     if len({rank.skipped_steps for rank in ranks}) > 1:
         counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
         raise WorkloadError(

@@ -21,7 +21,7 @@ GivenWays: TypeAlias = "Mapping[str, Mapping[str, Any]] | None"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contender:
-    """One of several ways to do the same work."""
+    """A way to train, one of several that a call compares."""
 
     subject: Subject
     strategy: GivenStrategy = None
@@ -30,7 +30,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contenders:
-    """The ways that one call of ``compare`` measures."""
+    """All ways to train that one call of ``compare`` measures."""
 
     by_name: Mapping[str, Contender]  # in the order given
     over: str  # the name of the way that the others are compared with
@@ -47,7 +47,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> Contenders:
-    """Returns the ways that a call names: subjects, strategies of one Workload, or ways with their own settings."""
+    """Returns the ways that a call names: subjects, strategies of one Workload, or ways with separate settings."""
     canonical: Callable[[Any], str] = str
     if ways is not None:
         return _with_settings(subject, strategies, over, strategy, ways, verb=verb)
@@ -101,7 +101,7 @@ def _contenders(
     *,
     verb: str,
 ) -> Contenders:
-    """Returns all ways, two or more, with the name of the one that the others are compared with."""
+    """Returns all ways, two or more, with the name of the base of their comparison."""
     if len(named) < MIN_WAYS:
         raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(named))
@@ -119,7 +119,7 @@ def _with_settings(
     *,
     verb: str,
 ) -> Contenders:
-    """Returns ways with their own settings; ``strategy`` holds for each way that names none."""
+    """Returns ways with separate settings; ``strategy`` applies to each way that names no strategy."""
     if isinstance(subject, Mapping):
         raise SettingError(
             f"ddpperf.{verb}(ways=...): is for one Workload, script or step; several subjects by name are compared "

@@ -1,8 +1,8 @@
 """The resources, settings and reports of a pytest session; every pytest run imports its configuration.
 
-Python's own finder loads it, from the bytecode of the installation. pytest's finder rewrites the asserts of a plugin's
-whole package, but the modules of every run have none. In a fresh container, or if pytest cannot keep its bytecode,
-pytest would compile these modules anew.
+Python's own finder loads the configuration, from the bytecode of the installation. pytest's finder would rewrite the
+asserts of the whole package, but these modules have no asserts. In a fresh container, or if pytest cannot store its
+bytecode, pytest would compile these modules in every run.
 """
 
 from __future__ import annotations

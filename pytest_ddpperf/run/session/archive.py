@@ -40,12 +40,12 @@ class Archive:
 
     @cached_property
     def code(self) -> git.Checkout | None:
-        """The measured checkout; baselines that were saved meanwhile do not change it."""
+        """The measured checkout; saving baselines during the run does not change it."""
         return git.checkout(self._root, self._baselines)
 
     @cached_property
     def digest(self) -> str | None:
-        """A digest of the measured code; None if nothing is saved, or if git cannot make one."""
+        """The digest of the measured code; None if nothing is saved, or if git cannot make a digest."""
         with contextlib.suppress(git.GitError):
             return None if self._settings.save is None else git.code_of(self._root)
         return None
@@ -57,7 +57,7 @@ class Archive:
         return Provenance(date=date, commit=commit, dirty=dirty, code=self.digest)
 
     def find(self, test: str, benchmark: BenchmarkId) -> StoredBaseline:
-        """Returns the baseline of a benchmark, or why there is none."""
+        """Returns the baseline of a benchmark, or the reason why there is none."""
         found = self._store.find(test, benchmark.name, benchmark.environment)
         alike: tuple[str, ...] = ()
         if found.record is None and found.counted is None:
@@ -83,7 +83,7 @@ class Archive:
         return read_network(network_file(self._baselines, environment))
 
     def on_network(self, measurement: Measurement) -> tuple[Finding, ...]:
-        """Returns a finding that compares a measurement's collectives with the stored network; empty without one."""
+        """Returns a finding that compares a measurement's collectives with the stored network, if there is one."""
         if not measurement.launches or measurement.world_size == 1:
             return ()
         try:
@@ -99,9 +99,9 @@ class Archive:
         return () if found is None else (found,)
 
     def commit_of(self, test: str, record: BaselineRecord, *, fetch_it: bool = False) -> str:
-        """Returns the commit with the code of a baseline's times; GitError, with reason and cure, if none is known.
+        """Returns the commit whose code has a baseline's times; raises GitError, with the cure, if none is known.
 
-        Changed code and its baselines are often committed together: then the commit that first had these times counts,
+        Changed code and its baselines are often committed together: then the first commit with these times is returned,
         if it has the measured code. ``fetch_it``: whether to fetch a commit that this clone lacks.
         """
         root, came_with = self._root, None
@@ -133,19 +133,19 @@ class Archive:
         )
 
     def _came_with(self, test: str, record: BaselineRecord) -> str | None:
-        """Returns the commit that first had the times of a baseline, whatever the file's path was then."""
+        """Returns the first commit that had the times of a baseline, under any path of the file."""
         samples = next((series.samples for series in record.series if series.metric == STEP_TIME), ())
         file = self._store.file(test, record.environment)
         return git.introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
     def _has_code(self, commit: str, code: str | None) -> bool:
-        """Returns whether a commit, perhaps of another repository, has the code of this digest."""
+        """Returns whether a commit, even of another repository, has the code of this digest."""
         with contextlib.suppress(git.GitError):
             return git.code_of(self._root, commit) == code
         return False
 
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
-        """Stores the results of a test that can be stored; returns them with warnings, by ``id`` of the result."""
+        """Stores the results of a test that can be stored; returns the results that got warnings, by ``id``."""
         store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
         if now.commit is None:
             why = f"nothing is committed in {self._root}: commit the code, then save again"
@@ -173,7 +173,7 @@ class Archive:
         return {id(result): warned(result) for result, _ in accepted}
 
     def never_met(self, test: str, measured: Measurement, series: Series, wanted: float | None = None) -> list[Finding]:
-        """Returns a finding if no run in the history has a metric's stored value, or one as good as ``wanted``."""
+        """Returns a finding if no run in the history has a metric's stored value, or a value as good as ``wanted``."""
         from pytest_ddpperf.baselines.history.database import outside
 
         value, file = series.value if wanted is None else wanted, self._root / (self._settings.history or "")
@@ -186,7 +186,7 @@ class Archive:
         return [Finding("never_met", {"series": series, "value": value, "stored": wanted is None, "seen": seen})]
 
     def record(self, history: Path, results: Sequence[Result], ended: str) -> int:
-        """Adds a run, which ended at ``ended``, to the history; returns its number."""
+        """Adds a run, which ended at ``ended``, to the history; returns the number of the run."""
         from pytest_ddpperf.baselines.history.database import record, run_of
 
         return record(self._root / history, replace(run_of(self.code), date=ended), results)

@@ -28,7 +28,7 @@ _INI = {knob.ini: name for name, knob in KNOBS.items() if knob.given != "call"}
 
 
 def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
-    """Declares every knob (setting) as an option and in the ini file."""
+    """Declares every setting as an option and in the ini file."""
     words = tuple(_command_words(plugins.get_plugin("pytestconfig")))
     everyday, advanced = parser.getgroup("ddpperf"), parser.getgroup("ddpperf advanced", "ddpperf, advanced")
     for number, key in enumerate(_INI):
@@ -55,7 +55,7 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
 
 
 class _Lines(argparse.Action):
-    """Keeps the values of an option that is given several times, one per line."""
+    """An argparse action that keeps the values of an option that is given several times, one per line."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, values: object, _option: str | None = None
@@ -65,7 +65,7 @@ class _Lines(argparse.Action):
 
 
 def _command_words(config: Any) -> Iterator[str]:
-    """Yields the words of the command line, after those that the ini file and the environment put before it."""
+    """Yields the words of the command line, after the words that the ini file and the environment put before them."""
     if hasattr(config, "known_args_namespace"):  # else the ini file has not been read yet
         yield from config.getini("addopts")
     yield from shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
@@ -73,7 +73,7 @@ def _command_words(config: Any) -> Iterator[str]:
 
 
 class _Switched(argparse.Action):
-    """Keeps the word after ``=`` of an option that needs none: ``true`` or ``false`` for a switch."""
+    """An argparse action that keeps the word after ``=`` of an option whose value may be missing."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
@@ -83,9 +83,9 @@ class _Switched(argparse.Action):
 
 
 def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
-    """Returns the settings of ini file and command line; SettingError if they are invalid or contradict each other.
+    """Returns the settings of ini file and command line; raises SettingError if they are invalid or contradictory.
 
-    A ``probe`` of a bisection and simulated ranks have no session budget.
+    A bisection's ``probe`` and simulated ranks have no session budget.
     """
     ini = dict(_ini_values(config))
     # A name without a value sets nothing: so -o can take back a setting of the file.
@@ -106,7 +106,7 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
 
 
 def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str, str]) -> Settings:
-    """Returns the settings of the ini file, overridden by those of the command line."""
+    """Returns the settings of the ini file, overridden by the settings of the command line."""
     from pytest_ddpperf.run.session.refusals import NOT_QUICK, require_consistent, require_no_test
 
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
@@ -122,7 +122,7 @@ def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str
 
 
 def counts_alone(config: pytest.Config) -> bool:
-    """Returns whether pytest-benchmark's ``--benchmark-disable`` leaves only counts: no option of ours needs times."""
+    """Returns whether pytest-benchmark's ``--benchmark-disable`` leaves only counts: no ddpperf option needs times."""
     if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
         return False
     asking = ("counts", "budget", "max_time", "launches", "steps")
@@ -131,7 +131,7 @@ def counts_alone(config: pytest.Config) -> bool:
 
 
 def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:
-    """Yields our settings in the ini file and in ``-o``, with the types that TOML gave them."""
+    """Yields the plugin's settings in the ini file and in ``-o``, with the types of TOML."""
     # getini refuses numbers and booleans of TOML for settings that may be texts, too.
     values: Mapping[str, object] = vars(config).get("_inicfg") or vars(config).get("inicfg", {})  # of pytest 9, and 8
     beside = dict(word.split("=", 1) for word in vars(config).get("_override_ini", ()) if "=" in word)  # -o of pytest 8
@@ -152,7 +152,7 @@ def _is_declared(config: pytest.Config, key: str) -> bool:
 
 
 def marker_line() -> str:
-    """Returns our line in the list of markers."""
+    """Returns the plugin's line in the list of markers."""
     words = ", ".join(name for name, knob in KNOBS.items() if knob.per_test)
     return f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}"
 
@@ -167,21 +167,21 @@ def item_settings(settings: Settings, item: pytest.Item) -> Settings:
 
 
 def uses_ranks(item: pytest.Item) -> bool:
-    """Returns whether a test uses our fixtures."""
+    """Returns whether a test uses the plugin's fixtures."""
     return not {"ddpperf", "ddpperf_group"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def mark_ours(items: Iterable[pytest.Item]) -> None:
-    """Marks the tests that use our fixtures, so that ``-m ddpperf`` picks them."""
+    """Marks the tests that use the plugin's fixtures, so that ``-m ddpperf`` selects them."""
     for item in items:
         if uses_ranks(item) and item.get_closest_marker(MARKER) is None:
             item.add_marker(MARKER)
 
 
 def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest.Item]:
-    """Returns the measuring tests that run; marks the others as skipped, as pytest-benchmark does with its own.
+    """Returns the measuring tests that run; marks the others as skipped, as pytest-benchmark does with its tests.
 
-    ``--benchmark-only`` has marked our tests as no benchmarks: they lose that mark.
+    ``--benchmark-only`` has marked the plugin's tests to be skipped; this mark is removed.
     """
     if config.getoption("benchmark_only", default=False):  # the stronger one, if both are given
         for item in measuring:
@@ -197,7 +197,7 @@ def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest
 
 
 def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
-    """Returns the numbers of ranks in a test's closest marker; empty if the test has a benchmark, too."""
+    """Returns the numbers of ranks in a test's closest marker; empty if the test also has a benchmark."""
     marks = metafunc.definition.iter_markers(MARKER)
     given = next((mark.kwargs["world_size"] for mark in marks if "world_size" in mark.kwargs), None)
     if given is None or "ddpperf" in metafunc.fixturenames:
@@ -209,7 +209,7 @@ def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
 
 
 def require_marks(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
-    """Refuses an undeclared marker that is probably meant to be ours."""
+    """Raises an error for an undeclared marker that is probably a misspelt ``ddpperf``."""
     declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     for mark in {mark.name for item in items for mark in item.iter_markers()} - declared:
         from pytest_ddpperf.run.session.refusals import require_other_marker
@@ -218,7 +218,7 @@ def require_marks(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
 
 
 def require_no_rank() -> None:
-    """Refuses to run pytest inside a rank."""
+    """Raises an error if pytest runs inside a rank."""
     if "pytest_ddpperf.launch.zygote" in sys.modules:  # ranks are forked from it
         raise SettingError(
             "a rank called pytest.main(), which would start the suite anew: call pytest.main() in a test"
@@ -230,12 +230,12 @@ _OF_TASKS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PM
 
 
 def may_be_task(settings: Settings) -> bool:
-    """Returns whether a launcher may have started this process as one of several."""
+    """Returns whether a launcher, such as torchrun, may have started this process as one of several."""
     return settings.multi_node == "auto" and not os.environ.keys().isdisjoint(_OF_TASKS)
 
 
 def follows(session: pytest.Session) -> bool:
-    """Returns whether another process of a launcher runs these tests; UsageError if they cannot be shared."""
+    """Returns whether another process of a launcher runs these tests; UsageError if the processes cannot share them."""
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 
@@ -251,7 +251,7 @@ def may_follow(settings: Settings) -> bool:
 
 
 def timeout_of(config: pytest.Config) -> TestTimeout | None:
-    """Returns the plugin that knows when pytest-timeout ends a test, registered on demand; None without that plugin."""
+    """Returns the plugin that knows pytest-timeout's deadlines, registered if needed; None without pytest-timeout."""
     plugins = config.pluginmanager
     if plugins.has_plugin("timeout") and not plugins.has_plugin(_TIMEOUT):
         from pytest_ddpperf.run.session.timeouts import TestTimeout
@@ -261,7 +261,7 @@ def timeout_of(config: pytest.Config) -> TestTimeout | None:
 
 
 def register_passes(config: pytest.Config, settings: Settings, session_of: Callable[[], Session]) -> None:
-    """Registers the plugin of a session with a budget."""
+    """Registers the plugin that runs two passes, if the session has a budget."""
     if settings.budget is not None and not hasattr(config, "workerinput"):
         from pytest_ddpperf.run.session.passes import Passes
 
@@ -274,7 +274,7 @@ _OF_A_RUN |= {"require_baseline", "junit_properties", *(name for name in KNOBS i
 
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:
-    """Returns our options that decide what a benchmark is compared with, as they were given."""
+    """Returns the plugin's options that affect the choice of the reference, as the user gave them."""
     given = ((knob, config.getoption(knob.ini, None)) for name, knob in KNOBS.items() if name not in _OF_A_RUN)
     return tuple(
         knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None

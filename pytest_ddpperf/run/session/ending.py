@@ -27,7 +27,7 @@ _PASSED, _FAILED, _INTERRUPTED, _NO_TESTS = 0, 1, 2, 5  # exit statuses of pytes
 
 
 def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
-    """Writes the requested files, and reports faults on stderr if no terminal reporter does."""
+    """Writes the requested files; reports faults on stderr if there is no terminal reporter."""
     made = ours.outputs
     if made.results:
         from pytest_ddpperf.stats.suites import change_of_suite
@@ -50,7 +50,7 @@ def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
 
 
 def _write(session: pytest.Session, ours: Session, write: Callable[[], object]) -> None:
-    """Writes a file of results; the summary names a failure, which fails the run."""
+    """Writes a file of results; a failure fails the run, and the summary names it."""
     capture = session.config.pluginmanager.get_plugin("capturemanager")
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     try:
@@ -103,13 +103,13 @@ def set_status(session: pytest.Session, unmeasured: int) -> None:
 
 
 def _spoil(session: pytest.Session) -> None:
-    """Sets a failing exit status, unless the run has failed already: a requested task could not be done."""
+    """Sets a failing exit status, unless the run has failed already, because a requested task could not be done."""
     if session.exitstatus in {_PASSED, _NO_TESTS}:
         session.exitstatus = NOT_MEASURED
 
 
 def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[Callable[[], None]]:
-    """Yields a function for each requested file, which writes it; ``interrupted``: why tests are missing."""
+    """Yields a function that writes a file, for each requested file; ``interrupted``: why tests are missing."""
     from pytest_ddpperf.baselines.files import located
     from pytest_ddpperf.reports.documents.run_file import run_of
 
@@ -138,7 +138,7 @@ def _record(session: Session, history: Path, ended: str) -> None:
 
 
 def _write_report(kind: str, document: Callable[[], str], typed: Callable[[], Run], file: Path, option: str) -> None:
-    """Writes one report; a report in Markdown also goes into the summary of the job on GitHub."""
+    """Writes one report; on GitHub, a report in Markdown also goes into the summary of the job."""
     from pytest_ddpperf.reports.files import write_text
 
     if kind == "json":
@@ -160,7 +160,7 @@ def _write_report(kind: str, document: Callable[[], str], typed: Callable[[], Ru
 
 
 def append_entries(session: Session, others: list[dict[str, Any]]) -> None:
-    """Appends our benchmarks to those of pytest-benchmark, with all times if the others have all times."""
+    """Appends the plugin's benchmarks to pytest-benchmark's, with all times if the latter have all times."""
     if session.outputs.results:
         from pytest_ddpperf.reports.documents.run_file import run_of
         from pytest_ddpperf.reports.formats.pytest_benchmark import entries

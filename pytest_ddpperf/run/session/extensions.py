@@ -1,4 +1,4 @@
-"""The hooks of projects and other plugins in a session: they add strategies, metrics and facts, and hear of results."""
+"""The hooks of projects and other plugins in a session: they add strategies, metrics and facts, or get results."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _COLUMNS = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "
 
 
 class Extensions:
-    """The hooks of one session; ``hook`` is pytest's relay of hook calls, None without hooks.
+    """The hooks of one session; ``hook`` is pytest's object that calls hooks, or None without hooks.
 
-    While ``waits()``, a test may run once more: hook calls about the test are kept until ``tell`` or ``forget``.
+    While ``waits()``, a test may run again: hook calls about the test are stored until ``tell`` or ``forget``.
     """
 
     def __init__(self, hook: Any = None, waits: Callable[[], bool] = lambda: False) -> None:
@@ -39,7 +39,7 @@ class Extensions:
 
     @cached_property
     def strategies(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions of added strategies by name."""
+        """The functions of added strategies, by name."""
         hook, added = "pytest_ddpperf_strategies", dict[str, Callable[..., Any]]()
         for given in self._called(hook):
             if not isinstance(given, Mapping):
@@ -56,7 +56,7 @@ class Extensions:
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
-        """The rows of added metrics."""
+        """The metrics that hooks add."""
         hook, added = "pytest_ddpperf_metrics", dict[str, Metric]()
         rows = self._called(hook)
         if not rows:
@@ -110,12 +110,12 @@ class Extensions:
             call()
 
     def tell(self, test: str) -> None:
-        """Makes the kept hook calls of a test that does not run once more."""
+        """Makes the stored hook calls of a test that does not run again."""
         for call in self._kept.pop(test, ()):
             call()
 
     def forget(self, test: str) -> None:
-        """Drops the kept hook calls of a test."""
+        """Drops the stored hook calls of a test."""
         self._kept.pop(test, None)
 
     def reports(self, results: Sequence[Result]) -> list[tuple[str, str]]:
@@ -140,9 +140,9 @@ class Extensions:
 
 
 def tell_properties(item: pytest.Item, results: Iterable[Result]) -> None:
-    """Adds our properties, for JUnit and reportlog, to a test that measured; replaces those of an earlier attempt.
+    """Adds the plugin's properties, for JUnit and reportlog, to a test that measured; replaces earlier ones.
 
-    They are the verdict of each benchmark, and each gated metric's value, and change if there is one.
+    The properties are the verdict of each benchmark, and each gated metric's value, with its change if there is one.
     """
     others = [(name, value) for name, value in item.user_properties if not str(name).startswith(PROPERTY)]
     ours = [
@@ -168,7 +168,7 @@ def _facts(result: Result) -> Mapping[str, str | float]:
 
 
 def _failure(what: str, error: Exception) -> SettingError:
-    """Returns the error for a failure of a hook's code, in one line with its place."""
+    """Returns the error for a failure of a hook's code, in one line with the place of the failure."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return SettingError(f"{what} failed at {place.filename}:{place.lineno}: {in_a_line(error)}")
 
@@ -180,7 +180,7 @@ def _require_new(hook: str, noun: str, names: Iterable[str], known: Container[st
 
 
 def _checked(row: Metric, measurement: Measurement) -> tuple[float, ...] | None:
-    """Returns an added metric's samples; SettingError unless they are finite numbers, at most one for each launch."""
+    """Returns an added metric's samples; raises SettingError if they are not finite, or more than the launches."""
     try:
         samples = row.samples(measurement)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Reserves GPUs for a run, and finds other runs on the machine: by locks that the kernel frees when a holder ends."""
+"""Reserves GPUs for a run, and finds other runs on the machine, with locks that the kernel frees."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MASKS = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, as far as the kernel reports it; otherwise 0 and an empty text."""
+    """The process that holds a lock, as far as the kernel reports it; else 0 and an empty text."""
 
     pid: int = 0
     folder: str = ""
@@ -39,9 +39,9 @@ class Holder:
 
 
 class Locks:
-    """Locks of this process by name, each on its own file in the folder of temporary files.
+    """The locks of this process by name, each on a file in the folder of temporary files.
 
-    The files stay empty and are only read: another user who can write there can neither make this process write, nor
+    The files stay empty and are only read: other users who can write there can neither make this process write, nor
     pass it data. A path that is no regular file, such as a link, counts as free and is never locked.
     """
 
@@ -51,7 +51,7 @@ class Locks:
         _OPEN.add(self)
 
     def take(self, names: Sequence[str], *, shared: bool = False) -> Holder | None:
-        """Take all of these locks, or take none and return the holder of one; locks that are already held are kept."""
+        """Take all these locks, or take none and return a process that holds one; keep locks that are already held."""
         new: list[str] = []
         for name in names:
             if name in self._held:
@@ -74,7 +74,7 @@ class Locks:
         return None
 
     def free(self, names: Sequence[str]) -> list[str]:
-        """Return those of these names that no other process holds."""
+        """Return the names of the locks that no other process holds."""
         found = []
         for name in names:
             held = name in self._held
@@ -88,7 +88,7 @@ class Locks:
         return name in self._held
 
     def release(self, names: Sequence[str]) -> None:
-        """Give locks back."""
+        """Release the locks."""
         for name in names:
             descriptor = self._held.pop(name, None)
             if descriptor is not None:
@@ -96,12 +96,12 @@ class Locks:
                 os.close(descriptor)
 
     def forget(self) -> None:
-        """Close the files without giving locks back: in a forked child, because the locks are its parent's."""
+        """Close the files without releasing the locks, in a forked child, because the locks belong to its parent."""
         while self._held:
             os.close(self._held.popitem()[1])
 
     def close(self) -> None:
-        """Give all locks back."""
+        """Release all locks."""
         self.release([*self._held])
 
     def _opened(self, name: str) -> int | None:
@@ -147,7 +147,7 @@ def holder(inode: int, root: Path = Path("/")) -> Holder:
 class Leases:
     """The GPUs or the CPU that a session reserves while it measures.
 
-    ``seconds``: how long it waits for GPUs; with None it reserves nothing. ``tell`` shows a line.
+    ``seconds``: how long the session waits for GPUs; if it is None, nothing is reserved. ``tell`` shows a line.
     """
 
     def __init__(self, seconds: float | None, tell: Callable[[str], None], locks: Locks | None = None) -> None:
@@ -157,12 +157,12 @@ class Leases:
 
     @property
     def finding(self) -> tuple[Finding, ...]:
-        """The finding for each result of a session that does not measure alone."""
+        """The finding for each result of a session if another run measures on the machine."""
         found = self._beside
         return () if found is None else (Finding("measured_beside", {"pid": found.pid, "folder": found.folder}),)
 
     def on_cpu(self) -> None:
-        """Begin to measure on the CPU; another run there is reported once, because it cannot be kept out."""
+        """Begin to measure on the CPU; report another run there once, because it cannot be prevented."""
         if self._seconds is None or self._locks.holds(CPU) or self._beside is not None:
             return
         found = self._locks.take([CPU])
@@ -174,12 +174,12 @@ class Leases:
             )
 
     def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str], *, fixed: bool = False) -> bool:
-        """Take a GPU for each rank, the first ones if they are free; return True if CUDA now shows others first.
+        """Take a GPU for each rank, the first ones if they are free; return True if CUDA now shows other GPUs first.
 
-        Other GPUs are of the same model. If GPUs are ``fixed``, wait for the first ones.
+        Only GPUs of the same model replace others. If GPUs are ``fixed``, wait for the first ones.
 
         Raises:
-            LaunchError: too few GPUs were free in time; the message names a holder.
+            LaunchError: too few GPUs became free in time; the message names a process that holds one.
         """
         names = names_of(gpus)
         needed = names[:ranks]
@@ -200,7 +200,7 @@ class Leases:
 
     @contextlib.contextmanager
     def sharing(self, gpus: Gpus, ranks: int) -> Iterator[None]:
-        """Let ranks that measure nothing share these GPUs with other such ranks; LaunchError as in ``on_gpus``."""
+        """Let ranks that do not measure share these GPUs with other such ranks; LaunchError as in ``on_gpus``."""
         names = [name for name in names_of(gpus)[:ranks] if not self._locks.holds(name)]
         if self._seconds is None or not names:
             yield
@@ -212,9 +212,9 @@ class Leases:
             self._locks.release(names)
 
     def _chosen(self, names: list[str], count: int, models: Mapping[str, str]) -> list[str] | Holder:
-        """Return ``count`` of these GPUs, all taken, the first ones if they are free; else the holder of a missing one.
+        """Take ``count`` of these GPUs and return them, the first ones if they are free; else return a holder.
 
-        ``models`` has the models of GPUs that may replace another one of the same model.
+        ``models`` has the models of the GPUs; only a GPU of the same model may replace another.
         """
         self._locks.release(names)  # two runs that each hold what the other one lacks would wait for ever
         taken = self._locks.take(names[:count])
@@ -247,17 +247,17 @@ class Leases:
             time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
-        """Give all locks back."""
+        """Release all locks."""
         self._locks.close()
 
 
 def names_of(gpus: Gpus) -> list[str]:
-    """Return unique names of a machine's GPUs: of MIG instances, else PCI ids; empty if torch does not know them."""
+    """Return unique names of a machine's GPUs: MIG instances, else PCI ids; empty if torch does not know them."""
     known = [*gpus.instances] or [one for one in gpus.pci if one is not None]
     return known if len(known) == len(gpus.names) else []
 
 
 def _visible(environ: MutableMapping[str, str], count: int) -> list[str] | None:
-    """Returns the names in CUDA_VISIBLE_DEVICES of ``count`` GPUs in CUDA's order; None if it names more or fewer."""
+    """Returns the names in CUDA_VISIBLE_DEVICES of ``count`` GPUs in CUDA's order; None for another number of names."""
     given = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return [str(number) for number in range(count)] if not given else given if len(given) == count else None

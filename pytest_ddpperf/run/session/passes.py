@@ -1,4 +1,4 @@
-"""Two passes over a suite with a budget: tests that are open (undecided) after the first one run once more."""
+"""Two passes over a suite with a budget: tests that are undecided after the first pass run again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RERUNFAILURES = ("rerunfailures", "pytest_rerunfailures")
 class Passes:
     """The pytest plugin of a session with a budget; ``session_of`` returns the session.
 
-    Reports of open tests are held back until these tests have run once more, or until no time is left for that.
+    Reports of undecided tests are held back until these tests have run again, or until there is no time for that.
     """
 
     def __init__(self, session_of: Callable[[], Session]) -> None:
@@ -30,7 +30,7 @@ class Passes:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Any:
-        """Run undecided tests once more, the most urgent first, after pytest has run all tests."""
+        """Run undecided tests again, the most urgent first, after pytest has run all tests."""
         measuring = [item for item in session.items if _measures(item)]
         if not measuring or (session.testsfailed and not session.config.option.continue_on_collection_errors):
             return (yield)
@@ -69,7 +69,7 @@ class Passes:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test of the first pass, and hold its reports back if the test is open."""
+        """Run a test of the first pass; hold its reports back if the test is undecided."""
         if not self._first:
             return None
         self._session_of().budget.runs_once = not _measures(item)
@@ -94,13 +94,13 @@ def _log(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
 
 
 def _measures(item: pytest.Item) -> bool:
-    """Returns whether a test measures, and reports nothing before it ends, as subtests do."""
+    """Returns whether a test measures, and reports nothing before its end; subtests do report before the end."""
     names = set(getattr(item, "fixturenames", ()))
     return "ddpperf" in names and "subtests" not in names
 
 
 def _may_run_again(ours: Session, session: pytest.Session, measuring: Sequence[pytest.Item]) -> bool:
-    """Returns whether tests may get time that others leave; not with a debugger, which would stop in each run."""
+    """Returns whether tests may run again; not with a debugger, because it would stop in each run."""
     settings, options = ours.settings, ("setuponly", "setupplan", "usepdb", "trace")
     asked = any(session.config.getoption(name, None) for name in options)
     rerun: Any = next(filter(None, map(session.config.pluginmanager.get_plugin, _RERUNFAILURES)), None)

@@ -1,4 +1,4 @@
-"""The instructions to a pytest run that measures one commit of a bisection, and the report of that run."""
+"""The instructions for a pytest run that measures one commit of a bisection, and the report of that run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BenchmarkKey = tuple[str, int]  # name and number of ranks
 
 @dataclass(frozen=True)
 class Probe:
-    """The differences of a probe's pytest run from the run that the user would start."""
+    """The differences between a probe's pytest run and the run that the user would start."""
 
     measured: str  # full hash of the commit that is measured in place of this checkout
     settings: Mapping[str, object] = field(default_factory=dict)  # raw values by knob; they override those of tests
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:
-    """Wraps ``derive`` for a probe, so that only the probe's metric counts for the verdict."""
+    """Wraps ``derive`` for a probe, so that only the probe's metric is gated."""
 
     def gated(measurement: Measurement, series: Series) -> Series:
         of_benchmark = probe.benchmark in {None, measurement.key}

@@ -41,13 +41,13 @@ class RankResults(Generic[T]):
 
     @property
     def values(self) -> tuple[T, ...]:
-        """Returns the value of each rank; RankFailed if one raised."""
+        """The value of each rank; raises RankFailed if a rank raised."""
         for rank in self.errors:
             self.rank(rank)
         return self._values
 
     def rank(self, rank: int) -> T:
-        """Returns the value of ``rank``; RankFailed if it raised."""
+        """Returns the value of ``rank``; raises RankFailed if this rank raised."""
         error = self.errors.get(rank)
         if error is not None:
             told = f"rank {rank} of {len(self._values)} raised {error}\n\n{error.traceback}"
@@ -58,7 +58,7 @@ class RankResults(Generic[T]):
 
 
 class RankGroup:
-    """Ranks for functional tests: fresh ones for every ``run``."""
+    """Ranks for functional tests: every ``run`` starts fresh ones."""
 
     def __init__(self, session: Session, settings: Settings, sections: list[tuple[str, str]], test: str) -> None:
         self._session = session
@@ -68,7 +68,7 @@ class RankGroup:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks, by the test's parameter, else the largest of ``--ddpperf-world-size``."""
+        """The number of ranks: the test's parameter, else the largest of ``--ddpperf-world-size``."""
         return max(self._session.world_sizes(self._settings))
 
     def run(self, function: Callable[..., T], *args: Any, check: bool = True) -> RankResults[T]:
@@ -77,14 +77,14 @@ class RankGroup:
         Args:
             function: function that each rank calls; with the setting ``mesh`` it has ``ctx.mesh``.
             args: further arguments of the function.
-            check: whether the test fails if a rank raises. With False every rank goes on until it returns or raises,
+            check: whether the test fails if a rank raises. If it is False, every rank runs until it returns or raises,
                 and ``result.errors`` has the exceptions.
 
         Returns:
             The value of each rank: ``result.rank(0)``, ``result.values``.
 
         Raises:
-            RankFailed: a rank raised, exited, was killed or blocked; the guilty one comes first.
+            RankFailed: a rank raised, exited, was killed or blocked; the message starts with this rank.
             SettingError: ``function`` does not take these arguments.
             PayloadError: function, arguments or a result cannot be sent, or a result cannot be read in time.
         """
@@ -93,8 +93,8 @@ class RankGroup:
     def agree(self, function: Callable[..., Any], *args: Any) -> Any:
         """Returns the value of ``function(ctx, *args)`` if it is the same on every rank.
 
-        Values are numbers, texts, tensors, and lists, tuples and dictionaries of such. Ranks send tensors and arrays
-        as lists of numbers, and tuples as lists.
+        Values are numbers, texts and tensors, and lists, tuples and dictionaries of such values. Ranks send tensors and
+        arrays as lists of numbers, and tuples as lists.
 
         Raises:
             RanksDiffer: ranks returned different values; the message names the ranks and the first difference.
@@ -121,7 +121,7 @@ class RankGroup:
     ) -> RankResults[Any]:
         """Calls ``function(ctx, *args)`` on every rank, and fails the test unless each rank raises this error.
 
-        A rank that raises ends none of the others.
+        If a rank raises, the other ranks continue.
 
         Args:
             error: the expected class of exceptions.
@@ -134,7 +134,7 @@ class RankGroup:
 
         Raises:
             RanksDiffer: a rank returned, or raised something else; the message has a line for each.
-            RanksTimedOut: a rank neither returned nor raised before the deadline; the message says where it stood.
+            RanksTimedOut: a rank neither returned nor raised before the deadline; the message has its stack.
             RankFailed, SettingError, PayloadError: as for ``run``.
         """
         if not (isinstance(error, type) and issubclass(error, Exception)):
@@ -210,7 +210,7 @@ class RankGroup:
 def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[str, str]:
     """Returns the environment variable that shows some GPUs only to the ranks of this pytest-xdist worker.
 
-    Empty if a worker's share of the visible GPUs is less than its ranks: then ranks of several workers share GPUs.
+    It is empty if a worker has fewer GPUs than ranks: then ranks of several workers share GPUs.
     """
     workers, number = int(environ["PYTEST_XDIST_WORKER_COUNT"]), int(environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     share = gpus // workers

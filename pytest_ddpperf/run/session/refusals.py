@@ -1,4 +1,4 @@
-"""Refuses options, settings and files that contradict each other or cannot be used, before the first test."""
+"""Checks, before the first test, that options, settings and files can be used and do not contradict each other."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  
 
 
 def require_known(unknown: Iterable[str]) -> None:
-    """Refuses arguments that are meant for us; ``unknown``: arguments that no plugin has declared."""
+    """Raises an error for arguments that are meant for this plugin; ``unknown``: arguments that no plugin declares."""
     options = [knob.option for knob in KNOBS.values() if knob.given == "option"]
     for argument in unknown:
         require_foreign(argument.partition("=")[0], options, "option")
 
 
 def require_foreign(word: str, known: list[str], kind: str) -> None:
-    """Refuses a word that begins like our words or is similar to one of them."""
+    """Raises an error for a word that begins like this plugin's words, or is similar to one of them."""
     prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
     gone = why_gone(name, "option" if kind == "option" else "ini") if prefix == "ddpperf" else ""
     if gone:
@@ -37,13 +37,13 @@ def require_foreign(word: str, known: list[str], kind: str) -> None:
 
 
 def require_other_marker(mark: str, ours: str) -> None:
-    """Refuses an undeclared marker that is probably meant to be ours."""
+    """Raises an error for an undeclared marker that is probably a misspelt ``ours``."""
     if closest(mark, [ours], _ALIKE):
         raise SettingError(f"@pytest.mark.{mark}: nobody has declared this marker; did you mean {ours}?")
 
 
 def require_consistent(settings: Settings, said: Collection[str]) -> None:
-    """Refuses settings of which one would have to be ignored; ``said``: names of the settings on the command line."""
+    """Raises an error if one of the settings would be ignored; ``said``: names of the settings on the command line."""
     for name in said:
         needed = KNOBS[name].needs
         if needed is not None and getattr(settings, name) and not getattr(settings, needed):
@@ -84,7 +84,7 @@ def _require_alone(first: str, asked: Mapping[str, bool]) -> None:
 
 
 def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
-    """Refuses settings that need times or real ranks, if ranks are simulated."""
+    """Raises an error for settings that need times or real ranks, if ranks are simulated."""
     if settings.simulate is None:
         return
     simulated = KNOBS["simulate"].spelled
@@ -98,9 +98,9 @@ def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
 
 
 def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) -> None:
-    """Refuses a test or a folder of tests that an option without a value has taken for its value.
+    """Raises an error if an option without a value has taken a test or a folder of tests as its value.
 
-    ``apart``: whether the value is a separate word on the command line, and not behind ``=``.
+    ``apart``: whether the value is a separate word on the command line, not after ``=``.
     """
     path = folder / raw.partition("::")[0]
     try:
@@ -120,7 +120,7 @@ def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) 
 
 
 def require_outputs(settings: Settings, root: Path) -> None:
-    """Refuses requested baselines that do not exist, and files and folders that cannot be written."""
+    """Raises an error if requested baselines do not exist, or files and folders cannot be written."""
     asked = settings.baseline_set not in {None, settings.save}
     storing = settings.save is not None
     if asked or storing:
@@ -144,7 +144,7 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
 
 def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
-    """Refuses unknown kinds of reports, and files that cannot be written."""
+    """Raises an error for unknown kinds of reports, and for files that cannot be written."""
     from pytest_ddpperf.baselines.files import located
     from pytest_ddpperf.reports.files import ensure_text, ensure_writable
     from pytest_ddpperf.reports.formats.kinds import kind_named

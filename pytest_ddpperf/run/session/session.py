@@ -78,7 +78,7 @@ class Session:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run ends as by Ctrl-C, and writes its files
 
     def _read_code(self) -> None:
-        """Reads the commit that results name before the first launch: code may change while it is measured."""
+        """Reads the commit of the results before the first launch, because code may change during the measurement."""
         if any(getattr(self.settings, name) is not None for name in _NAMING_CODE):
             _ = self.archive.code, self.archive.digest
 
@@ -93,7 +93,7 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """Returns the settings, overridden by a first look's or the probe's; ``counts``: whether counts are needed."""
+        """Returns the settings, overridden by a quick run's or the probe's; ``counts``: whether counts are needed."""
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)
@@ -104,7 +104,7 @@ class Session:
         return overlay(settings, stronger, lambda knob, raw: f"{knob.name}={raw}")
 
     def world_sizes(self, settings: Settings) -> tuple[int, ...]:
-        """Returns the numbers of ranks that the settings ask for: by default one per GPU, else 2."""
+        """Returns the numbers of ranks from the settings; by default one rank per GPU, or 2 without GPUs."""
         if self.settings.simulate is not None:
             return self.settings.simulate
         if settings.world_size is not None:
@@ -113,7 +113,7 @@ class Session:
         return (nodes * len(self._torch(settings).gpus.names) or max(nodes, DEFAULT_WORLD_SIZE),)
 
     def environment(self, settings: Settings, world_size: int, side: RevisionSide | None = None) -> Environment:
-        """Returns the environment of ``world_size`` ranks; ``side``: whose code they run (default: the candidate's)."""
+        """Returns the environment of ``world_size`` ranks of ``side`` (default: the candidate's side)."""
         if self.settings.simulate is not None:
             machine = self.sides.launchers[0].machine(gpus=False)
             return simulated_environment(machine_facts().python, machine, world_size)
@@ -141,14 +141,14 @@ class Session:
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def begin_test(self, test: str, attempt: int) -> None:
-        """Forgets results of earlier attempts of a test, such as pytest-rerunfailures makes if no verdict failed it."""
+        """Forgets earlier attempts of a test, which pytest-rerunfailures runs again if no verdict failed it."""
         self.attempts[test] = attempt
         self.budget.begin_anew(test)
         self.prepared.clear()  # results of an attempt that failed may be wrong
         self.run_again(test)
 
     def run_again(self, test: str) -> None:
-        """Forgets the results of a test that runs once more."""
+        """Forgets the results of a test that runs again."""
         self.extensions.forget(test)
         self.outputs.forget(test)
 
@@ -165,7 +165,7 @@ class Session:
             self.extensions.judged(self.outputs.results[-1:])
 
     def end_test(self, test: str, failure: str) -> None:
-        """Stores a test's results if that is asked for and allowed; ``failure``: why the test failed, or empty."""
+        """Stores a test's results if this is requested and allowed; ``failure``: why the test failed, or empty."""
         self.sides.end_test()
         if not self.budget.holds(test):
             self.budget.forget(test)
@@ -184,7 +184,7 @@ class Session:
             listed[:] = [stored.get(id(result), result) for result in listed]
 
     def close(self) -> None:
-        """Ends the fork servers and all processes below them."""
+        """Ends the fork servers and all their child processes."""
         self.line.clear()
         launch_run.uncaptured = nullcontext
         if self._hears and signal.getsignal(signal.SIGTERM) is signal.default_int_handler:

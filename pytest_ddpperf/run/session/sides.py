@@ -1,4 +1,4 @@
-"""The sides of the code that ranks run: this checkout, the reference, commits of baselines, each with its launchers."""
+"""The sides of a session's code, each with its launchers: this checkout, the reference, commits of baselines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PRELOADED = (  # imported once in a fork server, not on every rank of every laun
 
 
 class Sides:
-    """The sides of a session's code; fork servers live until it ends. ``first`` is called before any starts."""
+    """The sides of a session's code; fork servers run until its end. ``first`` is called before any of them starts."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class Sides:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
+        """The number of nodes, with this one."""
         return 1 if self.cluster is None else 1 + len(self.cluster.nodes)
 
     @property
     def _started(self) -> list[Launchers]:
-        """The launchers of all sides that have started, the candidate's first."""
+        """The launchers of all sides that have started, first the candidate's."""
         others = [*filter(None, [self.reference]), *self._of_commits.values()]
         return [*filter(None, [self._launchers]), *(launchers for side in others for launchers in side.every)]
 
@@ -102,7 +102,7 @@ class Sides:
     def parents(self) -> tuple[int | None, ...]:
         """Process ids of the running fork servers, which are the parents of ranks; ``(None,)`` if none runs.
 
-        CPU time of a fork server that starts later counts as other processes': a machine then looks busier than it is.
+        CPU time of servers that start later counts as other processes': the machine then seems busier than it is.
         """
         _ = self.launchers
         pids = tuple(pid for launchers in self._started for pid in launchers.parents if pid is not None)
@@ -110,28 +110,28 @@ class Sides:
 
     @property
     def remarks(self) -> list[str]:
-        """The remarks of the candidate's and the reference's launchers at the end of a session, each once."""
+        """The remarks of the candidate's and the reference's launchers at the end of a session, without repetitions."""
         both = [self._launchers, None if self.reference is None else self.reference.launchers]
         return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
 
     def roots(self, *, reference: bool) -> tuple[str, ...]:
-        """Returns the project's root as a side's ranks import it, and this checkout's root, for its tests."""
+        """Returns the project's root that a side's ranks import, and this checkout's root, for its tests."""
         side = self.reference if reference else self.candidate
         own = str(self._root)
         return (own,) if side is None else (side.redirection.path(own), own)
 
     def gpus(self, world_size: int) -> tuple[str, ...]:
-        """Returns the PCI ids of the GPUs of ``world_size`` ranks, as far as torch knows them."""
+        """Returns the PCI ids of the GPUs of ``world_size`` ranks, if torch knows them."""
         return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
 
     def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
-        """Begins to watch this node, its GPUs with these PCI ids, and other nodes: ``nodes`` in all."""
+        """Begins to watch this node, its GPUs by their PCI ids, and other nodes; ``nodes``: the number of all nodes."""
         here = watch_health(self.parents, gpus=gpus)
         others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
         return lambda window: replace(here(window), nodes=others())
 
     def check_out(self) -> None:
-        """Checks the reference out; LaunchError if git cannot. A bisection checks its commits out later."""
+        """Checks the reference out; raises LaunchError if git cannot. A bisection checks its commits out later."""
         if self.reference is not None and self.candidate is None:
             self.reference.check_out()
 
@@ -144,7 +144,7 @@ class Sides:
         return PairedLaunches(self.reference, sections, self.candidate)
 
     def of_commit(self, commit: str) -> RevisionSide:
-        """Returns the side of a baseline's commit; LaunchError if git does not have the commit."""
+        """Returns the side of a baseline's commit; raises LaunchError if git does not have the commit."""
         from pytest_ddpperf.against.worktree import baseline_revision
 
         if commit not in self._of_commits:

@@ -1,4 +1,4 @@
-"""The deadline that pytest-timeout sets a test: launches end before it, so that their report is shown."""
+"""The deadline of a test under pytest-timeout: launches end before it, so that pytest shows their report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_SECONDS = 0.1
 
 
 class TestTimeout:
-    """The pytest plugin that learns from pytest-timeout when a test begins and has to end."""
+    """The pytest plugin that records when a test begins and when pytest-timeout will end it."""
 
     __test__ = False  # pytest's mark, for classes with such a name
 
@@ -26,16 +26,16 @@ class TestTimeout:
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, settings: Any) -> None:
-        """Note when the test that begins has to end; pytest-timeout calls this as it sets its timer."""
+        """Note the deadline of the test that begins; pytest-timeout calls this when it sets its timer."""
         self._given, self._ends = settings.timeout, time.monotonic() + settings.timeout
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_cancel_timer(self) -> None:
-        """Note that no test has to end."""
+        """Note that there is no deadline."""
         self._ends = float("inf")
 
     def limited(self, run: Callable[..., T]) -> Callable[..., T]:
-        """Wraps a function with a ``timeout`` to end before the test does: the last seconds are for its report."""
+        """Wraps a function with a ``timeout`` so that it ends before the test: the last seconds are for the report."""
 
         @functools.wraps(run)
         def ends_before(*args: Any, timeout: float, **more: Any) -> T:

@@ -1,4 +1,4 @@
-"""Finds the user's code that led to an error, and sets what pytest shows of the error."""
+"""Finds the user's code that led to an error, and sets the text that pytest shows for the error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def skipping() -> Iterator[None]:
 def end_in_code_of_user(error: BaseException) -> None:
     """Cuts the traceback of an error of this package after the code that called the package.
 
-    A debugger stops there, and a report shows that line. Frames of the standard library and hidden frames, such as
+    A debugger then stops at this line, and a report shows it. Frames of the standard library and hidden frames, such as
     those of a timeout's handler, do not count as the user's code.
     """
     caller, inside = None, False
@@ -57,7 +57,7 @@ def place(error: BaseException, file: str, test: str) -> str:
 
 
 def text_alone(error: errors.DdpperfError, file: str, test: str, width: int, *, verbose: bool) -> Any:
-    """Returns what pytest shows of our error: its text and the line of the test, without a traceback.
+    """Returns the text that pytest shows for the plugin's error, with the line of the test, without a traceback.
 
     pytest's short summary and JUnit's message have the cause in one line.
     """
@@ -75,7 +75,7 @@ def text_alone(error: errors.DdpperfError, file: str, test: str, width: int, *, 
 
 
 def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> None:
-    """Shows our error in a report as its text alone, with the ranks' output; other errors stay unchanged."""
+    """Shows the plugin's error in a report as text, with the ranks' output; other errors stay unchanged."""
     if not isinstance(error, errors.DdpperfError):
         return
     from pytest_ddpperf.reports.failure import WIDTH
@@ -88,7 +88,7 @@ def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> 
 
 
 def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
-    """Returns the error that found something wrong: this one, its cause, or a part of its group; None if none did."""
+    """Returns the FoundWrong in an error: the error itself, its cause, or a member of its group; else None."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
@@ -101,7 +101,7 @@ def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
 
 
 def standing(error: errors.DdpperfError, file: str, test: str) -> errors.DdpperfError:
-    """Returns the verdict that failed a test, as the error of the test's later attempts, which measure nothing."""
+    """Returns the verdict that failed a test as the error of later attempts of the test, which measure nothing."""
     words = "not measured again: a verdict stands, so that a red suite is not run until it is green"
     return errors.extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
 

@@ -1,4 +1,4 @@
-"""pytest as one of several processes of a launcher: rank 0 runs the tests; the others start ranks for it, or wait."""
+"""pytest in several processes of a launcher: rank 0 runs the tests; the others start ranks for it, or wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
-    """Returns whether a launcher's processes share these tests: all of them use our fixtures; False if none does.
+    """Returns whether the launcher's processes share these tests: True if all use the plugin's fixtures; False if none.
 
     Raises:
         SettingError: only some tests do, or the launcher has started all processes again.
@@ -52,7 +52,7 @@ def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
 
 
 def report_to_torchrun(line: str) -> None:
-    """Write why the run failed to torchrun's error file, if torchrun has started this process."""
+    """Write the reason of a failure to torchrun's error file, if torchrun has started this process."""
     path = os.environ.get(_ERROR_FILE)
     if path and line:
         import json
@@ -63,9 +63,9 @@ def report_to_torchrun(line: str) -> None:
 
 
 class UnderLauncher:
-    """The pytest plugin of a launcher's process. Rank 0 controls; the others stay silent and follow it.
+    """The pytest plugin of a launcher's process. Rank 0 is the controller; the others are its silent followers.
 
-    ``session_of`` returns the session. A suite that does not use our fixtures runs unchanged.
+    ``session_of`` returns the session. A suite that does not use the plugin's fixtures runs unchanged.
     """
 
     def __init__(self, folder: Path | None, session_of: Callable[[], Session]) -> None:
@@ -81,7 +81,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Hold a follower's output back until it is known whether the processes share the tests."""
+        """Hold a follower's output back until the processes know whether they share the tests."""
         self._session = session
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         self._task = task_of(os.environ, terminal=getattr(reporter, "isatty", False))
@@ -91,9 +91,10 @@ class UnderLauncher:
             writer._file = io.StringIO()  # noqa: SLF001 - the same
 
     def follows(self, session: pytest.Session) -> bool:
-        """Returns whether this process follows another one; UsageError if they cannot share the tests or cannot meet.
+        """Returns whether this process follows another one; UsageError if they cannot share the tests or connect.
 
-        As controller it has met the others by then. If a suite is not ours, each process runs the suite for itself.
+        A controller is connected to the followers after this call. If a suite does not use the plugin, each process
+        runs it.
         """
         config, task = session.config, self._task
         try:
@@ -113,13 +114,13 @@ class UnderLauncher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Refuse tests with ranks in workers of pytest-xdist: each worker would be a task of the launcher."""
+        """Refuse tests with ranks in workers of pytest-xdist: each worker would act as a task of the launcher."""
         if self._task is not None and hasattr(item.config, "workerinput") and uses_ranks(item):
             reason = f"{self._task.launcher} started {self._task.size} processes, and pytest-xdist starts more"
             pytest.fail(f"{reason}: leave -n out, or start one pytest without {self._task.launcher}", pytrace=False)
 
     def _let_go(self) -> None:
-        """Print the output that was held back, because this suite does not use our fixtures."""
+        """Print the output that was held back, because this suite does not use the plugin's fixtures."""
         if self._held is not None:
             (writer, file), self._held = self._held, None
             text, writer._file = writer._file.getvalue(), file  # noqa: SLF001 - the same
@@ -127,7 +128,7 @@ class UnderLauncher:
             file.flush()
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Say in the header which nodes take part."""
+        """Return the header's lines on the nodes that take part."""
         if self._cluster is None or self._task is None:
             return []
         return header(self._task, self._cluster)
@@ -146,20 +147,20 @@ class UnderLauncher:
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the first failure for torchrun."""
+        """Store the first failure for torchrun."""
         if report.failed and not self._failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             said = str(report.longrepr if crash is None else crash.message).strip().splitlines() or [report.outcome]
             self._failed = f"{report.nodeid}: {said[0]}"
 
     def pytest_runtest_logfinish(self) -> None:
-        """End the run if a node is lost: no further test could start ranks there."""
+        """End the run if a node is lost, because no further test could start ranks there."""
         if self._cluster is not None and self._cluster.lost:
             self._session.shouldfail = self._cluster.lost
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
-        """End a follower with the controller's status, before other plugins write files that the controller writes."""
+        """End a follower with the controller's status, before other plugins write files: the controller writes them."""
         if self._following:  # however the run has ended
             if session.exitstatus == pytest.ExitCode.INTERNAL_ERROR and self._held is not None:
                 sys.stderr.write(self._held[0]._file.getvalue())  # noqa: SLF001 - there is no public way

@@ -1,1 +1,1 @@
-"""The HTML page: what it shows as data, and the template, the style and the script that show it."""
+"""The HTML page: its content as data, and the template, the style and the script that display it."""

@@ -1,4 +1,4 @@
-"""All that a page tells of one benchmark, part by part."""
+"""All parts of a page about one benchmark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_CURVES = ("speedup", "efficiency", "rank_throughput", "throughput", "bucket_
 
 
 def sections_of_benchmark(result: Result, charts: Sequence[Chart], more: Sequence[Block]) -> tuple[PageSection, ...]:
-    """Its parts. ``charts``: all on which the benchmark is; ``more``: predictions and advice."""
+    """Returns the parts about a benchmark. ``charts``: its charts; ``more``: predictions and advice."""
     measured, diagnosis = result.measurement, result.step.diagnosis
     exact = [each for each in result.comparisons if each.series.scale == "exact"]
     others = [each for each in result.comparisons if each.series.scale != "exact"]
@@ -56,7 +56,7 @@ def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
 
 
 def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
-    """A row for each metric, those that decide first; columns that none fills are omitted."""
+    """Returns a row for each metric, gated ones first; omits empty columns."""
     exact = all(each.series.scale == "exact" for each in comparisons)
     notes = names_by_remark((each.series.metric, finding_text(each.note)) for each in comparisons if each.note)
     return table_of(
@@ -81,7 +81,7 @@ def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
 
 
 def _parts(counts: Counts | None) -> Table:
-    """Returns what counts are made of, the largest parts first."""
+    """Returns the parts of counts, the largest first."""
     known = {} if counts is None else counts.details
     parts = [
         (metric, *part)
@@ -114,7 +114,7 @@ def _named_sections(result: Result) -> Table:
 
 
 def _of_one(table: Table) -> Table:
-    """A table of one benchmark, without its name."""
+    """Returns the table of one benchmark without its column of names."""
     rows = tuple(row[1:] for row in table.rows)
     return replace(table, headers=table.headers[1:], rows=rows, left=0)
 
@@ -135,7 +135,7 @@ def _diagnosis(found: Diagnosis) -> list[Block]:
 
 
 def environment_facts(environment: Environment) -> dict[str, str]:
-    """Returns the machine and the software, those that decide what is comparable first."""
+    """Returns the facts of machine and software; the facts that decide comparability come first."""
     facts = {
         "device": f"{environment.device} {environment.device_model}".strip(),
         "processor": environment.cpu_model,
@@ -152,7 +152,7 @@ def environment_facts(environment: Environment) -> dict[str, str]:
 
 
 def _health(launches: Sequence[Launch]) -> Table:
-    """Returns what else went on in the machine, a row for each launch."""
+    """Returns a row for each launch with the other activity on the machine."""
     known = [(number, each.health.cpu) for number, each in enumerate(launches, 1) if each.health is not None]
     return table_of(
         known,
@@ -171,7 +171,7 @@ def _health(launches: Sequence[Launch]) -> Table:
 
 
 def _settings(result: Result) -> dict[str, str]:
-    """Returns how it was measured, and what it was compared with."""
+    """Returns the settings of the measurement, and the reference."""
     measured, baseline = result.measurement, result.baseline
     size = measured.effective_batch_size
     facts = {

@@ -1,4 +1,4 @@
-"""A page as data, and as HTML: one file without anything beside it."""
+"""A page as data, and as one HTML file that needs no other files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.table import Table
 
 Block: TypeAlias = "Chart | Table | Mapping[str, str] | tuple[str, ...]"
-"""A chart, a table, facts by their names, or sentences."""
+"""A chart, a table, facts by name, or sentences."""
 
 _HERE = Path(__file__).parent
 _PIECES = re.compile(r"[^_\-:\[/.]*[_\-:\[/.]*")  # of a name
@@ -31,7 +31,7 @@ _WHOLE = 12  # digits of a place: all that it has but for what a division leaves
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A part with a title."""
+    """A part of a page, with a title."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -39,7 +39,7 @@ class PageSection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageRow:
-    """A benchmark: its row of the overview, and all that is known of it, which can be opened."""
+    """A benchmark: its row of the overview, and its details, which can be opened."""
 
     title: str  # of what can be opened, and what it is found by
     cells: tuple[str, ...]
@@ -68,7 +68,7 @@ class Page:
 
 @dataclass(slots=True)
 class _Blocks:
-    """The charts and the blocks of a page, each once: what shows them has their numbers."""
+    """The charts and the other blocks of a page, each stored once; elements of the page refer to their numbers."""
 
     numbers: dict[Chart, int] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)  # number of each block, by its data
@@ -104,7 +104,7 @@ def _json(data: Any) -> str:
 
 
 def sections_of(parts: Mapping[str, Iterable[Block]]) -> tuple[PageSection, ...]:
-    """Returns the parts by their titles, without what has no content."""
+    """Returns the parts by title; omits empty blocks and empty parts."""
     told = (
         (title, tuple(block for block in blocks if (block.rows if isinstance(block, Table) else block)))
         for title, blocks in parts.items()
@@ -125,7 +125,7 @@ def _table_data(table: Table) -> dict[str, Any]:
 
 
 def html_of(page: Page) -> str:
-    """Returns the page as HTML: style, script and data are in it, so that it needs no network and nothing beside it."""
+    """Returns the page as HTML with style, script and data inside, so that it needs no network and no other file."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -159,14 +159,14 @@ def html_of(page: Page) -> str:
 
 
 def _broken(name: str) -> Any:
-    """A name that lines are broken in behind its marks, not inside its words."""
+    """Returns a name that a browser breaks only after punctuation, not inside words."""
     from markupsafe import Markup
 
     return Markup("<wbr>").join(_PIECES.findall(printable(name)))
 
 
 def _drawn_after(page: Page) -> int | None:
-    """The column behind which changes are drawn; None if no row has one."""
+    """Returns the column after which changes are drawn; None if no row has a change."""
     changes = [i for i, header in enumerate(page.headers) if header.startswith("change")]
     return changes[0] if changes and any(row.change is not None for row in page.rows) else None
 
@@ -202,7 +202,7 @@ def _bar(rows: Sequence[PageRow]) -> Any:
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
-    """Title, axes and series, with all numbers in the unit that the axis names."""
+    """Returns title, axes and series of a chart, with numbers in the units of the axes."""
     chart = in_units(chart)
     names = [series.name for series in chart.series]
     references = [_series(series) for series in chart.references]
@@ -233,7 +233,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 
 def _series(series: ChartSeries) -> dict[str, Any]:
-    """Its numbers as lists; ``x`` is the first one where whole numbers follow it, ends are left out where none is."""
+    """Returns the numbers of a series as lists; ``x`` is only the first number if whole numbers follow it."""
     xs = [_short(each.x, _WHOLE) for each in series.points]
     consecutive = xs == [xs[0] + i for i in range(len(xs))]
     ends = {"low": [each.low for each in series.points], "high": [each.high for each in series.points]}
@@ -247,6 +247,5 @@ def _series(series: ChartSeries) -> dict[str, Any]:
 
 
 def _short(value: float, digits: int = 5) -> float | int:
-    """A number of so many digits."""
     number = float(f"{value:.{digits}g}")
     return int(number) if number.is_integer() else number

@@ -16,7 +16,7 @@ _DIRECTIONS = ("too few commits", "no change", "better", "worse")
 
 
 def trends_page(trends: Sequence[Trend], metric: str) -> str:
-    """Returns all trends, the worst first, each with its chart, its changes and its commits."""
+    """Returns the page of all trends, the worst first, each with its chart, its changes and its commits."""
     ordered = sorted(trends, key=lambda trend: -trend.worst)
     changed = sum(bool(trend.changes) for trend in ordered)
     overview = table_of(
@@ -40,7 +40,7 @@ def trends_page(trends: Sequence[Trend], metric: str) -> str:
 
 
 def _value(trends: Sequence[Trend], place: int) -> Column[Trend]:
-    """The column of the values of a place; counts keep all digits."""
+    """Returns the column of the values at a place; counts keep all digits."""
     if any(trend.benchmark.scale == "exact" for trend in trends):
         return lambda trend: format_number(trend.points[place].value)
     unit = next((trend.benchmark.unit for trend in trends), "1")
@@ -71,14 +71,14 @@ def _row(trend: Trend, cells: tuple[str, ...]) -> PageRow:
 
 
 def _direction(trend: Trend) -> str:
-    """Returns whether it became worse anywhere, else better."""
+    """Returns the direction of a trend: worse if it became worse at any commit, else better."""
     if not trend.changes:
         return "too few commits" if too_short(trend) else "no change"
     return "worse" if trend.worst > 0 else "better"
 
 
 def trend_chart(trend: Trend) -> Chart:
-    """Returns the values by commit with their intervals, beside the level without noise."""
+    """Returns the chart of values by commit with their intervals, and of the level without noise."""
     metric = trend.benchmark.metric
     values = [point(i, each.value, each.interval) for i, each in enumerate(trend.points)]
     outlying = ChartSeries("out of line with its neighbours", tuple(values[i] for i in trend.outliers))
