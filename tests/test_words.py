@@ -23,15 +23,15 @@ PATTERNS: Mapping[str, str] = {
     "a docstring that begins with a question word": r"\A(?:What|Whether|How|Why|Where|Which)\b",
 }
 MOST: Mapping[str, tuple[int, int]] = {
-    "where, for if or when": (0, 167),
-    "beside, for compared with or next to": (0, 42),
-    "tell, for say or report": (0, 121),
-    "that of, without a noun": (0, 138),
-    "of its own, for separate": (0, 56),
-    "held, for compared": (0, 5),
-    "left out, for omitted": (0, 25),
-    "a clause for a noun": (0, 103),
-    "a docstring that begins with a question word": (0, 213),
+    "where, for if or when": (0, 21),
+    "beside, for compared with or next to": (0, 14),
+    "tell, for say or report": (0, 30),
+    "that of, without a noun": (0, 32),
+    "of its own, for separate": (0, 16),
+    "held, for compared": (0, 3),
+    "left out, for omitted": (0, 5),
+    "a clause for a noun": (0, 11),
+    "a docstring that begins with a question word": (0, 5),
 }
 """In README and docs, and in strings and docstrings of the package."""
 
