@@ -84,7 +84,7 @@ def stage_seconds(value: object) -> Mapping[str, float]:
 
 
 def variables(value: object) -> tuple[tuple[str, str], ...]:
-    """Parses environment variables with texts or numbers, ``{"NCCL_ALGO": "Ring"}``; returns sorted pairs of texts."""
+    """Parses a mapping of environment variables, ``{"NCCL_ALGO": "Ring"}``; returns sorted pairs of strings."""
     given = dict(value) if isinstance(value, Mapping) else {"": None}
     named = all(isinstance(name, str) and name and not {"=", "\0"} & {*name} for name in given)
     texts = (isinstance(text, (str, int, float)) and not isinstance(text, bool) for text in given.values())

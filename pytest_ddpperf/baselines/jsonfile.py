@@ -56,7 +56,7 @@ def _flat(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileKind:
-    """A format of files."""
+    """A kind of JSON file that the plugin writes."""
 
     subject: str  # in the names of its files and its schema: "baseline" has the schema pytest-ddpperf/baseline/1
     version: int

@@ -120,7 +120,7 @@ def compute_to_communication(measurement: Measurement) -> Samples | None:
 
 
 class Peak(NamedTuple):
-    """Peak FLOP/s of one device of torch, without sparsity and at boost clocks; None for a precision that it lacks.
+    """Peak FLOP/s of one GPU, without sparsity and at boost clocks; None for a precision that the GPU lacks.
 
     ``half`` is the peak of fp16 as torch computes it, with sums in fp32, and of bf16 if ``bf16`` is true.
     """

@@ -219,7 +219,7 @@ def _step_metric(name: str, unit: str, samples: Sampler, **columns: Any) -> Metr
 
 
 def _bytes_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
-    """Makes a row of an amount of memory, compared by quotients."""
+    """Returns the row of a metric in bytes, whose two sides are compared by their ratio."""
     defaults = {"family": "absolute", "scale": "ratio", "rules": _BYTES}
     return Metric(name=name, unit="B", better="lower", samples=samples, **{**defaults, **columns})
 

@@ -63,7 +63,7 @@ def call_tables(
     advice: Sequence[StrategyAdvice | StrategyAdviceEntry],
     calibrated: Sequence[Calibrated] = (),
 ) -> dict[str, list[Table]]:
-    """Returns the tables of the results of these calls, by the title of their part of a report."""
+    """Returns the tables that show these results, by the title of the section of the report."""
     advised = [(one.test.partition("::")[2], advice_table(one)) for one in advice]
     return {
         "batch sizes": [batch_size_table(searches)] if searches else [],

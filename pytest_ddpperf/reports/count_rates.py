@@ -119,5 +119,5 @@ def difference_of(unit: str, difference: float) -> str:
 
 
 def value_of(metric: str, part: str, counts: Counts) -> float:
-    """Returns the value of a part of a count; the whole is the part ''."""
+    """Returns the value of one part of a count; of all parts together if ``part`` is empty."""
     return counts.details.get(metric, {}).get(part, 0.0) if part else counts.totals[metric]

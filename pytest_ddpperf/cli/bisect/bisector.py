@@ -174,7 +174,7 @@ def measured_ends(
 
 
 def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) -> Iterator[Outcome]:
-    """Yields the outcomes of a probe, repeated with more and more launches; stops if an outcome timed nothing."""
+    """Yields the outcomes of a probe that is repeated with more and more launches; stops if a run timed nothing."""
     for _ in range(number):
         outcome = run(probe, against)
         yield outcome

@@ -101,7 +101,7 @@ def gpus_of(link: Link) -> int:
 
 
 def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
-    """Spreads ranks over as few nodes as have a GPU for each rank; on the CPU over all nodes.
+    """Spreads ranks over the fewest nodes that have one GPU for each rank; on the CPU, over all nodes.
 
     Raises:
         RankSkipped: the ranks cannot be spread evenly.

@@ -38,7 +38,7 @@ from pytest_ddpperf.stats.suites import CommonChange
 
 
 class JsonEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):  # a tree has no circles
-    """An object of a document."""
+    """The base class of the JSON objects in a file of results."""
 
     words_from: ClassVar[Sequence[type]] = ()  # the records that describe its fields
 

@@ -108,7 +108,7 @@ class TrainingRun:
     def backward(
         self, step: int, buffers: Buffers, all_agree: Callable[[bool], bool] = bool, given: Sequence[Pair] | None = None
     ) -> tuple[float, Gradients]:
-        """Computes loss and gradients of a step, from 0; in fp16 of its first attempt without overflow.
+        """Computes loss and gradients of a step (from 0); repeats it in fp16 until no gradient overflows.
 
         It trains on ``given``, or else on copies of the step's own micro-batches. Each attempt begins with ``buffers``.
         ``all_agree`` returns whether a fact holds on all ranks, because they have to repeat a step together.
