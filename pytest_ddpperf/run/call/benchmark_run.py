@@ -110,7 +110,7 @@ class BenchmarkRun:
     def measure(
         self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until the judge stops; without a judge, until its first look would come."""
+        """Measures prepared variants side by side until the judge stops, or a few launches if there is no judge."""
         if self.settings.counts == "only" or self._session.budget.is_over:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
