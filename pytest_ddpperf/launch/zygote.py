@@ -238,11 +238,13 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
         birth = zygote.serve()
     except Exception as error:  # noqa: BLE001  the controller reports it
         zygote.tell(Broken(in_a_line(error)))
-        birth = None
+        zygote.terminated, birth = True, None
     if birth is None:
-        # The controller must learn of this end before that of the ranks, which it would blame otherwise.
+        # A controller that lives on must learn of this end before that of the ranks, which it would blame otherwise.
+        # One that has closed its end waits until this process has swept: the connection of a copy ends with the copy.
         with contextlib.suppress(OSError):
-            zygote.control.shutdown(socket.SHUT_WR)
+            if zygote.terminated:
+                zygote.control.shutdown(socket.SHUT_WR)
         zygote.sweep(last=True)
         shutil.rmtree(zygote.folder, ignore_errors=True)
     return birth

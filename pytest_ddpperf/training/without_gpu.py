@@ -29,7 +29,6 @@ _GPU = re.compile(r"cuda(?::\d+)?|cpu:\d+")  # a script may name the CPU as it w
 _NCCL = re.compile(r"nccl|.*cuda:nccl.*", re.IGNORECASE)
 _IDS = ("device_ids", "output_device", "device_id")  # of GPUs
 _IGNORED = ("synchronize", "reset_peak_memory_stats", "ipc_collect")
-_STREAMS = ("Event", "Stream", "current_stream")
 _ASKING = ("current_accelerator", "device_count")  # by these libraries choose what they do on a CPU
 
 
@@ -51,14 +50,13 @@ class GpuCalls:
         functions.
         """
         cpu: Any = torch.cpu
-        answers: dict[str, Callable[..., Any]] = {
-            **dict.fromkeys(_IGNORED, _ignored),
-            "device_count": lambda: self._ranks,
-        }
-        answers |= {name: lambda *_, name=name, **__: getattr(cpu, name)() for name in _STREAMS}
+        answers: dict[str, Callable[..., Any]] = dict.fromkeys(_IGNORED, _ignored)
+        answers |= {"device_count": lambda: self._ranks, "current_stream": lambda *_, **__: cpu.current_stream()}
         with self._stack:
             self._answer(torch.cuda, **answers, set_device=self._choose, current_device=lambda: self._index)
             self._answer(torch.cuda, stream=cpu.stream, device=lambda _: nullcontext())
+            for kind in (cpu.Event, cpu.Stream):
+                self._stack.enter_context(replaced(torch.cuda, kind.__name__, self._noted_kind(kind)))
             self._answer(torch.cuda.nvtx, range_push=_ignored, range_pop=_ignored, mark=_ignored)
             self._answer(torch.accelerator, **answers, current_accelerator=lambda *_: _CPU)
             self._answer(torch.accelerator, set_device_index=self._choose, current_device_index=lambda: self._index)
@@ -70,6 +68,15 @@ class GpuCalls:
             for module in (dist, device_mesh, distributed_c10d):
                 self._move(module, "init_device_mesh", "barrier", "init_process_group", "new_group")
             yield
+
+    def _noted_kind(self, kind: type) -> type:
+        """Returns a class that takes any arguments, and notes that an object is made; annotations need a class."""
+
+        def make(made: Any, *_: Any, **__: Any) -> None:
+            self._note(kind.__name__)
+            kind.__init__(made)
+
+        return type(kind.__name__, (kind,), {"__init__": make})
 
     def _choose(self, device: Any) -> None:
         self._index = device if isinstance(device, int) else torch.device(device).index or 0

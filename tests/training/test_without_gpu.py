@@ -145,6 +145,7 @@ def test_torch_is_as_it_was_for_scripts_that_call_no_gpu(launcher: Launcher) -> 
     def train() -> None:
         assert torch.zeros is zeros
         assert os.environ["CUDA_VISIBLE_DEVICES"] == ""  # a GPU that is there is hidden
+        assert not isinstance(torch.zeros(1), (torch.cuda.Stream, torch.cuda.Event)), "annotations ask so"
         for_any()
 
     counted(launcher, train)

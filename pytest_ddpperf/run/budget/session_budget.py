@@ -86,12 +86,8 @@ class SessionBudget:
             self._begun += 1
 
     def next_call(self, test: str) -> tuple[CallId, CallProgress]:
-        """Return the next call of a test, and its results of the first pass.
-
-        Raises:
-            NotTimed: the first of two passes has no time left, not even to count.
-        """
-        if self.two_passes and not self.again and self.left <= 0:
+        """Returns the next call of a test, and its results of the first pass; NotTimed if no time is left to count."""
+        if self.two_passes and not (self.again or self.runs_once) and self.left <= 0:
             self._unbegun += 1
             raise NotTimed(f"--ddpperf-budget={self._seconds:g}s was spent before this call: neither counted nor timed")
         number = self._calls[test] = self._calls.get(test, 0) + 1
