@@ -151,8 +151,7 @@ def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
 def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     """Advises more samples in a step: work that is done once in a step then costs less time for each sample.
 
-    Micro-batches need no more memory, but do not reduce operator calls. A larger batch is advised only if it gains
-    more.
+    Micro-batches need no more memory, but do not reduce operator calls. A larger batch has to gain more than they do.
     """
     communication, overhead = _share(diagnosis, "communication"), _share(diagnosis, "overhead")
     computing = sum(_share(diagnosis, each) for each in ("compute", "memory_bandwidth", "overhead"))

@@ -135,8 +135,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
 def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> LateRanks | dict[int, str]:
     """Returns the positions of unfinished ranks, ``seconds`` after the start, if the launch is late or has a mismatch.
 
-    Raises:
-        LaunchError: a signal has stopped the zygote, which is to blame.
+    Raises LaunchError if a signal has stopped the zygote, which is to blame.
     """
     if outcome is LaunchEnd.FINISHED:
         return {}

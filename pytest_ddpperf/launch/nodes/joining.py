@@ -132,8 +132,7 @@ def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> 
 def _met(meeting: FileMeeting, own: Hello) -> tuple[Link, Card]:
     """Returns the link to the controller and its card; a card left by an earlier run is ignored, and read again.
 
-    Raises:
-        LaunchError: the controller has not come in time.
+    Raises LaunchError if the controller has not come in time.
     """
     deadline = time.monotonic() + MEETING_SECONDS
     why = "was not met: its tests may have failed to import, or it runs no test with our fixtures"

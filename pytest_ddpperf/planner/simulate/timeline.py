@@ -172,8 +172,7 @@ def _sharded(step: _Recorded) -> list[Sharded]:
 def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
     """Yields the moments of a step, with the waits that do not happen in Python code.
 
-    DDP's C++ waits for its buckets at the end of backward, when the last one has been started. All other transfers
-    without a wait block.
+    DDP's C++ waits for its buckets at the end of backward, after the last has started. Other transfers block.
     """
     for (number, waits), computed in zip(step.events, times, strict=False):
         yield Moment(computed=computed, transfer=number, waits=waits)

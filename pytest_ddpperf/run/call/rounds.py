@@ -86,8 +86,7 @@ class Measuring:
     def _confirm(self, action: Action) -> tuple[int, int]:
         """Starts the confirmation, even if time is up, because a suspicion is not a verdict.
 
-        Returns:
-            The wanted number of rounds, and the least number: at least as many as raised the suspicion.
+        Returns the wanted number of rounds, and the least number: at least as many as raised the suspicion.
         """
         self._confirming, self.rounds.deferred = True, None
         self.rounds.choose(action.benchmarks)
