@@ -83,7 +83,9 @@ def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
     )
 
     assert result["final_loss"].verdict is Verdict.INCOMPATIBLE
-    assert finding_text(result["final_loss"].note) == "the baseline's loss is that after 103 steps, this one after 63"
+    assert (
+        finding_text(result["final_loss"].note) == "the baseline's loss was taken after 103 steps, this run's after 63"
+    )
     assert result["peak_allocated"].verdict is Verdict.UNCHANGED
 
 
@@ -100,7 +102,7 @@ def test_a_baseline_of_zero_has_no_percentage() -> None:
     result = judged(measured(series("peak_allocated", [5.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
 
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert finding_text(result["peak_allocated"].note) == "no change can be told from a baseline of 0"
+    assert finding_text(result["peak_allocated"].note) == "no change can be computed from a baseline of 0"
 
 
 def test_nothing_that_stays_nothing_is_unchanged() -> None:
@@ -187,9 +189,9 @@ def test_a_speedup_over_another_way_is_not_compared() -> None:
     base = replace(found(), record=replace(stored(step, then), over="fp32"))
     result = judged(replace(measured(step, now), over="bf16"), base)
     assert result["speedup"].verdict is Verdict.INCOMPATIBLE
-    assert finding_text(result["speedup"].note) == "the baseline's speedup is over fp32, this one over bf16"
+    assert finding_text(result["speedup"].note) == "the baseline's speedup is relative to fp32, this run's to bf16"
     assert judged(measured(step), base)["peak_allocated"].verdict is Verdict.UNCHANGED
-    assert not [text for text in findings(judged(measured(step), base)) if "gated no more" in text]
+    assert not [text for text in findings(judged(measured(step), base)) if "no longer fail" in text]
 
 
 def change_of(new: Series, base: Series, *, turns: bool) -> Interval:

@@ -142,7 +142,7 @@ def test_what_was_predicted_and_advised_follows(make_document: MakeDocument, unc
         "test_p ddp 64 40.0 [30.0, 50.0] 25 75 [60, 90] -",
         "test_p flat 64 32.0 [30.0, 50.0] 31.2 75 [60, 90] +20.0 [+10.0, +30.0]",
     ]
-    assert "others used 25 % of the cores while computing was timed: a quiet machine predicts less" in report
+    assert "others used 25 % of the cores while computing was timed: a quiet machine is faster" in report
     begin = report.index("t.py::test_a")
     assert report[begin + 1] == "ways to train on 64 ranks, pcie-ethernet100, computing of h100"
     assert [line.split()[0] + " " + line.split("  ")[-1].strip() for line in report[begin + 5 : begin + 7]] == [
