@@ -36,7 +36,7 @@ _MEANINGS_OF_CONVERGENCE = {
     "equal": "the same except for rounding, known from the first strategy with weights that rounding changed",
     "within tolerance": "surely not worse by more than the tolerance; gradients are not exact, or buffers differ",
     "inconclusive": "may be worse by more than the tolerance: use more launches or steps",
-    "differs": "by more than rounding explains, of strategies that declare exact gradients",
+    "differs": "by more than rounding explains, although the strategies declare exact gradients",
 }
 _MEANINGS_OF_CALIBRATION = {
     "red": "runs in which unchanged code was called slower",

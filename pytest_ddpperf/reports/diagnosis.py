@@ -106,7 +106,7 @@ CAUSES: Mapping[str, str] = {
     "straggler": "waiting for a slow rank",
     "oversubscribed": "sharing cores",
     "disturbed": "other processes",
-    "unclear": "what no instrument explains",
+    "unclear": "an unknown cause",
 }
 """The name of each cause."""
 _FIGURES: Mapping[str, str | Callable[..., str]] = {

@@ -358,7 +358,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "{failures:time}, which costs step time; use a smaller batch",
     "no_memory_headroom": "exposed communication was not measured in {launches:launch}: to restore the "
     "training state of a machine's ranks, copies of {needed:B} are needed, but only {free:B} of memory are free",
-    "synchronisation_kept": "exposed communication was not measured: {reason}: it must leave out what averages "
+    "synchronisation_kept": "exposed communication was not measured: {reason}: unsynchronised must skip what averages "
     "gradients, and a step must be a whole optimizer step",
     # What else the machine did.
     "cores_used_by_others": _machine("other processes used {} of the cores", format_percent),
@@ -401,7 +401,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "stale_baseline": "better than the baseline by more than the tolerance: the baseline is stale",
     "looks_better": "looks better, though not for certain",
     "told_late": "told by {launches:launch} after the verdict",
-    "single_launch": "one launch on either side tells nothing about scatter; measure at least two",
+    "single_launch": "with one launch on a side, the scatter is unknown; measure at least two",
     "launches_needed": lambda launches, max_time, known: (
         f"about {format_count(launches, 'launch')}"
         f"{'' if max_time is None else f' (--ddpperf-max-time={max_time})'} would decide it"

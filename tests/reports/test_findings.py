@@ -270,7 +270,7 @@ CASES = [
     Case(
         "unsure_counts",
         {"steps": {"optimizer_steps": 48}, "then": STEPS[1], "now": STEPS[0]},
-        "may have changed: optimizer_steps 1 -> 0 per step (-1), 1 in 1 of 3 steps; 48 steps at least would tell",
+        "may have changed: optimizer_steps 1 -> 0 per step (-1), 1 in 1 of 3 steps; at least 48 steps would decide",
     ),
     Case(
         "unsteady_count",
@@ -299,7 +299,7 @@ CASES = [
             "paired": False,
             "renew": True,
         },
-        "not gated, for not all steps do the same: operators (5 or 6; at most 6, 5 in the baseline), flops (in the "
+        "not gated, because not all steps do the same: operators (5 or 6; at most 6, 5 in the baseline), flops (in the "
         "baseline 1 or 2); --ddpperf-save renews the baseline",
     ),
     Case(
