@@ -434,14 +434,14 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "other_step_time": "the baseline was saved before step_time was the mean of all steps: save again",
     "other_base": "the baseline's speedup is relative to {then}, this run's to {now}",
     "timed_otherwise": lambda then_in_turns: (
-        "the baseline's steps were timed {}, these {}: save it anew, or see --ddpperf-interleave".format(
-            *("with nothing beside them", "in turns with those of other launches")[:: -1 if then_in_turns else 1]
+        "the baseline's steps were timed {}, this run's {}: save the baseline again or see --ddpperf-interleave".format(
+            *("alone", "in turns with other launches")[:: -1 if then_in_turns else 1]
         )
     ),
     "partners_do_not_fit": lambda names: (
-        "the baseline's steps were timed in turns with those of other launches, these with nothing beside them, for "
+        "the baseline's steps were timed in turns with other launches, this run's alone, because "
         f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not fit into memory: time each alone with "
-        "--ddpperf-interleave=false, or save it anew"
+        "--ddpperf-interleave=false, or save the baseline again"
     ),
     "loss_of_other_step": "the baseline's loss was taken after {then:step}, this run's after {now}",
     "not_in_reference": "not in {paired:reference}",

@@ -62,11 +62,12 @@ def test_steps_that_took_turns_are_not_compared_with_others(*, turns: bool) -> N
     result = judged(replace(measured(*metrics), turns=turns), base)
     verdicts = [result[metric.metric].verdict for metric in metrics]
     assert verdicts == [*[Verdict.INCOMPATIBLE] * 2, Verdict.UNCHANGED, *[Verdict.INCOMPATIBLE] * 2]
-    ways = ["in turns with those of other launches", "with nothing beside them"]
+    ways = ["in turns with other launches", "alone"]
     then, now = ways[::-1] if turns else ways
     assert (
         finding_text(result["step_time"].note)
-        == f"the baseline's steps were timed {then}, these {now}: save it anew, or see --ddpperf-interleave"
+        == f"the baseline's steps were timed {then}, this run's {now}: save the baseline again "
+        "or see --ddpperf-interleave"
     )
     same = judged(on_machine(replace(measured(*metrics), turns=not turns)), base)
     assert [same[metric.metric].verdict for metric in metrics] == [

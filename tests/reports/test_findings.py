@@ -223,20 +223,20 @@ CASES = [
     Case(
         "timed_otherwise",
         {"then_in_turns": False},
-        "the baseline's steps were timed with nothing beside them, these in turns with those of other launches: save "
-        "it anew, or see --ddpperf-interleave",
+        "the baseline's steps were timed alone, this run's in turns with other launches: save "
+        "the baseline again or see --ddpperf-interleave",
     ),
     Case(
         "timed_otherwise",
         {"then_in_turns": True},
-        "the baseline's steps were timed in turns with those of other launches, these with nothing beside them: save "
-        "it anew, or see --ddpperf-interleave",
+        "the baseline's steps were timed in turns with other launches, this run's alone: save "
+        "the baseline again or see --ddpperf-interleave",
     ),
     Case(
         "partners_do_not_fit",
         {"names": ("a", "b")},
-        "the baseline's steps were timed in turns with those of other launches, these with nothing beside them, for a "
-        "and b do not fit into memory: time each alone with --ddpperf-interleave=false, or save it anew",
+        "the baseline's steps were timed in turns with other launches, this run's alone, because a "
+        "and b do not fit into memory: time each alone with --ddpperf-interleave=false, or save the baseline again",
     ),
     Case(
         "mesh_without_data",
