@@ -246,7 +246,7 @@ def test_every_metric_is_described() -> None:
         "they are of another machine",
         "slower than the stored times, and not shown to be by more than ",
         "times: only gross slowdowns can fail",
-        "one launch on either side tells nothing about scatter",
+        "with one launch on a side, the scatter is unknown",
     ],
 )
 def test_the_notes_on_undecided_metrics_are_those_of_the_code(words: str) -> None:

@@ -39,7 +39,7 @@ def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object
         if isinstance(number, Mapping):
             return f"there is no count {name} of several numbers; expect calls as collectives={number!r}"
         if isinstance(number, bool) or not isinstance(number, (int, float)):
-            return f"{name} is expected to be {number!r}, which is no number"
+            return f"{name} is expected to be {number!r}, which is not a number"
     return None
 
 

@@ -15,7 +15,7 @@ _PARSERS = {
     "persistent_workers": switch,
     "sampler": one_of("rank"),
 }
-_EXPECTED = f"auto, or word=value out of {', '.join(_PARSERS)}, separated by commas"
+_EXPECTED = f"auto, or settings such as workers=2,pin_memory=true; the settings are {', '.join(_PARSERS)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ def _words(text: str) -> dict[str, object]:
     for part in map(str.strip, text.split(",")):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if name in words:
-            raise ValueError(f"each word once, and {name} is given twice")
+            raise ValueError(f"each setting once, but {name} is given twice")
         if name == "auto" and not equals:
             words[name] = True
         elif name and value:

@@ -24,17 +24,17 @@ _SHORT = 10.0  # seconds; of calls that took less, tenths are shown
 _SIZES = ((100e6, "100 M or more"), (10e6, "10 M to 100 M"), (0.0, "less than 10 M"))
 _MEMORY = {"heap": "heap", "allocated": "CUDA memory"}
 _MEANINGS = {
-    "exposed": "whole steps less steps that average no gradients, in blocks that alternate",
+    "exposed": "time of whole steps minus time of steps without averaging of gradients, in alternating blocks",
     "busy": "time of collectives, by the profiler",
     "of its step": "the share of the profiled step that collectives take",
-    "overlap": "the share of collectives beside which the rank computes",
-    "profiled exposed": "time of collectives beside which the rank computes nothing",
-    "gaps": "the part of profiled exposed between operators",
-    "transfer": "of a step's collectives, by the profiler, once all ranks are there",
-    "wait": "for the last rank",
+    "overlap": "the share of the time of collectives during which the rank computes",
+    "profiled exposed": "time of collectives during which the rank computes nothing",
+    "gaps": "the part of the profiled exposed time that lies between operators",
+    "transfer": "time of a step's collectives after all ranks have joined, by the profiler",
+    "wait": "time of a step's collectives until the last rank joins, by the profiler",
     "last": "the rank that came last most often, and in how many of the collectives",
-    "window": "DDP's own, from its first all-reduce to the last",
-    "late": "the part of the window after backward",
+    "window": "time from the start of DDP's first all-reduce to the end of its last",
+    "late": "time from the end of backward to the end of DDP's last all-reduce",
 }
 
 
@@ -194,8 +194,8 @@ def _left_out(result: Result) -> list[str]:
     notes = [f"exposed communication is without {sent}"] if sent else []
     if profile is not None and profile.unplaced:
         notes.append(
-            "no transfer, wait and bandwidths: there are process groups of fewer ranks, and the profile does not tell "
-            "which ranks met in a collective"
+            "transfer, wait and bandwidths are unknown: some process groups have fewer ranks, and the profile does "
+            "not show which ranks joined a collective"
         )
     return notes
 

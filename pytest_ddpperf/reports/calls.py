@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 _EFFICIENCY = ("efficiency", "efficiency_low", "efficiency_high")
 _MEANINGS_OF_CONVERGENCE = {
     "worse": "than the first strategy, in the same launches; below 0 if it is better",
-    "equal": "the same but for rounding, which is known from the first strategy with weights moved by it",
-    "within tolerance": "not worse by more than the tolerance, for sure; gradients are not exact, or buffers differ",
-    "inconclusive": "it may be worse by more than the tolerance: more launches or steps tell",
-    "differs": "by more than rounding explains, of strategies that declare exact gradients",
+    "equal": "the same except for rounding, known from the first strategy with weights that rounding changed",
+    "within tolerance": "surely not worse by more than the tolerance; gradients are not exact, or buffers differ",
+    "inconclusive": "may be worse by more than the tolerance: use more launches or steps",
+    "differs": "by more than rounding explains, although the strategies declare exact gradients",
 }
 _MEANINGS_OF_CALIBRATION = {
     "red": "runs in which unchanged code was called slower",
     "green": "runs that were unchanged or ok",
     "at most": "the slowdown that a run rules out, the median",
     "finds": "the smallest slowdown that a run finds in 95 of 100 cases, the median",
-    "gross": "a value of ddpperf_gross that suits: half as much again as two runs were apart at most",
+    "gross": "a suitable value of ddpperf_gross: 1.5 times the largest difference between two runs",
 }
 _MEANINGS_OF_PREDICTIONS = {
-    "memory": "the most bytes of tensors of a rank; 10 % of what there is is left for the allocator and NCCL",
-    "advice": "by the predicted time for a sample, and for a step where samples are not known",
-    "step": "most likely, and in brackets at best and at worst",
-    "sample": "the predicted step over the samples of all ranks",
+    "memory": "the most bytes of tensors on a rank; 10 % of the memory is kept free for the allocator and NCCL",
+    "advice": "by the predicted time of a sample, or of a step if samples are unknown",
+    "step": "the most likely time; in brackets the best and the worst case",
+    "sample": "the predicted time of a step divided by the samples of all ranks",
     "exposed": "communication that computing does not hide, as a share of the step",
-    "eff.": "the share of the step in which ranks compute: the efficiency of weak scaling beside one rank",
-    "gain": "how much less time a sample takes than in the first way; in brackets at worst and at best",
+    "eff.": "the share of the step in which ranks compute: the efficiency of weak scaling from one rank",
+    "gain": "how much less time a sample takes than with the first way; in brackets the worst and the best case",
 }
 
 
@@ -199,7 +199,7 @@ def _computing(step: Any) -> str:
 def _explained(table: Table, steps: Iterable[Any]) -> Table:
     """Returns the table with the meanings of its columns, and a note if other processes disturbed the timing."""
     lost = max((step.lost for step in steps), default=0.0)
-    busy = f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine predicts less"
+    busy = f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine is faster"
     return with_meanings(replace(table, notes=(busy,) if lost > LOAD else ()), _MEANINGS_OF_PREDICTIONS)
 
 

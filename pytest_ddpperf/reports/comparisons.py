@@ -22,7 +22,7 @@ _MOST = 5  # comparisons, and curves, that the summary tells of
 _LOSES = 0.05  # of the ideal: a smaller loss needs no explanation
 _TOLD = 0.05  # of the loss: a smaller part of it is not told
 _FEW = 2  # ways that none beats: more say nothing
-LOST_TO = {**CAUSES, "computing": "slower computing", "cores": "shared cores", "unclear": "what no instrument sees"}
+LOST_TO = {**CAUSES, "computing": "slower computing", "cores": "shared cores", "unclear": "an unknown cause"}
 
 
 def what_pays(results: Sequence[Result]) -> list[str]:
@@ -55,7 +55,7 @@ def _line(test: str, compared: SideBySide) -> str:
         if 0 < len(names) < known
     ]
     if len(told) > 1 and len(compared.unbeaten) <= _FEW < known:
-        told.append(f"beaten in both by none: {' and '.join(compared.unbeaten)}")
+        told.append(f"no variant is better in both than {' or '.join(compared.unbeaten)}")
     return f"{test.partition('::')[2]}: {'; '.join(told)}" if told else ""
 
 

@@ -26,7 +26,7 @@ _SIBLINGS = {
 def unsure_counts(steps: Mapping[str, int], then: Counts, now: Counts) -> str:
     """Returns a text on counts that may have changed, with the number of steps that would decide this."""
     changes = [_whole(metric, then, now) for metric in steps]
-    return f"may have changed: {'; '.join(changes)}; {max(steps.values())} steps at least would tell"
+    return f"may have changed: {'; '.join(changes)}; at least {max(steps.values())} steps would decide"
 
 
 def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str:  # noqa: FBT001 - a fact
@@ -73,7 +73,7 @@ def ungated_counts(
     varied = {metric for metric, *_ in counts}
     if "flops" in varied and not varied & {"operators", "collective_calls"}:  # the same operators on other shapes
         cure += "; if batches are padded to their longest sequence, pad them to one length, or pack them"
-    return f"not gated, for not all steps do the same: {', '.join(told(*count) for count in counts)}{cure}"
+    return f"not gated, because not all steps do the same: {', '.join(told(*count) for count in counts)}{cure}"
 
 
 def count_difference(metric: str, before: float, after: float) -> str:

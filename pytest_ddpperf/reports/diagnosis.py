@@ -80,7 +80,7 @@ def _idle(diagnosis: Diagnosis) -> str:
     share, collectives = format_percent(cause.share), round(cause.facts.get("collectives", 0.0))
     told = f"nothing that was measured explains {share} of the step"
     if "idle" in cause.facts:
-        told = f"ranks wait for {share} of the step for what no instrument sees"
+        told = f"ranks wait for {share} of the step for an unknown reason"
         told += ", outside of forward, backward and optimizer" if cause.facts.get("outside") else ""
     return f"{told}; its {format_count(collectives, 'collective')} were not timed" if collectives else told
 
@@ -106,7 +106,7 @@ CAUSES: Mapping[str, str] = {
     "straggler": "waiting for a slow rank",
     "oversubscribed": "sharing cores",
     "disturbed": "other processes",
-    "unclear": "what no instrument explains",
+    "unclear": "an unknown cause",
 }
 """The name of each cause."""
 _FIGURES: Mapping[str, str | Callable[..., str]] = {
@@ -125,35 +125,35 @@ ADVICE: Mapping[str, str | Callable[..., str]] = {
     "ready_batches": "keep workers and batches ready: loader {missing}",
     "pin_memory": "copy batches to the GPU from pinned memory: loader pin_memory=true",
     "cheaper_loading": "prepare the data before training, or make loading cheaper",
-    "accumulation": "synchronise and update once in accumulation_steps={steps}, with no_sync",
-    "no_sync": "leave synchronisation out of all but the last micro-batch: no_sync=true",
-    "overlap": "send while backward runs: strategy bucketed or ddp",
+    "accumulation": "synchronise and update less often: accumulation_steps={steps} with no_sync",
+    "no_sync": "synchronise only in the last micro-batch: no_sync=true",
+    "overlap": "send gradients while backward runs: strategy bucketed or ddp",
     "compression": "send gradients in half the bytes: ddp[comm_hook=bf16]",
-    "bucket_size": "try other buckets, such as ddp[bucket_cap_mb={megabytes:g}]",
+    "bucket_size": "try another bucket size, such as ddp[bucket_cap_mb={megabytes:g}]",
     "keep_gathered": lambda strategy: (
         f"keep parameters gathered between forward and backward{f': {strategy}' if strategy else ''}"
     ),
-    "whole_model": "keep the model whole on each rank, which has room for it: ddp[gradient_as_bucket_view=true]",
+    "whole_model": "keep the whole model on each rank, because it fits into memory: ddp[gradient_as_bucket_view=true]",
     "nccl": "use NCCL between GPUs: backend=nccl",
     "mixed_precision": "train with precision=bf16",
     "fusion": "fuse elementwise operators: torch.compile",
-    "fused_optimizer": "use a fused optimizer (fused=True), where it is none yet",
+    "fused_optimizer": "if the optimizer is not fused yet, set fused=True",
     "bucket_views": "let gradients be views of DDP's buckets: ddp[gradient_as_bucket_view=true]",
-    "gradient_layout": "give parameters the memory format that their gradients have, before DDP wraps them",
-    "static_graph": "if each step uses the same parameters, say so in place of find_unused_parameters: "
+    "gradient_layout": "before DDP wraps the model, convert parameters to the memory format of their gradients",
+    "static_graph": "if each step uses the same parameters, replace find_unused_parameters: "
     "{strategy}[static_graph=true]",
     "larger_batch": "use a batch {times} times as large",
     "compile": "compile the step (torch.compile), or use fewer and larger layers",
-    "even_work": "give rank {rank} no more work than the others have",
+    "even_work": "give rank {rank} no more work than each other rank has",
     "fewer_ranks": "use fewer than {ranks} ranks with {threads} threads each",
     "smaller_group": "train on {ranks:rank}, where the same work takes less time",
     "alone": "measure while nothing else runs",
-    "expandable_segments": "{share:%} of the memory that is held lies between tensors: "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes room",
-    "gradients_in_buckets": "gradients that are views of DDP's buckets make room: ddp[gradient_as_bucket_view=true]",
-    "checkpointing": "activation_checkpointing=true makes room",
-    "smaller_micro_batch": "smaller micro-batches make room: accumulation_steps",
-    "half_precision": "activations in half precision make room: precision=bf16",
-    "sharding": "sharding makes room: strategy fsdp2 or zero1",
+    "expandable_segments": "{share:%} of the memory that is held lies unused between tensors; to save memory, set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "gradients_in_buckets": "save memory with gradients as views of DDP's buckets: ddp[gradient_as_bucket_view=true]",
+    "checkpointing": "save memory with activation_checkpointing=true",
+    "smaller_micro_batch": "save memory with smaller micro-batches: raise accumulation_steps",
+    "half_precision": "save memory with activations in half precision: precision=bf16",
+    "sharding": "save memory with sharding: strategy fsdp2 or zero1",
 }
 """The sentence of each advice, by its code. The facts of the advice fill it in, as in findings."""

@@ -28,9 +28,7 @@ from pytest_ddpperf.units import (
 )
 
 _PACKAGES = 8  # that are named of those that differ
-_PREDICTED = (
-    "the network that is stored would take {predicted:s} for the collectives of a step (median error {error:%})"
-)
+_PREDICTED = "on the stored network, the collectives of a step would take {predicted:s} (median error {error:%})"
 MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
     | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
@@ -110,7 +108,7 @@ def _memory_growth(  # noqa: PLR0917 - called by name
 def _not_profiled(what: str) -> str:
     """Returns a text on what the profiler did not record on a GPU, with the cure."""
     return (
-        f"{what}: torch's profiler saw no work of the GPU. Where steps run kernels, CUPTI is not available (a virtual "
+        f"{what}: torch's profiler saw no work of the GPU. If steps run kernels, CUPTI is not available (a virtual "
         "GPU, another profiler, a restricted container): end other profilers, or allow profiling on this machine"
     )
 
@@ -193,7 +191,7 @@ def _same_data(
 ) -> str:
     """Returns a text on ranks that train on the same data; ``paired`` is None if the reference proves no error."""
     what = "draw the same samples from the dataset" if drawn else "train on the same batches"
-    beside = "" if paired is None else f", and those of {reference_text(paired)} do not"
+    beside = "" if paired is None else f", but the ranks of {reference_text(paired)} do not"
     by = [f"the {site.part} at {place_text(site)}" for site in sites]
     cure = f"let {words_of(by) if by else 'their sampler (DistributedSampler)'} or their dataset know the rank"
     if alone:
@@ -223,7 +221,7 @@ def _other_environment(
 
 def _told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, float]], number: int) -> str:
     """Returns a text on counts that are not gated, because the sides have different versions of torch."""
-    why = f"counts gate nothing, for another torch may do the same work otherwise ({', '.join(differs)})"
+    why = f"counts cannot fail a test, because another torch may work differently ({', '.join(differs)})"
     texts = [f"{metric} {' -> '.join(quantity_texts(metric, [then, now]))}" for metric, then, now in changed]
     return f"{why}: {', '.join(texts) or f'all {number} are the same'}"
 
@@ -235,14 +233,14 @@ def _not_on_network(
     why, cure = f"{collective} was not measured", f"; ddpperf network --world-size={ranks} measures it"
     if reason == "too_large" and most is not None:
         size, largest = format_values((nbytes, most), "B")
-        why = f"the mean {collective} has {size}, and up to {largest} were measured"
+        why = f"the mean {collective} has {size}, but only sizes up to {largest} were measured"
         cure = cure.replace(" measures", f" --max-size={power_of_two(nbytes, above=True)} measures")
     elif reason != "not_swept":
         cure = "" if profiled else "; --ddpperf-profile shows how long they are under way"
         why = f"ddpperf network measures no {collective}"
         if reason == "smaller_groups":
-            why = f"it was measured between all {format_count(ranks, 'rank')}, and fewer take part in some of them"
-    return f"the network that is stored does not tell what the collectives of a step take: {why}{cure}"
+            why = f"it was measured between all {format_count(ranks, 'rank')}, but some collectives have fewer"
+    return f"the stored network cannot predict the time of a step's collectives: {why}{cure}"
 
 
 def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:
@@ -273,9 +271,9 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         f"never met: {seen[0]} runs in the history have {' to '.join(format_values(seen[1:], series.unit))}"
     ),
     "settings_of_a_workload": lambda settings: (
-        f"{', '.join(f'{name}={value}' for name, value in settings)} is for a Workload: this step sees to that itself"
+        f"{', '.join(f'{name}={value}' for name, value in settings)} is for a Workload: this step has to do that itself"
     ),
-    "loader_without_effect": "loader={loader} has no meaning here: this workload has one batch for all steps",
+    "loader_without_effect": "loader={loader} has no effect: this workload has one batch for all steps",
     "effective_batch_size": "effective batch size {size:g}: {micro_batches} micro-batches on each of {ranks:rank}",
     "picked_loader": "{reason}",
     "other_batch_size": count_changes.other_batch_size,
@@ -287,8 +285,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     ).format(*max((processes, "processes"), (threads, "threads"))),
     "without_gpu": _without_gpu,
     "mesh_without_data": lambda mesh, names: (
-        f"{mesh}: all ranks count as working on the same samples, for no dimension is one of data, whose name begins "
-        f"with {', '.join(names[:-1])} or {names[-1]}"
+        f"{mesh}: the plugin assumes that all ranks work on the same samples, because no dimension has a name that "
+        f"begins with {', '.join(names[:-1])} or {names[-1]}"
     ),
     # How it was verified, launched and timed.
     "simulated_with_values": "simulated on real tensors, which take memory: {reason}",
@@ -297,7 +295,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "give world_size=1",
     "unverified": "not compared with a single process: {reason}",
     "lenient_verification": lambda precision, exact_steps: (
-        f"against a single process: held to convergence only{', but for its first steps' * bool(exact_steps)}"
+        f"against a single process: only convergence is checked{', except for the first steps' * bool(exact_steps)}"
         if precision is None
         else f"against a single process: tolerance of {precision}: gradients are sent or computed in {precision}"
     ),
@@ -309,36 +307,39 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "on_network": _on_network,
     "not_on_network": _not_on_network,
     "only_on_network": lambda predicted, error, profiled: (
-        f"{sentence(_PREDICTED, {'predicted': predicted, 'error': error})}; what they took was not measured: "
-        + ("ranks differ in them, or fewer than all take part in some" if profiled else "--ddpperf-profile measures it")
+        f"{sentence(_PREDICTED, {'predicted': predicted, 'error': error})}; their time was not measured: "
+        + (
+            "ranks ran different collectives, or not all ranks joined each one"
+            if profiled
+            else "--ddpperf-profile measures it"
+        )
     ),
     "faster_than_network": f"{_PREDICTED}; {{how}} {{measured:s}}: much less than the network takes. Is something not "
     "sent, or not waited for? If the network has changed, measure it again with ddpperf network",
     "small_shared_memory": "shared memory (/dev/shm) holds {size:B}, which NCCL and data workers may fill: start the "
     "container with --shm-size=1g or more",
-    "background_work": "{paired:turns}: ranks of {benchmarks:list} work on between steps, as workers of a DataLoader "
-    "do",
+    "background_work": "{paired:turns}: ranks of {benchmarks:list} also work between steps, for example in workers "
+    "of a DataLoader",
     "short_of_memory": "{paired:turns}: all benchmarks together would take more than three quarters of the available "
-    "memory; fewer in one call take less",
+    "memory; measure fewer in one call",
     "short_of_gpu_memory": "{paired:turns}: all benchmarks together would take more than nine tenths of a GPU's "
-    "memory, or what one takes is not known",
-    "suspected": "{metrics:and} looked worse in the first {launches:launch}; those after them had to confirm it",
+    "memory, or the memory that one needs is unknown",
+    "suspected": "{metrics:and} looked worse in the first {launches:launch}; later launches had to confirm it",
     "not_diagnosed": "not diagnosed: {reason}",
     "no_time_to_diagnose": lambda setting: (
-        f"not diagnosed, for want of time: raise {'--ddpperf-' * (setting == 'budget')}{setting}"
+        f"not diagnosed, because no time was left: raise {'--ddpperf-' * (setting == 'budget')}{setting}"
     ),
-    "no_time_to_measure": "only counted, for want of time: raise --ddpperf-budget",
-    "few_launches": "time for {made} of {wanted:launch} only, so the scatter is hardly known: raise max_time",
+    "no_time_to_measure": "only counted, because no time was left: raise --ddpperf-budget",
+    "few_launches": "there was time for only {made} of {wanted:launch}, so the scatter is uncertain: raise max_time",
     "slow_starts": _slow_starts,
-    "traced_steps": "{tracers:and} traced the Python code of timed steps, which slows them: measure without, as with "
-    "--no-cov, or compare counts alone with --ddpperf-counts=only",
+    "traced_steps": "{tracers:and} traced the Python code of timed steps, which slows them: switch tracing off, for "
+    "example with --no-cov, or compare only counts with --ddpperf-counts=only",
     # What is strange about steps and launches.
-    "skipped_steps": "fp16 gradients overflowed in {steps:timed step} of {launches:launch}, which updated nothing and "
-    "are left out of the times; a longer warm-up lets the scale settle",
+    "skipped_steps": "fp16 gradients overflowed in {steps:timed step} of {launches:launch}, so these steps updated "
+    "nothing and the times omit them; a longer warm-up lets the loss scale settle",
     "unsettled_warmup": "warm-up had not settled: in {slow} of {launches:launch} the first quarter of the timed steps "
     "was more than {slower:%} slower than the rest; raise the warm-up (now {warmup:step})",
-    "tf32_override": "NVIDIA_TF32_OVERRIDE={value} is set: NVIDIA's libraries go by it, and not by "
-    "precision={precision}",
+    "tf32_override": "NVIDIA_TF32_OVERRIDE={value} is set, so NVIDIA's libraries ignore precision={precision}",
     "unseen_work": "CUDA events and wall time of a block differ by up to {share:%} in {seen} of {launches:launch}, so "
     "that wall time counts there: does the step compute on a stream that the current one does not wait for?",
     "outlying_launches": _outlying_launches,
@@ -346,18 +347,18 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "(x{speedup:.2f})",
     "grown_work": "a rank has {work:.2f} times the FLOPs that it has with {base_size:rank}; efficiency counts them",
     "idle_gpus": "GPUs were busy for {share:%} of the time, less than {busy:%}: a larger batch, more workers of the "
-    "loader or pin_memory=true may keep them busier; the diagnosis tells what they wait for",
-    "strided_gradients": "DDP copies gradients of shape {shape} into buckets of other strides, which takes time: give "
-    "their parameters the memory format that they are used in, by contiguous() or channels_last, before they are "
-    "wrapped",
+    "loader or pin_memory=true may keep them busier; the diagnosis shows what they wait for",
+    "strided_gradients": "DDP copies gradients of shape {shape} into buckets of other strides, which takes time: "
+    "before DDP wraps the model, convert the parameters to the memory format in which steps use them, by contiguous() "
+    "or channels_last",
     # Memory.
     "memory_growth": _memory_growth,
     "uneven_memory": "{metric} is {least:B} on rank {least_rank} and {most:B} on rank {most_rank}",
-    "full_gpu_memory": "GPU memory was full: the caching allocator gave back what it held {retries:time} and failed "
-    "{failures:time}, which costs step time; make the batch smaller",
-    "no_memory_headroom": "exposed communication was not measured in {launches:launch}: copies of what a machine's "
-    "ranks train, to put it back, take {needed:B} of its memory, and {free:B} are free for them",
-    "synchronisation_kept": "exposed communication was not measured: {reason}: it must leave out what averages "
+    "full_gpu_memory": "GPU memory was full: the caching allocator emptied its cache {retries:time} and failed "
+    "{failures:time}, which costs step time; use a smaller batch",
+    "no_memory_headroom": "exposed communication was not measured in {launches:launch}: to restore the "
+    "training state of a machine's ranks, copies of {needed:B} are needed, but only {free:B} of memory are free",
+    "synchronisation_kept": "exposed communication was not measured: {reason}: unsynchronised must skip what averages "
     "gradients, and a step must be a whole optimizer step",
     # What else the machine did.
     "cores_used_by_others": _machine("other processes used {} of the cores", format_percent),
@@ -374,13 +375,13 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         f"clocks and other processes of GPUs are not known in {seen} of {format_count(launches, 'launch')}: "
         f"{'; '.join(reasons)}"
     ),
-    "mig_instances": "the driver tells neither the utilisation of MIG instances nor other processes on them",
+    "mig_instances": "the driver reports neither the utilisation of MIG instances nor other processes on them",
     "no_allocator_statistics": "CUDA's memory allocator keeps no statistics: metrics of memory are left out",
     "gpu_clock_fell": "the slowest GPU's clock was {lowest:MHz} in one launch and {highest:MHz} in another",
     "last_attempt": "attempt {attempt} of its test: measurements of earlier attempts are omitted",
     "measured_beside": lambda pid, folder: (
         f"another run of pytest measured on this machine{f' (process {pid}' * bool(pid)}"
-        f"{f' in {folder}' * bool(folder)}{')' * bool(pid)}: times of both are longer for it"
+        f"{f' in {folder}' * bool(folder)}{')' * bool(pid)}: the times of both runs are longer"
     ),
     # The baseline that the result becomes.
     "thin_baseline": "the stored baseline has {launches:launch} only: its memory and losses may be inconclusive later, "
@@ -394,13 +395,13 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "unconfirmed": "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it "
     "again",
     "to_confirm": "worse, but the session ended before fresh launches could confirm it: run it again",
-    "no_change_from": "no change can be told from a baseline of {baseline:g}",
-    "proven_earlier": "shown by the first {launches:launch} not to be worse by the margin; it looked better, and was "
-    "measured on",
+    "no_change_from": "no change can be computed from a baseline of {baseline:g}",
+    "proven_earlier": "the first {launches:launch} showed that it is not worse by the margin; it looked better, so "
+    "more launches followed",
     "stale_baseline": "better than the baseline by more than the tolerance: the baseline is stale",
     "looks_better": "looks better, though not for certain",
     "told_late": "told by {launches:launch} after the verdict",
-    "single_launch": "one launch on either side tells nothing about scatter; measure at least two",
+    "single_launch": "with one launch on a side, the scatter is unknown; measure at least two",
     "launches_needed": lambda launches, max_time, known: (
         f"about {format_count(launches, 'launch')}"
         f"{'' if max_time is None else f' (--ddpperf-max-time={max_time})'} would decide it"
@@ -411,8 +412,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "other_host": "stored times decide nothing: they are of another machine, {host}",
     "other_clock": "stored times decide nothing: the GPU's clock was {then:MHz} then and is {now:MHz} now",
     "gross": "a gross slowdown compared with the stored times, on a machine that was not busy",
-    "stored_times": "compared with stored times, which show gross slowdowns alone",
-    "not_gross": "slower than the stored times, and not shown to be by more than {gross:%}, which they could show",
+    "stored_times": "compared with stored times, which can show only gross slowdowns",
+    "not_gross": "slower than the stored times, but not surely by more than {gross:%}: stored times can show only that",
     "not_the_code": "not this repository's code: the commit of the baseline takes as long now, {change:+%} compared "
     "with the stored times; packages, data or the machine have changed: --ddpperf-against-python compares packages",
     "slower_than_stored": lambda change, differ: (
@@ -430,26 +431,26 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     # What cannot be compared.
     "incomparable": "the baseline is not comparable: {differs:list}",
     "other_kind": "the baseline has this metric as {then}, not as {now}",
-    "other_step_time": "saved before step_time was the mean of all steps: save again",
-    "other_base": "the baseline's speedup is over {then}, this one over {now}",
+    "other_step_time": "the baseline was saved before step_time was the mean of all steps: save again",
+    "other_base": "the baseline's speedup is relative to {then}, this run's to {now}",
     "timed_otherwise": lambda then_in_turns: (
-        "the baseline's steps were timed {}, these {}: save it anew, or see --ddpperf-interleave".format(
-            *("with nothing beside them", "in turns with those of other launches")[:: -1 if then_in_turns else 1]
+        "the baseline's steps were timed {}, this run's {}: save the baseline again or see --ddpperf-interleave".format(
+            *("alone", "in turns with other launches")[:: -1 if then_in_turns else 1]
         )
     ),
     "partners_do_not_fit": lambda names: (
-        "the baseline's steps were timed in turns with those of other launches, these with nothing beside them, for "
+        "the baseline's steps were timed in turns with other launches, this run's alone, because "
         f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not fit into memory: time each alone with "
-        "--ddpperf-interleave=false, or save it anew"
+        "--ddpperf-interleave=false, or save the baseline again"
     ),
-    "loss_of_other_step": "the baseline's loss is that after {then:step}, this one after {now}",
+    "loss_of_other_step": "the baseline's loss was taken after {then:step}, this run's after {now}",
     "not_in_reference": "not in {paired:reference}",
     "no_counts_in_reference": "{paired:reference} has no counts",
     "lost_metric": lambda metric, paired: (
-        f"{reference_text(paired)} has {metric}, this run does not: it is gated no more"
+        f"{reference_text(paired)} has {metric}, but this run does not: it can no longer fail the test"
         + ("" if paired else "; --ddpperf-save accepts that")
     ),
-    "lost_counts": "{paired:reference} has counts, this run has none: none is gated",
+    "lost_counts": "{paired:reference} has counts, but this run has none: no count can fail the test",
     "alike_baselines": lambda names: (
         f"there {'is a baseline' if len(names) == 1 else 'are baselines'} for "
         f"{', '.join(f'`{name}`' for name in names)}: options are part of a benchmark's identity"
@@ -461,7 +462,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
     "count_changed": lambda metric, then, now: "; ".join(count_changes.difference_text(metric, then, now)),
     "unsteady_count": lambda reason, doubled: (
-        f"its mean has doubled, and steps differ without a rule ({reason}), so times have to tell"
+        f"its mean has doubled, and steps differ without a rule ({reason}), so only times can decide"
         if doubled
         else f"not the same in every step, so not compared exactly: {reason}"
     ),
@@ -471,7 +472,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "same_data": _same_data,
     "parameters_apart": _parameters_apart,
     "not_compared": "not compared: {metrics:and} (the baseline is older); --ddpperf-save renews it",
-    "equal_batches": "ranks {ranks:and} train on the same batches; a loader that knows the rank gives others",
+    "equal_batches": "ranks {ranks:and} train on the same batches; use a loader that knows the rank",
     "other_work": count_changes.other_work,
     "ungated_counts": count_changes.ungated_counts,
     "unsure_counts": count_changes.unsure_counts,
@@ -483,11 +484,11 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     ),
     "other_environment": _other_environment,
     "told_counts": _told_counts,
-    "tests_differ": "{files:list}: the reference has another one, and both sides run this checkout's: what it defines "
-    "is compared with itself; --ddpperf-against-tests runs each side's own",
+    "tests_differ": "{files:list}: the reference has another version, but both sides run this checkout's version, so "
+    "its changes are not measured; --ddpperf-against-tests runs each side's own version",
     "no_name_to_look_up": "both sides run this checkout's code, because {option} finds only names at the top level of "
     "a module: {names:list}",
-    "tool_measured": "{tool} itself is what measures: both sides run this checkout's",
+    "tool_measured": "both sides run this checkout's {tool}, because {tool} itself measures",
     "same_code": "neither side imported a module from its checkout: both ran the same code; a module or namespace "
     "package that was installed from elsewhere is not looked for there",
 }

@@ -117,7 +117,7 @@ def green_meanings(results: Sequence[Result]) -> dict[str, str]:
     meanings = {
         "unchanged": f"shown to be slower by less than {span(format_percent, margins)}" if margins else "",
         "ok": "slower by no more than the resolution (--ddpperf-must-detect)" if False in stored else "",
-        STORED_TIMES: "not slower by more than the tolerance, of times that show gross slowdowns alone"
+        STORED_TIMES: "not slower by more than the tolerance; stored times show only gross slowdowns"
         * (True in stored),
     }
     return {word: meaning for word, meaning in meanings.items() if meaning}

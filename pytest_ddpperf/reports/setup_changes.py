@@ -117,7 +117,7 @@ def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Chan
             told.append((f"the optimizer is {of}, {_split(same)[1]} before{after.place(kind)}", _MOVES[head]))
     for kind, number in lost.items():
         site = before.sites[kind]
-        were = f": made at {_place_then(site, then, now)} before" if site.file else ""
+        were = f": previously created at {_place_then(site, then, now)}" if site.file else ""
         told.append((f"{_kind_text(kind, number)} is lost{were}", _MOVES.get(_split(kind)[0], _MOVED)))
     return told
 

@@ -195,7 +195,7 @@ def _meanings(results: Sequence[Result]) -> dict[str, str]:
         "calls": "of collectives, by a rank in a step",
         "sent": "by a rank in a step's collectives",
         "peak": "of the bytes in live tensors",
-        "inconclusive": "a slowdown beyond the resolution (--ddpperf-must-detect) may hide",
+        "inconclusive": "a slowdown larger than the resolution (--ddpperf-must-detect) may be hidden",
         "does_not_fit": "a rank ran out of memory; the others were measured without it",
         **green_meanings(results),
     }

@@ -15,12 +15,10 @@ _NAMED = 8  # ranks, at most, whose clocks are told one by one
 _SUMMARY = {
     "compute": "in which something was computed: operators on the CPU, kernels on a GPU",
     "communication": "in which a collective was under way, the wait for other ranks included",
-    "overlap": "the share of the communication beside which something was computed",
+    "overlap": "the share of the communication time in which something was computed",
     "idle": "in which nothing was computed or sent; on the CPU this includes Python between two operators",
 }
-_DIFFERENCE = {
-    "time": "of a step, mean over steps and ranks; of an operator its own, without the operators that it calls"
-}
+_DIFFERENCE = {"time": "of a step: mean over steps and ranks; of an operator: without the operators that it calls"}
 
 
 def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
@@ -63,11 +61,11 @@ def straggler_lines(traces: Sequence[RankTrace]) -> list[str]:
         return []
     profile = group_profile(traces)
     if profile is None:
-        return ["stragglers: nobody can tell, for a rank is missing or ranks have different numbers of steps"]
+        return ["stragglers: unknown, because a rank is missing or ranks have different numbers of steps"]
     if not profile.busy:
-        return ["stragglers: none, for nothing is sent"]
+        return ["stragglers: none, because nothing is sent"]
     if profile.slowest is None or profile.wait is None or profile.transfer is None:
-        return ["stragglers: nobody can tell, for ranks ran different collectives, or some were among some ranks only"]
+        return ["stragglers: unknown, because ranks ran different collectives, or not all ranks joined each one"]
     rank, share = profile.slowest
     waits = f"a rank waits {_s(profile.wait)} of a step for the last one"
     transfer = f"the transfer takes {_s(profile.transfer)}"

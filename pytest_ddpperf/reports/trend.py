@@ -20,7 +20,7 @@ from pytest_ddpperf.units import format_change, format_count, format_difference,
 
 _PLOT = 32  # characters
 _LISTED = 5  # outliers, at most
-_UNTOLD = f"one in the newest {MIN_SIDE - 1} commits would not show yet"
+_UNTOLD = f"a change in the newest {MIN_SIDE - 1} commits would not show yet"
 
 
 class TrendsFile(JsonEntry, frozen=True):
@@ -154,7 +154,7 @@ def _remarks(trend: Trend) -> tuple[str, ...]:
         remarks.append(f"out of line with their neighbours (x), so they count less: {more}{named}")
     branches = sorted({point.run.branch or "a detached HEAD" for point in trend.points})
     if len(branches) > 1:
-        remarks.append(f"runs of several branches ({', '.join(branches)}); --branch keeps to one")
+        remarks.append(f"runs of several branches ({', '.join(branches)}); --branch selects one")
     if any(point.run.dirty for point in trend.points):
         remarks.append("+: the work tree differed from the commit")
     return tuple(remarks)

@@ -16,7 +16,7 @@ from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_values
 
 _COUNTED = "[counted]"  # in place of an interval
-_MEANING = "runs of different minutes: of times only a gross slowdown is regressed; --ddpperf-against shows less"
+_MEANING = "the runs did not alternate, so times show only gross slowdowns; --ddpperf-against shows smaller ones"
 
 
 def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:

@@ -197,7 +197,7 @@ def test_gradients_that_are_copied_should_be_views() -> None:
 def test_a_static_graph_needs_no_search_for_unused_parameters() -> None:
     found = caused(cause("overhead", 0.4, operators=9, each=1e-6), strategy="zero1[find_unused_parameters=true]")
     assert found["static_graph"].gain == pytest.approx(0.2)
-    assert "in place of find_unused_parameters: zero1[static_graph=true] (" in advice_text(found["static_graph"])
+    assert "replace find_unused_parameters: zero1[static_graph=true] (" in advice_text(found["static_graph"])
     assert "static_graph" not in caused(cause("overhead", 0.4, operators=9, each=1e-6))
 
 

@@ -89,7 +89,7 @@ def test_the_prediction_stands_beside_what_was_measured() -> None:
     assert found is not None
     assert found.code == "on_network"
     assert finding_text(found) == (
-        "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); the profiler "
+        "on the stored network, the collectives of a step would take 11.0 ms (median error 6 %); the profiler "
         "saw 12.0 ms"
     )
 

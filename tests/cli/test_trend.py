@@ -38,7 +38,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-UNCHANGED = "step_time changed in 0 of 2 benchmarks; one in the newest 2 commits would not show yet\n"
+UNCHANGED = "step_time changed in 0 of 2 benchmarks; a change in the newest 2 commits would not show yet\n"
 SENTENCE = "between 0000003 (2026-01-04) and 0000004 (2026-01-05): step_time +25.0 % [95 % CI +25.0 .. +25.0], worse"
 
 
@@ -58,7 +58,7 @@ def test_all_tests_that_changed(history: Path, capsys: pytest.CaptureFixture[str
         "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
         f"  {SENTENCE}",
         "",
-        "step_time changed in 1 of 2 benchmarks; one in the newest 2 commits would not show yet",
+        "step_time changed in 1 of 2 benchmarks; a change in the newest 2 commits would not show yet",
     ]
 
 

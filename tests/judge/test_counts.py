@@ -89,7 +89,9 @@ def test_counts_that_a_run_lacks_are_missed() -> None:
     base = StoredBaseline(record=BASELINE, origin="cpu-8c-gloo-w2")
     then = replace(base, counted=replace(BASELINE, counts=counts(collective_calls=2.0)))
     assert judged(MEASURED, base).findings == ()
-    assert findings(judged(MEASURED, then)) == ("the baseline has counts, this run has none: none is gated",)
+    assert findings(judged(MEASURED, then)) == (
+        "the baseline has counts, but this run has none: no count can fail the test",
+    )
     assert judged(MEASURED, replace(then, counted_differs=("torch 2.11 -> 2.13",))).findings == ()
 
 
@@ -174,7 +176,7 @@ def test_a_count_that_is_not_the_same_in_every_step_is_not_gated_and_that_is_tol
     assert not result["operators"].gated
     reason = "part 9 in one step, 10 in the next"
     assert finding_text(result["operators"].note) == f"not the same in every step, so not compared exactly: {reason}"
-    assert findings(result) == (f"not gated, for not all steps do the same: operators ({reason}{more})",)
+    assert findings(result) == (f"not gated, because not all steps do the same: operators ({reason}{more})",)
 
 
 @pytest.mark.parametrize("now", [10.0, 50.0])
@@ -185,8 +187,8 @@ def test_a_count_that_is_steady_again_asks_for_a_new_baseline(now: float) -> Non
     more = "; at most 50, 10 in the baseline" if now > 10 else ""
     assert findings(result) == (
         (
-            "not gated, for not all steps do the same: operators (in the baseline part 9 in one step, 10 in the next"
-            f"{more}); --ddpperf-save renews the baseline"
+            "not gated, because not all steps do the same: operators (in the baseline part 9 in one step, 10 in the "
+            f"next{more}); --ddpperf-save renews the baseline"
         ),
     )
 
@@ -196,7 +198,7 @@ def test_an_unstable_count_without_a_baseline_asks_for_none() -> None:
     assert not counted(now, None)["operators"].gated
     assert counted(now, None)["flops"].gated
     assert findings(counted(now, None)) == (
-        "not gated, for not all steps do the same: operators (part 9 in one step, 10 in the next)",
+        "not gated, because not all steps do the same: operators (part 9 in one step, 10 in the next)",
     )
     assert counted(now, counts(flops=10.0)).verdict is Verdict.UNCHANGED
 

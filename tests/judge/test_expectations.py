@@ -18,14 +18,14 @@ from tests.factories import make_counts
         (None, {}, "nothing is expected; name counts, such as optimizer_steps=1"),
         ({}, {}, None),  # no collectives at all is something to expect
         ({"all_reduce": 1}, {"flops": 2.5}, None),
-        ({"all_reduce": "1"}, {}, "all_reduce is expected to be '1', which is no number"),
+        ({"all_reduce": "1"}, {}, "all_reduce is expected to be '1', which is not a number"),
         (
             None,
             {"calls": {"all_reduce": 1}},
             "there is no count calls of several numbers; expect calls as collectives={'all_reduce': 1}",
         ),
-        (None, {"flops": None}, "flops is expected to be None, which is no number"),
-        (None, {"flops": True}, "flops is expected to be True, which is no number"),
+        (None, {"flops": None}, "flops is expected to be None, which is not a number"),
+        (None, {"flops": True}, "flops is expected to be True, which is not a number"),
     ],
 )
 def test_what_cannot_be_held_against_counts_is_told(

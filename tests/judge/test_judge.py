@@ -754,7 +754,7 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     assert proven is not None
     assert margin is not None
     assert proven <= margin
-    note = "shown by the first 4 launches not to be worse by the margin; it looked better, and was measured on"
+    note = "the first 4 launches showed that it is not worse by the margin; it looked better, so more launches followed"
     assert finding_text(result["step_time"].note) == note
 
 

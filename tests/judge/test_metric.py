@@ -62,11 +62,12 @@ def test_steps_that_took_turns_are_not_compared_with_others(*, turns: bool) -> N
     result = judged(replace(measured(*metrics), turns=turns), base)
     verdicts = [result[metric.metric].verdict for metric in metrics]
     assert verdicts == [*[Verdict.INCOMPATIBLE] * 2, Verdict.UNCHANGED, *[Verdict.INCOMPATIBLE] * 2]
-    ways = ["in turns with those of other launches", "with nothing beside them"]
+    ways = ["in turns with other launches", "alone"]
     then, now = ways[::-1] if turns else ways
     assert (
         finding_text(result["step_time"].note)
-        == f"the baseline's steps were timed {then}, these {now}: save it anew, or see --ddpperf-interleave"
+        == f"the baseline's steps were timed {then}, this run's {now}: save the baseline again "
+        "or see --ddpperf-interleave"
     )
     same = judged(on_machine(replace(measured(*metrics), turns=not turns)), base)
     assert [same[metric.metric].verdict for metric in metrics] == [
@@ -83,7 +84,9 @@ def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
     )
 
     assert result["final_loss"].verdict is Verdict.INCOMPATIBLE
-    assert finding_text(result["final_loss"].note) == "the baseline's loss is that after 103 steps, this one after 63"
+    assert (
+        finding_text(result["final_loss"].note) == "the baseline's loss was taken after 103 steps, this run's after 63"
+    )
     assert result["peak_allocated"].verdict is Verdict.UNCHANGED
 
 
@@ -100,7 +103,7 @@ def test_a_baseline_of_zero_has_no_percentage() -> None:
     result = judged(measured(series("peak_allocated", [5.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
 
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert finding_text(result["peak_allocated"].note) == "no change can be told from a baseline of 0"
+    assert finding_text(result["peak_allocated"].note) == "no change can be computed from a baseline of 0"
 
 
 def test_nothing_that_stays_nothing_is_unchanged() -> None:
@@ -187,9 +190,9 @@ def test_a_speedup_over_another_way_is_not_compared() -> None:
     base = replace(found(), record=replace(stored(step, then), over="fp32"))
     result = judged(replace(measured(step, now), over="bf16"), base)
     assert result["speedup"].verdict is Verdict.INCOMPATIBLE
-    assert finding_text(result["speedup"].note) == "the baseline's speedup is over fp32, this one over bf16"
+    assert finding_text(result["speedup"].note) == "the baseline's speedup is relative to fp32, this run's to bf16"
     assert judged(measured(step), base)["peak_allocated"].verdict is Verdict.UNCHANGED
-    assert not [text for text in findings(judged(measured(step), base)) if "gated no more" in text]
+    assert not [text for text in findings(judged(measured(step), base)) if "no longer fail" in text]
 
 
 def change_of(new: Series, base: Series, *, turns: bool) -> Interval:

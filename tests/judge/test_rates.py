@@ -110,7 +110,7 @@ def test_a_rate_that_may_have_changed_is_told_with_what_would_tell() -> None:
     result = counted(calls(every(24)), calls(STEADY))
     assert result.verdict is Verdict.UNCHANGED
     assert findings(result) == (
-        ("may have changed: collective_calls 1 -> 2 calls in 1 of 24 steps (+1); 48 steps at least would tell"),
+        ("may have changed: collective_calls 1 -> 2 calls in 1 of 24 steps (+1); at least 48 steps would decide"),
     )
 
 
@@ -140,7 +140,7 @@ def test_what_varies_without_a_rule_is_gated_only_if_all_steps_agree(
 def test_a_doubled_mean_is_a_suspect_that_times_have_to_clear() -> None:
     result = counted(calls((2.0, 7.0, 3.0)), calls((3.0, 1.0, 2.0)))
     assert finding_text(result[CALLS].note) == (
-        "its mean has doubled, and steps differ without a rule (all_reduce varies), so times have to tell"
+        "its mean has doubled, and steps differ without a rule (all_reduce varies), so only times can decide"
     )
 
 

@@ -10,7 +10,8 @@ import pytest
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 
 EXPECTED = (
-    "auto, or word=value out of workers, pin_memory, prefetch_factor, persistent_workers, sampler, separated by commas"
+    "auto, or settings such as workers=2,pin_memory=true; the settings are workers, pin_memory, prefetch_factor, "
+    "persistent_workers, sampler"
 )
 
 
@@ -69,7 +70,7 @@ def test_the_order_of_the_words_does_not_matter() -> None:
         ("pin_memory=maybe", "pin_memory to be true or false, not 'maybe'"),
         ("sampler=random", "sampler to be one of rank, not 'random'"),
         ("auto=maybe", "auto to be true or false, not 'maybe'"),
-        ("workers=1,workers=2", "each word once, and workers is given twice"),
+        ("workers=1,workers=2", "each setting once, but workers is given twice"),
         ("auto,workers=2", "auto alone or with sampler=rank: auto picks workers itself"),
         (
             "workers=0,prefetch_factor=2",

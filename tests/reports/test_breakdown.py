@@ -156,8 +156,8 @@ def test_where_nobody_knows_which_ranks_met_it_is_said(make_result: Make) -> Non
     assert table.rows[0][1:] == ("20.0", "40", "75", "5.00", "1.00")
     (note,) = table.notes
     assert note == (
-        "test_step[bucketed]: no transfer, wait and bandwidths: there are process groups of fewer ranks, and "
-        "the profile does not tell which ranks met in a collective"
+        "test_step[bucketed]: transfer, wait and bandwidths are unknown: some process groups have fewer ranks, and "
+        "the profile does not show which ranks joined a collective"
     )
 
 

@@ -38,6 +38,6 @@ def test_each_column_is_explained_below_the_table(make_calibrated: Make) -> None
     assert text == render(calibration_table([make_calibrated()]), 100)
     for meaning in (
         "red: runs in which unchanged code was called slower",
-        "gross: a value of ddpperf_gross that suits: half as much again as two runs were apart at most",
+        "gross: a suitable value of ddpperf_gross: 1.5 times the largest difference between two runs",
     ):
         assert meaning in " ".join(text.split())

@@ -62,8 +62,8 @@ def test_memory_between_tensors_is_told_with_the_setting_that_helps() -> None:
     advice = Advice(code="expandable_segments", bottleneck="memory_capacity", gain=None, facts={"share": 0.25})
     line = diagnosis_text(Diagnosis(bottleneck="memory_capacity", step=0.1, causes=(), advice=(advice,), memory=0.95))
     assert line.endswith(
-        "25 % of the memory that is held lies between tensors: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
-        "makes room"
+        "25 % of the memory that is held lies unused between tensors; to save memory, set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     )
 
 
@@ -92,4 +92,4 @@ def test_what_is_unclear_tells_the_largest_parts_or_the_wait() -> None:
     mixed = told(cause("data", 0.3), cause("compute", 0.25, flops=1.0, rate=1.0), bottleneck="unclear")
     assert mixed == "unclear: no cause has a third of the step (waiting for data 30 %, matrix products 25 %)"
     idle = told(cause("unclear", 0.7, idle=0.07), cause("compute", 0.3, flops=1.0, rate=1.0), bottleneck="unclear")
-    assert idle.startswith("unclear: ranks wait for 70 % of the step for what no instrument sees")
+    assert idle.startswith("unclear: ranks wait for 70 % of the step for an unknown reason")

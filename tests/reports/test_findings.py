@@ -73,7 +73,7 @@ CASES = [
     Case(
         "measured_beside",
         {"pid": 7, "folder": "/home/me"},
-        "another run of pytest measured on this machine (process 7 in /home/me): times of both are longer for it",
+        "another run of pytest measured on this machine (process 7 in /home/me): the times of both runs are longer",
     ),
     Case(
         "without_gpu",
@@ -90,62 +90,63 @@ CASES = [
     Case(
         "no_device_counts",
         {"counts": ("kernel_launches", "device_copies")},
-        "not counted: kernel_launches and device_copies: torch's profiler saw no work of the GPU. Where steps run "
+        "not counted: kernel_launches and device_copies: torch's profiler saw no work of the GPU. If steps run "
         "kernels, CUPTI is not available (a virtual GPU, another profiler, a restricted container): end other "
         "profilers, or allow profiling on this machine",
     ),
     Case(
         "on_network",
         {"predicted": 0.011, "error": 0.06, "measured": None, "how": "", "exposed": 0.002},
-        "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); computing "
+        "on the stored network, the collectives of a step would take 11.0 ms (median error 6 %); computing "
         "hides all but 2.00 ms of them",
     ),
     Case(
         "only_on_network",
         {"predicted": 0.011, "error": 0.06, "profiled": False},
-        "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); what they "
-        "took was not measured: --ddpperf-profile measures it",
+        "on the stored network, the collectives of a step would take 11.0 ms (median error 6 %); their time "
+        "was not measured: --ddpperf-profile measures it",
     ),
     Case(
         "only_on_network",
         {"predicted": 0.011, "error": 0.06, "profiled": True},
-        "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); what they "
-        "took was not measured: ranks differ in them, or fewer than all take part in some",
+        "on the stored network, the collectives of a step would take 11.0 ms (median error 6 %); their time "
+        "was not measured: ranks ran different collectives, or not all ranks joined each one",
     ),
     Case(
         "not_on_network",
         {"reason": "too_large", "collective": "all_reduce", "nbytes": 25.0 * MIB, **SWEPT},
-        "the network that is stored does not tell what the collectives of a step take: the mean all_reduce has "
-        "25.0 MiB, and up to 16.0 MiB were measured; ddpperf network --world-size=4 --max-size=32MiB measures it",
+        "the stored network cannot predict the time of a step's collectives: the mean all_reduce has "
+        "25.0 MiB, but only sizes up to 16.0 MiB were measured; ddpperf network --world-size=4 "
+        "--max-size=32MiB measures it",
     ),
     Case(
         "not_on_network",
         {"reason": "not_swept", "collective": "all_gather", "nbytes": 64.0, **UNSWEPT},
-        "the network that is stored does not tell what the collectives of a step take: all_gather was not measured; "
+        "the stored network cannot predict the time of a step's collectives: all_gather was not measured; "
         "ddpperf network --world-size=4 measures it",
     ),
     Case(
         "not_on_network",
         {"reason": "never_swept", "collective": "send", "nbytes": 64.0, **UNSWEPT},
-        "the network that is stored does not tell what the collectives of a step take: ddpperf network measures no "
+        "the stored network cannot predict the time of a step's collectives: ddpperf network measures no "
         "send; --ddpperf-profile shows how long they are under way",
     ),
     Case(
         "not_on_network",
         {"reason": "smaller_groups", "collective": "", "nbytes": 0.0, **UNSWEPT},
-        "the network that is stored does not tell what the collectives of a step take: it was measured between all "
-        "4 ranks, and fewer take part in some of them; --ddpperf-profile shows how long they are under way",
+        "the stored network cannot predict the time of a step's collectives: it was measured between all "
+        "4 ranks, but some collectives have fewer; --ddpperf-profile shows how long they are under way",
     ),
     Case(
         "not_on_network",
         {"reason": "smaller_groups", "collective": "", "nbytes": 0.0, **UNSWEPT, "profiled": True},
-        "the network that is stored does not tell what the collectives of a step take: it was measured between all "
-        "4 ranks, and fewer take part in some of them",
+        "the stored network cannot predict the time of a step's collectives: it was measured between all "
+        "4 ranks, but some collectives have fewer",
     ),
     Case(
         "empty_profile",
         {},
-        "communication was not profiled: torch's profiler saw no work of the GPU. Where steps run kernels, CUPTI is "
+        "communication was not profiled: torch's profiler saw no work of the GPU. If steps run kernels, CUPTI is "
         "not available (a virtual GPU, another profiler, a restricted container): end other profilers, or allow "
         "profiling on this machine",
     ),
@@ -222,38 +223,39 @@ CASES = [
     Case(
         "timed_otherwise",
         {"then_in_turns": False},
-        "the baseline's steps were timed with nothing beside them, these in turns with those of other launches: save "
-        "it anew, or see --ddpperf-interleave",
+        "the baseline's steps were timed alone, this run's in turns with other launches: save "
+        "the baseline again or see --ddpperf-interleave",
     ),
     Case(
         "timed_otherwise",
         {"then_in_turns": True},
-        "the baseline's steps were timed in turns with those of other launches, these with nothing beside them: save "
-        "it anew, or see --ddpperf-interleave",
+        "the baseline's steps were timed in turns with other launches, this run's alone: save "
+        "the baseline again or see --ddpperf-interleave",
     ),
     Case(
         "partners_do_not_fit",
         {"names": ("a", "b")},
-        "the baseline's steps were timed in turns with those of other launches, these with nothing beside them, for a "
-        "and b do not fit into memory: time each alone with --ddpperf-interleave=false, or save it anew",
+        "the baseline's steps were timed in turns with other launches, this run's alone, because a "
+        "and b do not fit into memory: time each alone with --ddpperf-interleave=false, or save the baseline again",
     ),
     Case(
         "mesh_without_data",
         {"mesh": "mesh=tp=2", "names": ("dp", "data", "shard")},
-        "mesh=tp=2: all ranks count as working on the same samples, for no dimension is one of data, whose name begins "
-        "with dp, data or shard",
+        "mesh=tp=2: the plugin assumes that all ranks work on the same samples, because no dimension has a name that "
+        "begins with dp, data or shard",
     ),
     Case("does_not_fit", {"reason": "no", "fitted": True}, "it does not fit into memory: no; the reference fitted"),
     Case("does_not_fit", {"reason": "no", "fitted": False}, "it does not fit into memory: no"),
     Case(
         "lost_metric",
         {"metric": "throughput", "paired": False},
-        "the baseline has throughput, this run does not: it is gated no more; --ddpperf-save accepts that",
+        "the baseline has throughput, but this run does not: it can no longer fail the test; "
+        "--ddpperf-save accepts that",
     ),
     Case(
         "lost_metric",
         {"metric": "throughput", "paired": True},
-        "the other revision has throughput, this run does not: it is gated no more",
+        "the other revision has throughput, but this run does not: it can no longer fail the test",
     ),
     Case(
         "alike_baselines",
@@ -268,12 +270,12 @@ CASES = [
     Case(
         "unsure_counts",
         {"steps": {"optimizer_steps": 48}, "then": STEPS[1], "now": STEPS[0]},
-        "may have changed: optimizer_steps 1 -> 0 per step (-1), 1 in 1 of 3 steps; 48 steps at least would tell",
+        "may have changed: optimizer_steps 1 -> 0 per step (-1), 1 in 1 of 3 steps; at least 48 steps would decide",
     ),
     Case(
         "unsteady_count",
         {"reason": "aten.mm from 1 to 9", "doubled": True},
-        "its mean has doubled, and steps differ without a rule (aten.mm from 1 to 9), so times have to tell",
+        "its mean has doubled, and steps differ without a rule (aten.mm from 1 to 9), so only times can decide",
     ),
     Case(
         "unsteady_count",
@@ -297,7 +299,7 @@ CASES = [
             "paired": False,
             "renew": True,
         },
-        "not gated, for not all steps do the same: operators (5 or 6; at most 6, 5 in the baseline), flops (in the "
+        "not gated, because not all steps do the same: operators (5 or 6; at most 6, 5 in the baseline), flops (in the "
         "baseline 1 or 2); --ddpperf-save renews the baseline",
     ),
     Case(
@@ -343,19 +345,19 @@ CASES = [
             "changed": (("operators", 120.0, 118.0), ("flops", 1e6, 2e6)),
             "number": 9,
         },
-        "counts gate nothing, for another torch may do the same work otherwise (torch 2.11 -> 2.13): operators 120 -> "
+        "counts cannot fail a test, because another torch may work differently (torch 2.11 -> 2.13): operators 120 -> "
         "118, flops 1 MFLOP -> 2 MFLOP",
     ),
     Case(
         "told_counts",
         {"differs": ("torch 2.11 -> 2.13",), "changed": (), "number": 9},
-        "counts gate nothing, for another torch may do the same work otherwise (torch 2.11 -> 2.13): all 9 are the "
+        "counts cannot fail a test, because another torch may work differently (torch 2.11 -> 2.13): all 9 are the "
         "same",
     ),
     Case(
         "settings_of_a_workload",
         {"settings": (("precision", "bf16"), ("loader", "workers=2"))},
-        "precision=bf16, loader=workers=2 is for a Workload: this step sees to that itself",
+        "precision=bf16, loader=workers=2 is for a Workload: this step has to do that itself",
     ),
     Case(
         "other_batch_size",
@@ -411,8 +413,8 @@ CASES = [
         "same_data",
         {"ranks": (0, 1, 3), "drawn": False, "paired": False, "alone": False, "sites": ()},
         (
-            "ranks 0, 1 and 3 train on the same batches, and those of the baseline do not: let their sampler "
-            "(DistributedSampler) or their dataset know the rank"
+            "ranks 0, 1 and 3 train on the same batches, but the ranks of the baseline do not: let their "
+            "sampler (DistributedSampler) or their dataset know the rank"
         ),
     ),
     Case(
@@ -461,12 +463,12 @@ CASES = [
     Case(
         "lenient_verification",
         {"precision": None, "exact_steps": 0},
-        "against a single process: held to convergence only",
+        "against a single process: only convergence is checked",
     ),
     Case(
         "lenient_verification",
         {"precision": None, "exact_steps": 2},
-        "against a single process: held to convergence only, but for its first steps",
+        "against a single process: only convergence is checked, except for the first steps",
     ),
     Case(
         "oversubscribed",
@@ -483,8 +485,10 @@ CASES = [
         {"ranks": 2, "threads": 4, "shared": 4, "resource": "core"},
         "oversubscribed: 2 ranks with 4 threads each are on 4 cores; step times say little about real hardware",
     ),
-    Case("no_time_to_diagnose", {"setting": "budget"}, "not diagnosed, for want of time: raise --ddpperf-budget"),
-    Case("no_time_to_diagnose", {"setting": "max_time"}, "not diagnosed, for want of time: raise max_time"),
+    Case(
+        "no_time_to_diagnose", {"setting": "budget"}, "not diagnosed, because no time was left: raise --ddpperf-budget"
+    ),
+    Case("no_time_to_diagnose", {"setting": "max_time"}, "not diagnosed, because no time was left: raise max_time"),
     Case(
         "slow_starts",
         {"starting": 12.0, "working": 3.5, "launches": 3, "slowest": None, "setting": "max_time"},

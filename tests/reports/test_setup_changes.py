@@ -62,7 +62,7 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
             PEAK,
             counts(site(BLOCKS, value=6.0), "fully_shard of Model"),
             counts("fully_shard of Model", peak_tensor_bytes=10 * MIB),
-            ["fully_shard of 6 Block modules is lost: made at train.py:7 in build before"],
+            ["fully_shard of 6 Block modules is lost: previously created at train.py:7 in build"],
         ),
         (
             CALLS,

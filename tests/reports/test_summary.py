@@ -286,7 +286,7 @@ def test_what_is_ok_by_stored_times_is_told_apart(make_result: Make, make_compar
     assert alone.rows[0][-1] == "ok (stored times)"
     assert "ok" not in alone.legend
     assert alone.legend["stored times"] == (
-        "not slower by more than the tolerance, of times that show gross slowdowns alone"
+        "not slower by more than the tolerance; stored times show only gross slowdowns"
     )
     both = summary_table(
         [

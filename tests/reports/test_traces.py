@@ -23,8 +23,8 @@ def test_many_clocks_are_told_together() -> None:
 
 def test_why_nobody_knows_of_stragglers() -> None:
     silent = [trace(rank, 2, step(0, 10), event("aten::mm", 0, 1)) for rank in (0, 1)]
-    assert straggler_lines(silent) == ["stragglers: none, for nothing is sent"]
+    assert straggler_lines(silent) == ["stragglers: none, because nothing is sent"]
     assert straggler_lines(silent[:1]) == []
     differing = [silent[0], trace(1, 2, step(0, 10), collective(1, 2))]
     (line,) = straggler_lines(differing)
-    assert line.startswith("stragglers: nobody can tell, for ranks ran different collectives")
+    assert line.startswith("stragglers: unknown, because ranks ran different collectives")

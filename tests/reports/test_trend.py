@@ -117,7 +117,7 @@ def test_the_level_stands_beside_the_values() -> None:
     noisy = trend([0.040, 0.042, 0.040, 0.042, 0.040, 0.042])
     (*_, first) = render(trend_table(noisy)).splitlines()[6].split()
     assert first == "o" + "." * 14 + "|" + "." * 16  # between the two, in logarithms
-    assert change_texts(noisy) == ("no change; one in the newest 2 commits would not show yet",)
+    assert change_texts(noisy) == ("no change; a change in the newest 2 commits would not show yet",)
 
 
 def test_sentences() -> None:
@@ -155,7 +155,7 @@ def test_remarks() -> None:
     assert table.rows[2][0] == "-"
     assert table.notes[1:] == (
         "out of line with their neighbours (x), so they count less: 1111111+ (2026-10-02)",
-        "runs of several branches (a detached HEAD, main, topic); --branch keeps to one",
+        "runs of several branches (a detached HEAD, main, topic); --branch selects one",
         "+: the work tree differed from the commit",
     )
 
@@ -173,7 +173,7 @@ def test_of_all_tests_those_that_changed_come_worst_first() -> None:
         "t.py::test_better: ddp",
     ]
     assert blocks[-1] == (
-        "step_time changed in 3 of 5 benchmarks; one in the newest 2 commits would not show yet; "
+        "step_time changed in 3 of 5 benchmarks; a change in the newest 2 commits would not show yet; "
         "1 of them has fewer than 6 commits, too few to tell"
     )
 

@@ -12,7 +12,7 @@ from pytest_ddpperf.reports.phrases import confidence_text
 from pytest_ddpperf.stats.intervals import CONFIDENCE
 from pytest_ddpperf.units import scale
 
-CUT = "An interval that ends at the edge goes on beyond it."  # where a view cuts one
+CUT = "An interval that ends at the edge continues beyond the edge."  # where a view cuts one
 _NEAR = 0.4  # of the highest value: 0 is shown where the lowest one is below that
 _AROUND = 0.06  # of what an axis shows: free to either side
 Style = Literal["lines", "points"]

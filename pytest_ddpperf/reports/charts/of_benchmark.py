@@ -13,7 +13,7 @@ from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSe
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.units import format_count
 
-BEFORE_NOTE = "the interval of what it is compared with is over its launches alone"
+BEFORE_NOTE = "the interval of the reference is computed only from the reference's launches"
 THIS_RUN = "this run"
 _TWO = 2  # a distribution has as many samples
 _BYTES = "peak_"  # begins the kinds of memory that are in bytes

@@ -41,7 +41,7 @@ def _benchmark(result: Result) -> Sequence[str]:
     """Returns the text on one benchmark, line by line."""
     name, found = printable(f"{result.test} {result.name}"), result.step.diagnosis
     advice = [] if found is None else [f"{number}. {advice_text(each)}" for number, each in enumerate(found.advice, 1)]
-    unknown = [] if found is None else ["none: no change is known that would make its step faster"]
+    unknown = [] if found is None else ["none: the plugin knows no change that would make the step faster"]
     parts = {
         "": reasons(result),
         "bound by": [] if found is None else [diagnosis_text(found)],

@@ -73,7 +73,7 @@ def test_what_would_make_a_step_faster_is_recommended(make_document: MakeDocumen
         "  data-bound: 60 % of the step (60.0 ms); load with workers=4 (saves at most 60 %)",
         "causes:",
         "  waiting for data: 60 % of the step (60.0 ms)",
-        "  what no instrument explains: 40 % of the step (40.0 ms)",
+        "  an unknown cause: 40 % of the step (40.0 ms)",
         "recommendations:",
         "  1. load with workers=4 (saves at most 60 %)",
         "  2. use a batch 2 times as large",
@@ -82,7 +82,7 @@ def test_what_would_make_a_step_faster_is_recommended(make_document: MakeDocumen
 
 def test_without_advice_none_is_made_up(make_document: MakeDocument, unchanged: Result) -> None:
     report = performance_report(diagnosed(make_document(unchanged)))
-    assert report.endswith("recommendations:\n  none: no change is known that would make its step faster\n")
+    assert report.endswith("recommendations:\n  none: the plugin knows no change that would make the step faster\n")
 
 
 def test_without_a_benchmark_the_report_says_so(make_document: MakeDocument) -> None:
@@ -142,7 +142,7 @@ def test_what_was_predicted_and_advised_follows(make_document: MakeDocument, unc
         "test_p ddp 64 40.0 [30.0, 50.0] 25 75 [60, 90] -",
         "test_p flat 64 32.0 [30.0, 50.0] 31.2 75 [60, 90] +20.0 [+10.0, +30.0]",
     ]
-    assert "others used 25 % of the cores while computing was timed: a quiet machine predicts less" in report
+    assert "others used 25 % of the cores while computing was timed: a quiet machine is faster" in report
     begin = report.index("t.py::test_a")
     assert report[begin + 1] == "ways to train on 64 ranks, pcie-ethernet100, computing of h100"
     assert [line.split()[0] + " " + line.split("  ")[-1].strip() for line in report[begin + 5 : begin + 7]] == [

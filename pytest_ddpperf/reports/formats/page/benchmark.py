@@ -36,11 +36,11 @@ def sections_of_benchmark(result: Result, charts: Sequence[Chart], more: Sequenc
     parts: dict[str, Sequence[Block]] = {
         "Verdict": [tuple(reasons(result))],
         "Findings": [() if result.verdict is Verdict.BROKEN else findings(result)],
-        "Change": [_changes(others, "metrics, those that decide first")],
+        "Change": [_changes(others, "metrics; the deciding ones come first")],
         "Distribution over launches": _drawn(charts, ("launches", "steps")),
         "Phases": [_of_one(phase_table([result])), _named_sections(result)],
         "Memory": _drawn(charts, ("memory", "memory_phases")),
-        "Counts": [_changes(exact, "counts of a step, those that decide first"), _parts(measured.counts)],
+        "Counts": [_changes(exact, "counts of a step; the deciding ones come first"), _parts(measured.counts)],
         "Curves": _drawn(charts, _OF_CURVES),
         "Communication": [_of_one(communication_table([result])), _of_one(collective_table([result]))],
         "Diagnosis": [] if diagnosis is None else _diagnosis(diagnosis),
@@ -126,9 +126,9 @@ def _diagnosis(found: Diagnosis) -> list[Block]:
             "cause": lambda each: each.bottleneck.replace("_", " "),
             "time": Quantity(value=lambda each: each.seconds, unit="s"),
             "of the step": Quantity(value=lambda each: each.share, unit="%"),
-            "what it rests on": cause_text,
+            "evidence": cause_text,
         },
-        title="causes; together they are the step",
+        title="causes; their shares add up to the step",
     )
     advice = tuple(f"{number}. {advice_text(each)}" for number, each in enumerate(found.advice, 1))
     return [(f"bound by {diagnosis_text(found)}",), causes, advice]
@@ -165,7 +165,7 @@ def _health(launches: Sequence[Launch]) -> Table:
             "governor": lambda one: one[1].governor or "",
         },
         every=False,
-        title="the processor during launches: time of other processes, and taken by a hypervisor",
+        title="the processor during launches: time that other processes used or a hypervisor took",
         right=int(any(cpu.governor for _, cpu in known)),
     )
 
