@@ -48,7 +48,7 @@ class Extensions:
             for name, function in given.items():
                 if not callable(function) or not isinstance(name, str) or not name.isidentifier():
                     raise SettingError(
-                        f"{hook}: {name!r}: {function!r} is no strategy: name a function "
+                        f"{hook}: {name!r}: {function!r} is not a strategy: expected a function "
                         "parallelise(module, ctx) -> Parallel"
                     )
             added |= given

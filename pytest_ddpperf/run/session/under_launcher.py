@@ -40,7 +40,7 @@ def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
         other = next(item.nodeid for item in items if not uses_ranks(item))
         raise SettingError(
             f"{task.launcher} started {task.size} processes, and {len(items) - len(ours)} of {len(items)} tests do not "
-            f"use the fixtures of pytest-ddpperf, such as {other}: run these tests by themselves, and under "
+            f"use the fixtures of pytest-ddpperf, such as {other}: run these tests without it, and under "
             f"{task.launcher} the others: pytest -m ddpperf"
         )
     if task.restarts:
