@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _NO_TERMINAL = "a rank has no terminal: call print(), whose output the test's report shows"
-_DEVICE = "make the tensor on the rank's device: ctx.device, in a model inputs.device, in a script that of LOCAL_RANK"
+_DEVICE = "make the tensor on the rank's device: ctx.device, in a model inputs.device, in scripts the GPU of LOCAL_RANK"
 _CPU = (
     "this rank computes on the CPU: use ctx.device, and in a script check torch.cuda.is_available() before "
     "this call and before choosing the device cuda"
