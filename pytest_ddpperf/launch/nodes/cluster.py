@@ -235,8 +235,8 @@ class Cluster:
             return
         twice = "" if known is link else f", and so did one at {known.peer}"
         self._stranger = (
-            f"a process at {link.peer} said that it is rank {hello.rank} of the launcher{twice}: one of them is not "
-            "its task, but has the key of this run; name a folder that only you can read: --ddpperf-rendezvous-dir=DIR"
+            f"a process at {link.peer} said that it is rank {hello.rank} of the launcher{twice}: a foreign "
+            "process has the key of this run; name a folder that only you can read: --ddpperf-rendezvous-dir=DIR"
         )
         if known is not link:
             link.close()
