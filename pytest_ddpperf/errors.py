@@ -52,7 +52,7 @@ def in_a_line(error: BaseException) -> str:
     try:
         message = str(error).strip().partition("\n")[0]
     except BaseException as second:  # noqa: BLE001  a __str__ may raise anything
-        message = f"(and {type(second).__name__} while it was put into words)"
+        message = f"(and {type(second).__name__} while its text was formatted)"
     return f"{type(error).__name__}{': ' * bool(message)}{message[:_LONGEST]}{'...' * (len(message) > _LONGEST)}"
 
 

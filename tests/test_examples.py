@@ -135,10 +135,10 @@ def test_a_fact_of_a_hook_takes_the_place_of_the_name_of_the_host() -> None:
     ("hook", "message"),
     [
         ("pytest_ddpperf_strategies(): return {'ddp': print}", "there is a strategy 'ddp' already: rename it"),
-        ("pytest_ddpperf_strategies(): return {'mine': 3}", "'mine': 3 is no strategy: name a function*"),
-        ("pytest_ddpperf_strategies(): return 3", "gave 3: return {name: function}"),
-        ("pytest_ddpperf_metrics(): return [3]", "gave 3: return a list of pytest_ddpperf.Metric"),
-        ("pytest_ddpperf_environment(): return {'a': 3}", "gave {'a': 3}: return {name: text}"),
+        ("pytest_ddpperf_strategies(): return {'mine': 3}", "'mine': 3 is not a strategy: expected a function*"),
+        ("pytest_ddpperf_strategies(): return 3", "returned 3: return {name: function}"),
+        ("pytest_ddpperf_metrics(): return [3]", "returned 3: return a list of pytest_ddpperf.Metric"),
+        ("pytest_ddpperf_environment(): return {'a': 3}", "returned {'a': 3}: return {name: text}"),
         ("pytest_ddpperf_environment(): return {'kernel': 'x'}", "there is a fact 'kernel' already: rename it"),
     ],
 )

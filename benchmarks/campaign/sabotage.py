@@ -132,7 +132,7 @@ sabotages(
         "may_open_no_file": lambda _: resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)),
         "may_write_no_file": lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
     },
-    reasons={"hang": NO_STACK, "return": r"\w+Error|has no place|Too many open files|File too large|exited with"},
+    reasons={"hang": NO_STACK, "return": r"\w+Error|cannot be stored|Too many open files|File too large|exited with"},
     passes="may",
 )
 

@@ -57,15 +57,15 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
     if Path(python).is_dir():
         inside = Path(python, "bin", "python")
         hint = f"give {Path(given, 'bin', 'python')}" if inside.exists() else "it has no bin/python"
-        raise SettingError(f"{said}: expected the interpreter of a virtual environment, and this is a folder: {hint}")
+        raise SettingError(f"{said}: expected the interpreter of a virtual environment, but this is a folder: {hint}")
     make = f"{Path(sys.executable).name} -m venv NEW"
     if not Path(python).exists():
         raise SettingError(f"{said}: there is no such file; make an environment with {make}")
     found, own = _asked(given, python, (*_NEEDED, *needed)), own_interpreter()
     if found.tag != own.tag:
         raise SettingError(
-            f"{said}: it is Python {found.version} ({found.tag}) and this is {own.version} ({own.tag}): functions "
-            f"travel to ranks as the code of one minor version; make the other environment with {make}"
+            f"{said}: it is Python {found.version} ({found.tag}), but pytest runs {own.version} ({own.tag}): both "
+            f"sides need the same minor version; make the other environment with {make}"
         )
     if found.lacking:
         names = " ".join(found.lacking)
@@ -73,20 +73,20 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
     shared = _torch_of_both(own)
     if shared is not None:
         raise SettingError(
-            f"{said}: PYTHONPATH brings {shared} to the ranks of both sides, before the torch of either environment: "
-            f"take {Path(shared).parents[1]} out of PYTHONPATH"
+            f"{said}: because of PYTHONPATH, both sides import {shared} instead of the torch of their environments: "
+            f"remove {Path(shared).parents[1]} from PYTHONPATH"
         )
     torch = found.packages.get("torch", "")
     numbers = re.match(r"(\d+)\.(\d+)", torch)
     if numbers is not None and tuple(map(int, numbers.groups())) < _TORCH:
         oldest = ".".join(map(str, _TORCH))
         raise SettingError(
-            f"{said}: it has torch {torch}, and ranks need {oldest} or newer: {given} -m pip install 'torch>={oldest}'"
+            f"{said}: it has torch {torch}, but ranks need {oldest} or newer: {given} -m pip install 'torch>={oldest}'"
         )
     (here, there) = (one.packages.get("cloudpickle", "") for one in (own, found))
     if here.partition(".")[0] != there.partition(".")[0]:
         raise SettingError(
-            f"{said}: it has cloudpickle {there} and this environment {here}, which do not read each other's "
+            f"{said}: it has cloudpickle {there}, and pytest's environment {here}; they cannot read each other's "
             f"functions: {given} -m pip install cloudpickle=={here}"
         )
     return found
@@ -129,7 +129,7 @@ def _asked(given: str, python: str, wanted: tuple[str, ...]) -> Interpreter:
     except (ValueError, KeyError, TypeError):
         problem = next(iter(reversed(done.stderr.strip().splitlines())), "it does not answer")
     hint = "" if shutil.which(python) else "; it cannot be executed"
-    raise SettingError(f"{KNOBS['against_python'].option}={given}: this is no Python 3: {problem}{hint}")
+    raise SettingError(f"{KNOBS['against_python'].option}={given}: this is not a working Python 3: {problem}{hint}")
 
 
 def foreign_entries(root: str) -> tuple[str, ...]:

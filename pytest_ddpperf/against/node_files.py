@@ -31,7 +31,7 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
     if commit is None and redirection.revision is not None:
         _require_own(target.parent)
     if redirection.python is not None and not Path(redirection.python).exists():
-        raise LaunchError(f"{redirection.python} is not there: make that environment on each node")
+        raise LaunchError(f"{redirection.python} does not exist on this node: make that environment on each node")
     return None if commit is None else _made(target, Path(redirection.root), commit)
 
 
@@ -40,12 +40,14 @@ def _commit(redirection: Redirection) -> str:
     root = Path(redirection.root)
     if redirection.environment is not None:
         raise LaunchError(
-            f"--ddpperf-against-setup made {redirection.environment} on the controller's node: let TMPDIR name a "
-            "folder that all nodes share"
+            f"--ddpperf-against-setup made {redirection.environment} on the controller's node only: set TMPDIR "
+            "to a folder that all nodes share"
         )
     commit = redirection.revision
     if commit is None:
-        raise LaunchError(f"--ddpperf-against: {redirection.target} is not there: put that checkout on each node")
+        raise LaunchError(
+            f"--ddpperf-against: {redirection.target} does not exist on this node: put that checkout on each node"
+        )
     try:
         top_folder(root)
     except GitError as error:
@@ -61,8 +63,8 @@ def _made(target: Path, root: Path, commit: str) -> Callable[[], None]:
         target.parent.mkdir(mode=0o700)
     except OSError as error:
         raise LaunchError(
-            f"--ddpperf-against: there is no folder for its files: {error.strerror}: {target.parent}; let TMPDIR name "
-            "a folder that each node has"
+            f"--ddpperf-against: cannot create a folder for its files: {error.strerror}: {target.parent}; set TMPDIR "
+            "to a folder that each node has"
         ) from None
     made = Guarded(target.parent, target.parent)  # which is no repository, so the guard leaves that of the node alone
     try:
@@ -85,6 +87,6 @@ def _require_own(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise LaunchError(
-            f"--ddpperf-against: {folder} is there and is no folder of this user alone: remove it, or let TMPDIR name "
-            "a folder that nobody else can write in"
+            f"--ddpperf-against: {folder} is not a folder that only you own and can write to: remove it, or set TMPDIR "
+            "to a folder that only you can write to"
         )

@@ -75,7 +75,7 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
     if python.prefixes[0] == own_interpreter().prefixes[0]:
         raise SettingError(
             f"{KNOBS['against_python'].option}={given}: this is the environment that pytest runs in, so both sides "
-            "would be alike; name the interpreter of another one"
+            "would be alike; name the interpreter of another environment"
         )
     return this_checkout(start, python)
 
@@ -160,8 +160,8 @@ class Worktree(Guarded):
             )  # may hold an environment too
         except OSError as error:
             raise LaunchError(
-                f"--ddpperf-against={revision.given}: there is no folder for its files: {error.strerror}: "
-                f"{error.filename or 'TMPDIR'}; let TMPDIR name a folder that can be written"
+                f"--ddpperf-against={revision.given}: cannot create a folder for its files: {error.strerror}: "
+                f"{error.filename or 'TMPDIR'}; set TMPDIR to a folder that can be written"
             ) from None
         super().__init__(folder, revision.root)
         self.path = revision.folder or folder / TREE  # the top folder of the project in that revision
@@ -191,11 +191,11 @@ def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
     """Returns the revision of a folder; SettingError if the folder is a part of this checkout or contains it."""
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
-        raise _refused(given, "that folder holds this very checkout; name a revision, or the folder of another one")
+        raise _refused(given, "that folder contains this checkout; name a revision, or the folder of another checkout")
     if here in there.parents and _top_of(there) == here:
         raise _refused(
             given,
-            "there is no such branch, tag or commit, and the folder of that name is a part of this very checkout; "
+            "there is no such branch, tag or commit, and the folder of that name is a part of this checkout; "
             f"{fetching(root)}; or name the folder of another checkout",
         )
     return Revision(given, commit_of(there, "HEAD"), here, there)

@@ -41,7 +41,7 @@ def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[in
     allowed = set(cores)
     if len(allowed) < ranks:
         raise SettingError(
-            f"cpu_binding=cores gives each rank cores of its own, and {ranks} ranks have {len(allowed)} "
+            f"cpu_binding=cores needs a core for each rank, and {ranks} ranks have {len(allowed)} "
             f"({core_list(allowed)}): use fewer ranks, or cpu_binding=none"
         )
     pieces = [core for node in nodes_of_cores(allowed, root).values() for core in _whole_cores(node, root)]

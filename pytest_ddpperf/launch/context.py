@@ -155,12 +155,12 @@ def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> 
         raise SettingError("backend 'nccl' moves GPU tensors only; with device 'cpu' use backend 'gloo'")
     gpus, count, remark = machine.gpus, len(machine.gpus.names), ""
     if device == "auto" and gpus.error:
-        remark = f"device=auto took the CPU, because torch {machine.torch} can use no GPU: {gpus.error}"
+        remark = f"device=auto chose the CPU, because torch {machine.torch} can use no GPU: {gpus.error}"
     if device == "auto":
         device = "cuda" if count or backend == "nccl" else "cpu"
     if device == "cuda" and not count:
         asked = "backend 'nccl'" if backend == "nccl" else "device 'cuda'"
-        built = f"can use none ({gpus.error}; nvidia-smi tells more)" if gpus.error else "sees none"
+        built = f"can use none ({gpus.error}; nvidia-smi shows more)" if gpus.error else "sees none"
         built = built if machine.cuda else "was built without CUDA"
         cure = "backend 'gloo' and device 'cpu' run anywhere"
         raise LaunchError(f"{asked} needs a GPU, and torch {machine.torch} {built}; {cure}")

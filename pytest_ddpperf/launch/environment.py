@@ -135,7 +135,7 @@ def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
     if not late:
         return ""
     return (
-        f"{late[0]} became {environ.get(late[0], 'unset')} after the first launch, and ranks keep what it was then, "
+        f"{late[0]} became {environ.get(late[0], 'unset')} after the first launch, but ranks keep its earlier value, "
         f"{threads.get(late[0], 'unset')}: set it before pytest starts, or give env= to the call"
     )
 

@@ -59,8 +59,8 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
         os.utime(base)  # it is in use
     except OSError as error:
         raise LaunchError(
-            f"there is no folder for the files of a Script's launch: {error.strerror}: {base}; let TMPDIR name a "
-            "folder with room that can be written, or keep what is written: Script(..., keep_files=True)"
+            f"cannot create a folder for the files of a Script: {error.strerror}: {base}; set TMPDIR to a "
+            "writable folder with free space, or let ranks write into the project: Script(..., keep_files=True)"
         ) from None
     yield replace(job, folder=base, files=tuple(shown.files))
     if left := shown.left():

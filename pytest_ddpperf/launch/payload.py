@@ -72,13 +72,13 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
     thread.join(max(0.0, deadline - time.monotonic()))
     if not loading.done():
         raise PayloadError(
-            f"what rank {end.rank} returned was not read by the test session before the deadline of the launch; "
+            f"the result of rank {end.rank} was not read by the test session before the deadline of the launch; "
             "return plain data"
         )
     error = loading.exception()
     if error is not None:
         raise PayloadError(
-            f"what rank {end.rank} returned cannot be read by the test session: {in_a_line(error)}; return plain data"
+            f"the result of rank {end.rank} cannot be read by the test session: {in_a_line(error)}; return plain data"
         ) from error
     return loading.result()
 

@@ -154,12 +154,12 @@ def _require_own(redirection: Redirection, revision: str, module: str, file: str
         shared = redirection.environment is redirection.python is None
         foreign = shared and any(within(file, copy) for copy in redirection.copies)
     if foreign and module.partition(".")[0] != TOOL:
-        why = "which is not that revision's" if revision else "an installed copy"
+        why = "which is not part of that revision" if revision else "an installed copy"
         raise SameCode(
             f"the ranks of {revision or 'this checkout'} imported {module} from {file}, {why}: both sides would run "
-            "the same code. Install the project with pip install -e; where that builds on import (meson-python, "
-            "scikit-build-core), its hook cannot be pointed elsewhere: then --ddpperf-against-setup='pip install .' "
-            "gives the revision an install of its own"
+            "the same code. Install the project with pip install -e; if this install builds on import (meson-python, "
+            "scikit-build-core), use --ddpperf-against-setup='pip install .', which installs the revision "
+            "separately"
         )
 
 

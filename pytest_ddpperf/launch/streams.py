@@ -190,8 +190,8 @@ def open_output() -> IO[bytes]:
         if error.errno == errno.EMFILE:  # whoever opens several says for how many ranks
             raise
         raise LaunchError(
-            f"what ranks print has no place: {error.strerror}: {tempfile.tempdir or 'TMPDIR'}; "
-            "let TMPDIR name a folder that can be written"
+            f"the output of ranks cannot be stored: {error.strerror}: {tempfile.tempdir or 'TMPDIR'}; "
+            "set TMPDIR to a folder that can be written"
         ) from None
 
 

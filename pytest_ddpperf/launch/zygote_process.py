@@ -257,8 +257,8 @@ class ZygoteProcess:
     @property
     def remark(self) -> str:
         """Returns why ranks may fail to use CUDA; empty if no import has used a GPU."""
-        cure = "keep torch.cuda and NVML out of it (TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps plugins out of torch)"
-        at = f"the import of {self.touched} uses a GPU in the process that ranks are forked from: CUDA may fail in them"
+        cure = "do not use torch.cuda or NVML at import (TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps plugins out of torch)"
+        at = f"the import of {self.touched} uses a GPU in the process that forks the ranks: CUDA may fail in ranks"
         return f"{at}; {cure}" if self.touched else ""
 
     def sweep(self, seconds: float) -> bool:

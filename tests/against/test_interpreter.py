@@ -59,9 +59,9 @@ def test_the_oldest_torch_is_that_of_the_package_s_metadata() -> None:
         ({"torch": "2.13.0", "numpy": "2"}, "ranks need cloudpickle there: new/bin/python -m pip install cloudpickle"),
         (
             {**NEEDED, "torch": "2.5.1+cpu"},
-            r"it has torch 2.5.1\+cpu, and ranks need 2.6 or newer: new/bin/python -m pip install 'torch>=2.6'",
+            r"it has torch 2.5.1\+cpu, but ranks need 2.6 or newer: new/bin/python -m pip install 'torch>=2.6'",
         ),
-        ({**NEEDED, "cloudpickle": "2.2.1"}, "it has cloudpickle 2.2.1 and this environment 3.*cloudpickle==3"),
+        ({**NEEDED, "cloudpickle": "2.2.1"}, "it has cloudpickle 2.2.1, and pytest's environment 3.*cloudpickle==3"),
     ],
 )
 def test_what_ranks_need_is_asked_for_before_any_test(tmp_path: Path, packages: Mapping[str, str], said: str) -> None:
@@ -83,7 +83,7 @@ def test_a_torch_that_pythonpath_brings_to_both_sides_is_refused(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(harmless))
     assert other_interpreter("new/bin/python", tmp_path).packages == NEEDED
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*harmless, str(tmp_path / "mine")]))
-    said = rf"PYTHONPATH brings {torch} to the ranks of both sides, .*: take {tmp_path / 'mine'} out of PYTHONPATH$"
+    said = rf"because of PYTHONPATH, both sides import {torch} instead .*: remove {tmp_path / 'mine'} from PYTHONPATH$"
     with pytest.raises(SettingError, match=f"^--ddpperf-against-python=new/bin/python: {said}"):
         other_interpreter("new/bin/python", tmp_path)
 
@@ -91,7 +91,7 @@ def test_a_torch_that_pythonpath_brings_to_both_sides_is_refused(
 def test_another_minor_version_is_refused(tmp_path: Path) -> None:
     stand_in(tmp_path, tag="cpython-39")
     ours = f"{sys.version.split()[0]} ({sys.implementation.cache_tag})".replace("(", r"\(").replace(")", r"\)")
-    with pytest.raises(SettingError, match=rf"it is Python 3.9.1 \(cpython-39\) and this is {ours}: .* -m venv NEW$"):
+    with pytest.raises(SettingError, match=rf"Python 3.9.1 \(cpython-39\), but pytest runs {ours}: .* -m venv NEW$"):
         other_interpreter("python", tmp_path)
 
 
@@ -99,10 +99,10 @@ def test_another_minor_version_is_refused(tmp_path: Path) -> None:
     ("given", "said"),
     [
         ("gone", "there is no such file; make an environment with .* -m venv NEW$"),
-        ("new", "expected the interpreter of a virtual environment, and this is a folder: give new/bin/python$"),
+        ("new", "expected the interpreter of a virtual environment, but this is a folder: give new/bin/python$"),
         ("empty", "expected the interpreter .*: it has no bin/python$"),
-        ("text", "this is no Python 3: Permission denied; it cannot be executed$"),
-        ("false", "this is no Python 3: no interpreter here$"),
+        ("text", "this is not a working Python 3: Permission denied; it cannot be executed$"),
+        ("false", "this is not a working Python 3: no interpreter here$"),
     ],
 )
 def test_what_is_no_interpreter_is_told(tmp_path: Path, given: str, said: str) -> None:

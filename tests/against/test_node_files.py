@@ -68,12 +68,12 @@ def test_a_folder_that_others_may_write_in_is_refused(wanted: Redirection, tmp_p
     folder = Path(wanted.target).parent
     Path(wanted.target).mkdir(parents=True)
     folder.chmod(0o777)
-    with pytest.raises(LaunchError, match=f"{folder} is there and is no folder of this user alone: remove it"):
+    with pytest.raises(LaunchError, match=f"{folder} is not a folder that only you own and can write to: remove it"):
         check_out(wanted)
     folder.chmod(0o700)
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LaunchError, match="no folder of this user alone"):
+    with pytest.raises(LaunchError, match="not a folder that only you own"):
         check_out(wanted)
 
 
@@ -101,10 +101,10 @@ def test_what_a_node_lacks_is_told_with_the_cure(wanted: Redirection, tmp_path: 
     given = {
         f"there is no commit 0000000 in {wanted.root}; git fetch may bring it": {"revision": "0" * 40},
         f"{tmp_path} is in no git repository": {"root": str(tmp_path)},
-        "there is no folder for its files: No such file .*; let TMPDIR name": {"target": f"{tmp_path}/a/b/checkout"},
-        "--ddpperf-against-setup made /e on the controller's node: let TMPDIR": {"environment": "/e"},
-        f"{wanted.target} is not there: put that checkout on each node": {"revision": None},
-        "/no/python is not there: make that environment on each node": {"python": "/no/python"},
+        "cannot create a folder for its files: No such file .*; set TMPDIR": {"target": f"{tmp_path}/a/b/checkout"},
+        "--ddpperf-against-setup made /e on the controller's node only: set TMPDIR": {"environment": "/e"},
+        f"{wanted.target} does not exist on this node: put that checkout on each node": {"revision": None},
+        "/no/python does not exist on this node: make that environment on each node": {"python": "/no/python"},
     }
     for words, fields in given.items():
         with pytest.raises(LaunchError, match=words):

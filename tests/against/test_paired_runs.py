@@ -239,7 +239,7 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
         [
             "Cause      all_reduce 1 -> 3 calls per step (+2): all at src/demo/training.py:*",
             "*at perf/test_demo.py:* in test_more",
-            f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is not that revision's:*",
+            f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is not part of that *:*",
             f"custom: REGRESSED compared with revision {short} (HEAD), 2 ranks, gloo",
             "step_time *FAIL",
         ]

@@ -173,7 +173,7 @@ def test_a_part_of_this_checkout_is_none_of_another(repository: Path) -> None:
         with pytest.raises(
             SettingError,
             match=f"--ddpperf-against={given}: there is no such branch, tag or commit, and the folder of that name is "
-            "a part of this very checkout; git fetch may bring it; or name the folder of another checkout",
+            "a part of this checkout; git fetch may bring it; or name the folder of another checkout",
         ):
             resolve(given, repository, repository)
     git(repository, "branch", "src", "v1")
@@ -196,8 +196,8 @@ def test_a_checkout_inside_this_one_is_another(repository: Path) -> None:
             "--ddpperf-against=gone: there is no such branch, tag, commit or folder in .*; git fetch may bring it",
         ),
         ("merge-base:gone", "there is no such branch, tag or commit in .*; git fetch may bring it"),
-        (".", "that folder holds this very checkout"),
-        ("..", "that folder holds this very checkout"),
+        (".", "that folder contains this checkout"),
+        ("..", "that folder contains this checkout"),
         ("--help", "there is no such branch"),
     ],
 )
@@ -412,5 +412,5 @@ def test_without_a_folder_for_temporary_files_the_cure_is_told(
 ) -> None:
     revision = resolve("v1", repository, repository)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    with pytest.raises(LaunchError, match=r"=v1: .*gone.*; let TMPDIR name"):
+    with pytest.raises(LaunchError, match=r"=v1: .*gone.*; set TMPDIR to"):
         Worktree(revision)

@@ -21,7 +21,7 @@ CPU_BUILD = TorchMachine(torch="2.13.0+cpu", cuda=None, gpus=Gpus(), backends=("
 NO_GPU = replace(CPU_BUILD, torch="2.13.0+cu130", cuda="13.0", backends=("gloo", "nccl"))
 TWO_GPUS = replace(NO_GPU, gpus=Gpus(names=(H200, H200), pci=ADDRESSES))
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12020)."
-TOOK_CPU = "device=auto took the CPU, because torch 2.13.0+cu130 can use no GPU:"
+TOOK_CPU = "device=auto chose the CPU, because torch 2.13.0+cu130 can use no GPU:"
 UNUSABLE = replace(NO_GPU, gpus=Gpus(error=TOO_OLD))
 ROCM = replace(NO_GPU, torch="2.13.0+rocm6.4", cuda="6.4.43484")
 ONE_INSTANCE = replace(NO_GPU, gpus=Gpus(names=(A100,), pci=ADDRESSES[:1]))
@@ -63,7 +63,7 @@ def test_auto_takes_the_gpus_where_they_suffice(
             "auto",
             1,
             UNUSABLE,
-            r"can use none \(The NVIDIA driver .*is too old.*; nvidia-smi tells more\); .*'cpu'",
+            r"can use none \(The NVIDIA driver .*is too old.*; nvidia-smi shows more\); .*'cpu'",
         ),
         ("cuda", "auto", 1, ROCM, r"needs a GPU, and torch 2\.13\.0\+rocm6\.4 sees none"),
     ],

@@ -298,7 +298,7 @@ def test_what_ranks_cannot_replace_is_never_reached_through_a_link(project: Proj
 def test_a_folder_that_cannot_be_made_is_told_with_the_cure(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(project.top / "train"))
     project.has(train="")
-    cure = r"Not a directory: .*; let TMPDIR name a folder .*keep_files=True\)"
+    cure = r"Not a directory: .*; set TMPDIR to a .*keep_files=True\)"
     with pytest.raises(LaunchError, match=cure), project.launch():
         pass
 

@@ -79,7 +79,7 @@ def test_what_writes_to_the_socket_of_a_rank_fails_that_rank(launcher: Launcher)
                         os.write(descriptor, b"progress: 50 %")
         threading.Event().wait()
 
-    with pytest.raises(RankFailed, match=r"^rank 1 of 2 sent something that is no report: ") as caught:
+    with pytest.raises(RankFailed, match=r"^rank 1 of 2 sent data that is not a report: ") as caught:
         launcher.run(writes, world_size=2, device="cpu", timeout=20)
     assert caught.value.rank == 1
 
@@ -125,7 +125,7 @@ def test_a_rank_whose_main_thread_has_ended_is_named_before_the_deadline(launche
             ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit(2), of a thread
         time.sleep(1000)
 
-    with pytest.raises(RankFailed, match=r"^rank 1 of 2 lost its main thread, which its code or a sandbox has ended, "):
+    with pytest.raises(RankFailed, match=r"^rank 1 of 2 was killed, because its code or a sandbox ended its main "):
         launcher.run(loses, world_size=2, device="cpu", timeout=30)
 
 

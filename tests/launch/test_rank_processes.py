@@ -308,13 +308,13 @@ class Reduced:
 
 
 def test_a_result_that_cannot_be_loaded_in_time_does_not_hang_the_session(launcher: Launcher) -> None:
-    with pytest.raises(PayloadError, match=r"^what rank 0 returned was not read by the test session before "):
+    with pytest.raises(PayloadError, match=r"^the result of rank 0 was not read by the test session before "):
         run(launcher, lambda _ctx: Reduced(time.sleep, 600), world_size=1, timeout=1)
 
 
 def test_a_result_that_exits_when_it_is_loaded_ends_no_session(launcher: Launcher) -> None:
     with pytest.raises(
-        PayloadError, match=r"^what rank 0 returned cannot be read by the test session: SystemExit: 5; "
+        PayloadError, match=r"^the result of rank 0 cannot be read by the test session: SystemExit: 5; "
     ):
         run(launcher, lambda _ctx: Reduced(sys.exit, 5), world_size=1)
 

@@ -186,7 +186,7 @@ TOLD_BY_RANKS = [
     Row(
         "outputs_tuple",
         "workload(model=lambda: InTuple(8, 4))",
-        r"not tuple while it was compared with a single process; the model's output is no tensor: take the tensor out",
+        r"not tuple while it was compared with a single process; the model's output is not a tensor: select the tensor",
     ),
     Row(
         "slurm", "lambda ctx: os.environ['SLURM_PROCID']", r"a rank has torchrun's variables, such as RANK, LOCAL_RANK"
@@ -242,7 +242,7 @@ TOLD_BY_RANKS = [
     Row(
         "build_cuda",
         "on_cuda",
-        r"this rank computes on the CPU: let a script choose its device by torch.cuda.is_available\(\)",
+        r"this rank computes on the CPU: use ctx.device, and in a script check torch.cuda.is_available\(\)",
     ),
     Row(
         "no_module",

@@ -40,7 +40,7 @@ def test_step(ddpperf, subtests):
     with subtests.test():
         ddpperf.check(build_of(calls_of_attempt.pop(0)))
 """
-STANDS = "not measured again: a verdict stands*"
+STANDS = "not measured again: a verdict is final*"
 
 
 @pytest.mark.parametrize(

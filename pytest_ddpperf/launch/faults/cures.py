@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 
 _NO_TERMINAL = "a rank has no terminal: call print(), whose output the test's report shows"
-_DEVICE = "make the tensor on the rank's device: ctx.device, in a model inputs.device, in a script LOCAL_RANK's"
+_DEVICE = "make the tensor on the rank's device: ctx.device, in a model inputs.device, in scripts the GPU of LOCAL_RANK"
 _CPU = (
-    "this rank computes on the CPU: let a script call this, and choose the device cuda, only if "
-    "torch.cuda.is_available(), and use ctx.device elsewhere"
+    "this rank computes on the CPU: use ctx.device, and in a script check torch.cuda.is_available() before "
+    "this call and before choosing the device cuda"
 )
 _MODULE = (
     "ranks find the modules that pytest finds: install this one (your project by pip install -e .), or set pythonpath "
     "in pytest's ini file"
 )
-_DTYPES = "model and batch are of different types: cast one of them, as inputs.float() does"
+_DTYPES = "model and batch have different dtypes: cast one of them, for example with inputs.float()"
 _IMPORTABLE = (
     "a spawned process imports its arguments by name: move the function or class to a module of its own, or give "
     "the DataLoader multiprocessing_context='fork'"
@@ -81,11 +81,7 @@ _CURES = tuple(
             "an iterator of parameters ends after one pass: begin with params = list(parameters)",
         ),
         ("RuntimeError", "have the same dtype|expected scalar type|Input type .* should be the same", _DTYPES),
-        (
-            "TypeError",
-            r"not numpy\.ndarray",
-            "a model takes tensors: convert each array, as torch.from_numpy(array) does",
-        ),
+        ("TypeError", r"not numpy\.ndarray", "a model takes tensors: convert each array with torch.from_numpy(array)"),
         ("PicklingError|AttributeError|TypeError", "[Cc]an(?:'|no)t (?:pickle|get local object)", _IMPORTABLE),
         ("ModuleNotFoundError", "", _MODULE),
         ("RuntimeError", "Cannot re-initialize CUDA in forked subprocess", _FORKED),
@@ -107,15 +103,15 @@ _CURES = tuple(
         (
             "RuntimeError",
             "could not create a primitive",
-            "the CPU has no such layer in half precision: give autocast enabled=torch.cuda.is_available()",
+            "the CPU cannot compute this layer in half precision: call autocast with enabled=torch.cuda.is_available()",
         ),
-        ("ValueError", "but got device_ids", "this rank computes on the CPU: leave device_ids out there"),
+        ("ValueError", "but got device_ids", "this rank computes on the CPU: pass device_ids on GPUs only"),
         ("KeyError", "SLURM_|OMPI_|PMI_", "a rank has torchrun's variables, such as RANK, LOCAL_RANK and WORLD_SIZE"),
         ("FileNotFoundError", "'[^/]", "ranks run where pytest was started: begin paths with Path(__file__).parent"),
         (
             "TypeError",
             "must be Tensor, not ",
-            "the model's output is no tensor: take the tensor out of it in loss or in forward",
+            "the model's output is not a tensor: select the tensor in loss or in forward",
         ),
         ("RuntimeError", "use the CLI: `fabric run", "give env={'LT_CLI_USED': 1, 'LT_DEVICES': ranks} to the call"),
         ("RuntimeError", "same device|expected device", _DEVICE),

@@ -81,7 +81,7 @@ def _in_words(describe: Callable[[BaseException], str], error: BaseException) ->
     try:
         text = told(describe(error))
     except BaseException as second:  # noqa: BLE001  e.g. MemoryError again, or an exception whose __str__ raises
-        return f"(and {type(second).__name__} while it was put into words)"
+        return f"(and {type(second).__name__} while its text was formatted)"
     cut, half = len(text) - OUTPUT_LIMIT, OUTPUT_LIMIT // 2
     return text if cut <= 0 else f"{text[:half]}\n[{cut} characters are cut here]\n{text[-half:]}"
 

@@ -229,9 +229,9 @@ def _undelivered(rank: int, report: Failed) -> str:
         return report.text
     if report.stage == "send":
         reason = f"{report.type}: {report.text}" if report.text else report.type
-        return f"what rank {rank} returned cannot be sent back: {reason}; return plain data\n\n{report.traceback}"
+        return f"the result of rank {rank} cannot be sent back: {reason}; return plain data\n\n{report.traceback}"
     missing = report.type.rpartition(".")[2] in {"ImportError", "ModuleNotFoundError"}
-    hint = "; a rank imports what the function needs by the sys.path of the test session" if missing else ""
+    hint = "; ranks import modules from the sys.path of the test session" if missing else ""
     return f"rank {rank} cannot load the function: {report.type}: {report.text}{hint}\n\n{report.traceback}"
 
 
@@ -242,7 +242,7 @@ def _fate(end: RankEnd) -> str:
     if end.status is None or end.report is not None:
         return "was stopped"
     if end.headless:
-        return "lost its main thread, which its code or a sandbox has ended, and was killed"
+        return "was killed, because its code or a sandbox ended its main thread"
     if end.status >= 0:
         without_a_word = "" if end.status else ", which os._exit() or a library does: return from the function instead"
         return f"exited with status {end.status}{without_a_word}"
@@ -264,7 +264,7 @@ def _raised(report: Failed, warnings: str) -> str:
     if report.kind == "exited":
         return f"called {first}{stage}{f'; {cure}' if cure else ''}"
     if report.kind == "garbled":
-        return "sent something that is no report: its code writes to a socket that it did not open"
+        return "sent data that is not a report: its code writes to a socket that it did not open"
     if report.kind == "failed":
         return f"failed: {first}"
     phase = f" in {report.phase}" if report.phase else ""

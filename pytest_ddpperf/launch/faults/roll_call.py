@@ -15,8 +15,8 @@ _NO_COLLECTIVES = frozenset({"send", "recv", "send_object_list", "recv_object_li
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "gather_object"})  # let ranks go on
 _LEAST_MAJORITY = 3  # ranks, for two only contradict each other
 _CURES = {  # by a file of torch that all ranks stand in
-    "/torch/utils/file_baton.py": "all wait for the build of an extension: one that was killed leaves a file named "
-    "lock in its folder in ~/.cache/torch_extensions; delete that file if no other process builds",
+    "/torch/utils/file_baton.py": "all wait for the build of an extension: a build that was killed leaves a file named "
+    "lock in its folder in ~/.cache/torch_extensions; if no other process builds it, delete that file",
     "/torch/multiprocessing/spawn.py": "the plugin sees no steps of processes that a script starts itself (mp.spawn): "
     "run the script under torchrun",
 }

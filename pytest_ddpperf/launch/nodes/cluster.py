@@ -78,9 +78,9 @@ class Cluster:
             met = dict(self._met)
         if missing:
             raise LaunchError(
-                f"rank {missing[0]} of the launcher did not meet the controller within {seconds:.0f} s"
+                f"rank {missing[0]} of the launcher did not connect to the controller within {seconds:.0f} s"
                 f"{f', nor did {len(missing) - 1} more' if missing[1:] else ''}: its tests may have failed to import, "
-                "or a firewall is in the way"
+                "or a firewall blocks the connection"
             )
         self.card = replace(self.card, key=secrets.token_bytes(KEY_BYTES))  # others may have read the old one
         self._known = frozenset(link.peer for link, _ in met.values())
@@ -235,8 +235,8 @@ class Cluster:
             return
         twice = "" if known is link else f", and so did one at {known.peer}"
         self._stranger = (
-            f"a process at {link.peer} said that it is rank {hello.rank} of the launcher{twice}: one of them is none "
-            "of its tasks, and had the key of this run; meet where nobody else can: --ddpperf-rendezvous-dir=DIR"
+            f"a process at {link.peer} said that it is rank {hello.rank} of the launcher{twice}: a foreign "
+            "process has the key of this run; name a folder that only you can read: --ddpperf-rendezvous-dir=DIR"
         )
         if known is not link:
             link.close()
@@ -267,7 +267,7 @@ def require_one_agent(hellos: Sequence[Hello]) -> Hello:
         if other.gpus != hellos[0].gpus:
             raise SettingError(
                 f"tasks {hellos[0].rank} and {other.rank} of the launcher are on one node, {other.host}, and see "
-                "different GPUs; start one task a node that sees all of them: --ntasks-per-node=1 --gpus-per-node=N"
+                "different GPUs; start one task per node, which sees all GPUs: --ntasks-per-node=1 --gpus-per-node=N"
             )
     return hellos[0]
 

@@ -135,7 +135,7 @@ def _met(meeting: FileMeeting, own: Hello) -> tuple[Link, Card]:
     Raises LaunchError if the controller has not come in time.
     """
     deadline = time.monotonic() + MEETING_SECONDS
-    why = "was not met: its tests may have failed to import, or it runs no test with our fixtures"
+    why = "did not join: its tests may have failed to import, or none of them uses a fixture of the plugin"
     while time.monotonic() < deadline:
         card = meeting.find()
         if card is not None:
@@ -143,9 +143,9 @@ def _met(meeting: FileMeeting, own: Hello) -> tuple[Link, Card]:
                 return connect((card.host, card.port), card.key, {"task": own.plain()}), card
             except (OSError, ForeignPeer) as error:
                 there = f"{card.host} port {card.port}"
-                why = f"does not answer at {there}: {error}; check that the nodes reach each other there"
+                why = f"does not answer at {there}: {error}; check that the nodes can connect to this port"
         time.sleep(_RETRY_SECONDS)
-    raise LaunchError(f"rank 0 of the launcher, which controls the run, {why} (within {MEETING_SECONDS:.0f} s)")
+    raise LaunchError(f"rank 0 of the launcher, which controls the run, {why} (waited {MEETING_SECONDS:.0f} s)")
 
 
 def _folder(task: Task, folder: Path | None) -> Path:
@@ -170,6 +170,6 @@ def _exchanged(task: Task, text: str | None) -> str:
             return launcher.run(exchange, *args, **alone).rank(0)  # type: ignore[arg-type]
     except RankFailed as error:
         raise LaunchError(
-            f"torchrun's store at {variables.get('MASTER_ADDR')} port {variables.get('MASTER_PORT')} does not lead to "
+            f"torchrun's store at {variables.get('MASTER_ADDR')} port {variables.get('MASTER_PORT')} does not find "
             f"the other nodes; name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR\n{error}"
         ) from None

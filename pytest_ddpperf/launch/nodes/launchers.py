@@ -96,7 +96,7 @@ def gpus_of(link: Link) -> int:
     """Returns the number of GPUs that ranks of another node can use; LaunchError if there are none."""
     found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
     if not found:
-        raise LaunchError(f"{link.name} has no GPU that torch can use, and the controller has; use device 'cpu'")
+        raise LaunchError(f"{link.name} has no GPU that torch can use, but the controller has one; use device 'cpu'")
     return found
 
 
@@ -109,5 +109,5 @@ def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
     needed = min(nodes, -(-world_size // gpus) if gpus else world_size)
     each, left = divmod(world_size, needed)
     if left:
-        raise RankSkipped(f"{world_size} ranks cannot be dealt out evenly to the {needed} nodes that they need")
+        raise RankSkipped(f"{world_size} ranks cannot be divided evenly among the {needed} nodes that they need")
     return (each,) * needed

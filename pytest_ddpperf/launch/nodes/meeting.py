@@ -105,7 +105,7 @@ class FileMeeting:
             with contextlib.suppress(OSError):
                 written.unlink()
             raise SettingError(
-                f"the tasks cannot meet in {self._folder}: {error.strerror}; "
+                f"the tasks cannot exchange addresses in {self._folder}: {error.strerror}; "
                 "name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR"
             ) from None
 
@@ -116,11 +116,11 @@ class FileMeeting:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise SettingError(f"the card {self._path} cannot be read: {error.strerror}; remove it") from None
+            raise SettingError(f"the file {self._path} cannot be read: {error.strerror}; remove it") from None
         with os.fdopen(descriptor, encoding="utf-8") as file:
             found = os.fstat(descriptor)
             if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS:
-                raise SettingError(f"the card {self._path} is another user's, or others may read it; remove it")
+                raise SettingError(f"the file {self._path} belongs to another user, or others may read it; remove it")
             with contextlib.suppress(ValueError):
                 return Card.loads(file.read())
         return None

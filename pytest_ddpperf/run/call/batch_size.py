@@ -91,7 +91,7 @@ def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
     if latest.peak <= smaller[highest]:
         raise WorkloadError(
             f"batch size {latest.size} takes no more memory than {highest} "
-            f"({format_value(smaller[highest], 'B')}): does the workload use the number that it is given? "
+            f"({format_value(smaller[highest], 'B')}): does the function use its argument? "
             "If memory is not the limit, give the largest size of interest as limit=..."
         )
 

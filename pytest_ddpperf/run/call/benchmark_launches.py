@@ -276,7 +276,7 @@ class TimedLaunches:
             if variant.of_reference and variant.key == error.benchmark
         }
         if failed & self._completed:
-            return f"it had run on the other revision before, and failed now: {error}"
+            return f"it ran on the other revision before, but failed now: {error}"
         return None
 
     def _outcome(self, variant: Variant, purpose: Purpose, result: LaunchResult[RankLaunch]) -> LaunchOutcome:

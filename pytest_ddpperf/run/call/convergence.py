@@ -94,7 +94,7 @@ def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining
             require_same_names(job.subject, training.values, names, f"on rank {rank} in launch {len(launches)}")
     if job.metric is not None and job.metric not in names:
         raise WorkloadError(
-            f"ddpperf.converge(metric={job.metric!r}): evaluate(model, device) gave {', '.join(names[1:])}; name "
+            f"ddpperf.converge(metric={job.metric!r}): evaluate(model, device) returned {', '.join(names[1:])}; name "
             "one of these"
         )
     return names
@@ -107,8 +107,8 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
             if training.weights != trainings[0].weights:
                 raise WorkloadError(
                     f"{located(workload.model)} gave {name} other weights than {names[0]} on rank {rank}: it must give "
-                    "every strategy the same ones; torch, numpy and random are seeded before each call, so draw from "
-                    "their global generators, or from one that it makes anew with a fixed seed"
+                    "every strategy the same ones; torch, numpy and random are seeded before each call, so use "
+                    "their global generators, or make one with a fixed seed in each call"
                 )
             pairs = zip(trainings[0].batches, training.batches, strict=False)  # one may have ended early
             step = next((step for step, (theirs, its) in enumerate(pairs, 1) if theirs != its), None)
@@ -116,8 +116,8 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
                 given = located(workload.batch or workload.loader)
                 raise WorkloadError(
                     f"{given} gave {name} another batch than {names[0]} at step {step} on rank {rank}: it must give "
-                    "every strategy the same ones; torch, numpy and random are seeded, so draw from their global "
-                    "generators, or from one that it makes anew with a fixed seed"
+                    "every strategy the same ones; torch, numpy and random are seeded, so use their global "
+                    "generators, or make one with a fixed seed in each call"
                 )
 
 

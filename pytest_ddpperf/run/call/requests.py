@@ -108,7 +108,7 @@ class VerbCall:
         settings = overlay_words(self.settings, way.settings, where=where, others=("strategy",))
         for word in way.settings:
             if not KNOBS[word].training and word not in PLACES:
-                raise SettingError(f"{where}: {word} holds for all ways; give it as {verb}(..., {word}=...)")
+                raise SettingError(f"{where}: {word} applies to all ways; give it as {verb}(..., {word}=...)")
         if settings.env:
             variables = dict(self.settings.env or ()) | dict(settings.env)
             settings = replace(settings, env=tuple(sorted(variables.items())))
@@ -178,7 +178,7 @@ class VerbCall:
         ranks = math.prod(self.settings.mesh.values())
         if isinstance(subject, (Workload, Script)):
             if "mesh" in self.knobs:
-                raise SettingError(f"{said}: is for a step of your own, build(ctx), which finds it as ctx.mesh")
+                raise SettingError(f"{said}: is only for a function build(ctx), which reads it as ctx.mesh")
         elif ranks != world_size:
             raise SettingError(
                 f"{said} has {format_count(ranks, 'rank')}, and the group {world_size}; give world_size={ranks}"
@@ -229,10 +229,10 @@ class VerbCall:
                 _require_fit(unfit(resolved.function, "module", "ctx", **resolved.options), "strategy ")
             return resolved
         if strategy is not None:
-            raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
+            raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step sets its own")
         for word, value in self.knobs.items():
             if KNOBS[word].training:
-                raise SettingError(f"{word}={value!r}: is for a Workload; this step has to set it itself")
+                raise SettingError(f"{word}={value!r}: is for a Workload; the code of this step must set it")
         if isinstance(subject, Script):
             return None
         if isinstance(subject, type) and issubclass(subject, Workload):

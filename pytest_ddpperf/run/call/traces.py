@@ -65,7 +65,7 @@ def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Ite
     files, others = ([folder / rank_file(each, rank) for rank in range(ranks)] for each in (name, beside))
     there = [file for file in files if file.is_file()]
     if not there:
-        raise TraceError(f"{name}: no trace is in {folder}: other nodes hold their ranks' traces, at this path")
+        raise TraceError(f"{name}: this node has no trace in {folder}: other nodes have their ranks' traces there")
     missing = [str(rank_in_name(file.name)) for file in files if file not in there]
     if missing:
         yield f"the traces of ranks {', '.join(missing)} are on other nodes, in a folder of the same name"

@@ -103,6 +103,6 @@ def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Lau
         counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
         raise WorkloadError(
             f"the ranks skipped different steps after fp16 overflows ({counts}): gradients must be synchronised "
-            "before the scaler looks at them, so that all ranks skip together"
+            "before the scaler checks them, so that all ranks skip together"
         )
     return Launch(round=number, ranks=ranks, seconds=seconds)

@@ -82,7 +82,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
         twice = next((each for each in chosen if chosen.count(each) > 1), None)
         if twice is not None:
             raise SettingError(
-                f"ddpperf.{verb}({given}): {twice} is given twice; give strategies names to {verb} it so"
+                f"ddpperf.{verb}({given}): {twice} is given twice; give strategies names to {verb} it twice"
             )
 
         def canonical(written: Any) -> str:

@@ -43,12 +43,12 @@ class Extensions:
         hook, added = "pytest_ddpperf_strategies", dict[str, Callable[..., Any]]()
         for given in self._called(hook):
             if not isinstance(given, Mapping):
-                raise SettingError(f"{hook} gave {given!r}: return {{name: function}}")
+                raise SettingError(f"{hook} returned {given!r}: return {{name: function}}")
             _require_new(hook, "strategy", given, {*STRATEGIES, *ALIASES, *added})
             for name, function in given.items():
                 if not callable(function) or not isinstance(name, str) or not name.isidentifier():
                     raise SettingError(
-                        f"{hook}: {name!r}: {function!r} is no strategy: name a function "
+                        f"{hook}: {name!r}: {function!r} is not a strategy: expected a function "
                         "parallelise(module, ctx) -> Parallel"
                     )
             added |= given
@@ -67,7 +67,7 @@ class Extensions:
         for given in rows:
             for row in given if isinstance(given, Sequence) else (given,):
                 if not isinstance(row, Metric):
-                    raise SettingError(f"{hook} gave {row!r}: return a list of pytest_ddpperf.Metric")
+                    raise SettingError(f"{hook} returned {row!r}: return a list of pytest_ddpperf.Metric")
                 _require_new(hook, "metric", [row.name], {*known, *added})
                 if not row.name.isidentifier() or row.name != row.name.lower():
                     raise SettingError(f"{hook}: {row.name!r}: expected a name in snake_case")
@@ -87,7 +87,7 @@ class Extensions:
         hook, added = "pytest_ddpperf_environment", dict[str, str]()
         for given in self._called(hook):
             if not isinstance(given, Mapping) or not all(isinstance(word, str) for word in chain(*given.items())):
-                raise SettingError(f"{hook} gave {given!r}: return {{name: text}}")
+                raise SettingError(f"{hook} returned {given!r}: return {{name: text}}")
             _require_new(hook, "fact", given, added)
             added |= given
         return added
@@ -125,7 +125,7 @@ class Extensions:
         parts = self._called("pytest_ddpperf_report", results=tuple(results))
         for part in parts:
             if not (isinstance(part, tuple) and len(part) == _TITLE_AND_TEXT and all(isinstance(p, str) for p in part)):
-                raise SettingError(f"pytest_ddpperf_report gave {part!r}: return a title and a text, or None")
+                raise SettingError(f"pytest_ddpperf_report returned {part!r}: return a title and a text, or None")
         return parts
 
     def _called(self, name: str, **arguments: Any) -> list[Any]:

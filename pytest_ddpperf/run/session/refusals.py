@@ -111,7 +111,7 @@ def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) 
         # A set of baselines may have a folder's name, if it stands behind =. A file with tests is hardly such a set.
         if knob.bare is None or not (apart or path.suffix == ".py"):
             return
-        expected = "a name that is no file here"
+        expected = "a name that no file or folder has"
     if "::" not in raw and not (raw and path.exists()):
         return
     form = f"{knob.option}={knob.metavar}"

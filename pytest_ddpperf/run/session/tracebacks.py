@@ -102,7 +102,7 @@ def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
 
 def standing(error: errors.DdpperfError, file: str, test: str) -> errors.DdpperfError:
     """Returns the verdict that failed a test as the error of later attempts of the test, which measure nothing."""
-    words = "not measured again: a verdict stands, so that a red suite is not run until it is green"
+    words = "not measured again: a verdict is final, so that a failed test cannot be repeated until it passes"
     return errors.extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
 
 

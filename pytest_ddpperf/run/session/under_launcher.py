@@ -40,8 +40,8 @@ def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
         other = next(item.nodeid for item in items if not uses_ranks(item))
         raise SettingError(
             f"{task.launcher} started {task.size} processes, and {len(items) - len(ours)} of {len(items)} tests do not "
-            f"use the fixtures of pytest-ddpperf, such as {other}: run these tests by themselves, and under "
-            f"{task.launcher} the others: pytest -m ddpperf"
+            f"use the fixtures of pytest-ddpperf, such as {other}: run these tests with plain pytest, and "
+            f"the others under {task.launcher}: pytest -m ddpperf"
         )
     if task.restarts:
         raise SettingError(

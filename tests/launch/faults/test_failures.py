@@ -163,7 +163,7 @@ def test_exits_are_told_by_their_status() -> None:
         ("EOFError", "EOF when reading a line", "a rank has no terminal: call print()"),
         ("StopIteration", "", "an iterator ended before the launch"),
         ("ValueError", "optimizer got an empty parameter list", "an iterator of parameters ends after one pass"),
-        ("RuntimeError", "mat1 and mat2 must have the same dtype, but got Float and Double", "model and batch are of"),
+        ("RuntimeError", "mat1 and mat2 must have the same dtype, but got Float and Double", "model and batch have"),
         (
             "TypeError",
             "linear(): argument 'input' (position 1) must be Tensor, not numpy.ndarray",
@@ -373,7 +373,7 @@ def test_what_could_not_be_pickled_for_another_reason_names_its_rank() -> None:
     error = failure((raised(1, "KeyboardInterrupt", "", 1, stage="send"), finished(0)), 2)
     assert isinstance(error, PayloadError)
     assert str(error) == (
-        "what rank 1 returned cannot be sent back: KeyboardInterrupt; return plain data\n\nTraceback of rank 1"
+        "the result of rank 1 cannot be sent back: KeyboardInterrupt; return plain data\n\nTraceback of rank 1"
     )
 
 
@@ -403,7 +403,7 @@ def test_an_exception_without_words_keeps_its_type_and_traceback() -> None:
         raise Speechless
     report = failed_report(caught.value, "run")
     assert report.type.endswith("Speechless")
-    assert report.text == "(and RuntimeError while it was put into words)"
+    assert report.text == "(and RuntimeError while its text was formatted)"
     assert "raise Speechless" in report.traceback
 
 

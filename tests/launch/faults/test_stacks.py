@@ -195,8 +195,8 @@ def test_ranks_that_wait_for_the_build_of_an_extension_learn_of_its_lock() -> No
     line, _ = roll_call.heading({0: locked, 1: locked}, [], 2, 10.0)
     assert line == (
         "ranks 0, 1 of 2 still running after 10 s in load (/x/t.py:30 in build); all wait for the build of an "
-        "extension: one that was killed leaves a file named lock in its folder in ~/.cache/torch_extensions; delete "
-        "that file if no other process builds"
+        "extension: a build that was killed leaves a file named lock in its folder in ~/.cache/torch_extensions; if "
+        "no other process builds it, delete that file"
     )
     line, _ = roll_call.heading({0: locked, 1: BUILD}, [], 2, 10.0)
     assert line.endswith("; if the launch is slow, raise timeout")

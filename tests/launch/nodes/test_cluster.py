@@ -128,7 +128,7 @@ def test_one_rank_needs_one_node(two: tuple[Cluster, Launcher]) -> None:
 
 
 def test_ranks_that_cannot_be_dealt_out_evenly_are_skipped(two: tuple[Cluster, Launcher]) -> None:
-    with pytest.raises(RankSkipped, match=r"^3 ranks cannot be dealt out evenly to the 2 nodes"):
+    with pytest.raises(RankSkipped, match=r"^3 ranks cannot be divided evenly among the 2 nodes"):
         run(two[1], total, world_size=3)
 
 
@@ -374,7 +374,7 @@ def test_facts_in_which_nodes_differ_are_told() -> None:
 
 def test_a_task_that_does_not_come_is_named() -> None:
     cluster = Cluster("127.0.0.1", hello(0), 4)
-    with pytest.raises(LaunchError, match=r"^rank 1 of the launcher did not meet .* nor did 2 more"):
+    with pytest.raises(LaunchError, match=r"^rank 1 of the launcher did not connect .* nor did 2 more"):
         cluster.gather(0.01)
     cluster.close(4)
 

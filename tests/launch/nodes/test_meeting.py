@@ -94,7 +94,7 @@ def test_what_is_no_file_in_place_of_a_card_is_neither_waited_for_nor_read(
 
 
 def test_a_folder_that_is_not_there_is_told_with_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"cannot meet in .*No such file.*--ddpperf-rendezvous-dir"):
+    with pytest.raises(SettingError, match=r"cannot exchange addresses in .*No such file.*--ddpperf-rendezvous-dir"):
         FileMeeting(task(), tmp_path / "none").publish(CARD)
 
 
@@ -132,7 +132,7 @@ def test_where_another_user_has_its_place_the_folder_is_that_of_the_users_sessio
 
 @pytest.mark.parametrize(
     ("published", "told"),
-    [(None, "was not met: its tests may have"), (CARD, "does not answer at 127.0.0.1 port 1: .* refused; check that")],
+    [(None, "did not join: its tests may have"), (CARD, "does not answer at 127.0.0.1 port 1: .* refused; check that")],
 )
 def test_a_controller_that_does_not_come_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published: Card | None, told: str

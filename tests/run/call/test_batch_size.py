@@ -125,7 +125,7 @@ def test_without_a_limit_what_does_not_grow_is_refused() -> None:
     with pytest.raises(WorkloadError) as raised:
         search(growing(0), memory_limit=2 * GIB)
     assert str(raised.value) == (
-        "batch size 1024 takes no more memory than 1 (1.49 GiB): does the workload use the number that it is given? "
+        "batch size 1024 takes no more memory than 1 (1.49 GiB): does the function use its argument? "
         "If memory is not the limit, give the largest size of interest as limit=..."
     )
 

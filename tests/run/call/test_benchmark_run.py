@@ -265,7 +265,7 @@ def test_one_alone(ddpperf):
     run.assert_outcomes(failed=4, passed=1, skipped=1)
     run.stdout.fnmatch_lines(
         [
-            "precision='bf16': is for a Workload; this step has to set it itself",
+            "precision='bf16': is for a Workload; the code of this step must set it",
             "loader='auto': this Workload has a single batch; *",
             "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean bucket_cap_mb? it takes *",
             "ddpperf.compare(strategies=[[]'ddp'[]]): expected two or more strategies*",

@@ -196,7 +196,7 @@ WRONG = {
     f"replace(workload, evaluate=by_rank), {BOTH}": "gave rank0, rank1 not everywhere; other names came on rank 1 in",
     f"replace(workload, evaluate=by_point), {BOTH}": "gave first not everywhere; other names came at a later point",
     "workload, strategies={'bad': exploding, 'ddp': 'ddp'}, every=12": "strategy exploding(): loss is nan at step 2 of",
-    f"workload, {BOTH}, metric='f1'": "evaluate(model, device) gave accuracy; name one of these",
+    f"workload, {BOTH}, metric='f1'": "evaluate(model, device) returned accuracy; name one of these",
     f"replace(workload, evaluate=lambda m, d: 'good'), {BOTH}": "gave metric='good': evaluate(model, device) must",
     f"replace(workload, evaluate=lambda m, d: {{'loss': 1}}), {BOTH}": "gave a metric named loss, which is that of",
     f"replace(workload, batch=alike), {BOTH}": "alike (test_converge.py:48) gave ranks 0 and 1 the same first batch",

@@ -138,7 +138,7 @@ def test_a_way_adds_its_variables_to_those_of_the_call() -> None:
     [
         ({"precision": "fp8"}, r"^ddpperf.compare\(ways={'way': ...}\)\(precision='fp8'\): expected one of"),
         ({"presicion": "bf16"}, r"^ddpperf.compare\(ways={'way': ...}\)\(presicion=...\): .*did you mean precision\?"),
-        ({"max_time": 5}, r"^ddpperf.compare\(ways={'way': ...}\): max_time holds for all ways; give it as compare"),
+        ({"max_time": 5}, r"^ddpperf.compare\(ways={'way': ...}\): max_time applies to all ways; give it as compare"),
         ({"clip_steps": 3}, r"^clip_steps=3: nothing is clipped; give clip_grad_norm too"),
         ({"env": "X=1"}, r"^ddpperf.compare\(ways={'way': ...}\)\(env='X=1'\): expected environment variables by name"),
         ({"env": {"RANK": 1}}, r"^env={'RANK': ...}: the plugin sets RANK for ranks; leave it out"),
@@ -168,7 +168,7 @@ def test_a_variable_that_ranks_could_not_have_is_refused(name: str, said: str) -
 def test_a_step_of_its_own_takes_no_settings_of_training() -> None:
     way = several(nothing_of_a_rank, None, None, ways={"a": {}, "b": {"precision": "bf16"}}).by_name["b"]
     call = VerbCall(settings=Settings(), knobs={}).for_variant(way, "b")
-    with pytest.raises(SettingError, match="precision='bf16': is for a Workload; this step has to set it itself"):
+    with pytest.raises(SettingError, match="precision='bf16': is for a Workload; the code of this step must set it"):
         call.variant(way.subject, CPU, name="b")
 
 

@@ -177,7 +177,7 @@ def test_a_rank_whose_trace_is_elsewhere_is_named(ddp: tuple[Path, Any], tmp_pat
     assert told[0] == "the traces of ranks 1, 3 are on other nodes, in a folder of the same name"
     assert "stragglers: unknown, because a rank is missing" in told[-1]
     assert write_beside(tmp_path, "gone", 2) == [
-        f"gone: no trace is in {tmp_path}: other nodes hold their ranks' traces, at this path"
+        f"gone: this node has no trace in {tmp_path}: other nodes have their ranks' traces there"
     ]
     assert not (tmp_path / "gone_merged_trace.json").exists()  # of an earlier run
 

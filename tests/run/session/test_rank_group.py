@@ -300,5 +300,5 @@ def test_too_many(ddpperf_group): ddpperf_group.run(cores)
     run = inner.runpytest_inprocess("-q")
     run.assert_outcomes(passed=2, failed=1)
     run.stdout.fnmatch_lines(
-        ["cpu_binding=cores gives each rank cores of its own, and * ranks have *: use fewer ranks, or *"]
+        ["cpu_binding=cores needs a core for each rank, and * ranks have *: use fewer ranks, or *"]
     )
