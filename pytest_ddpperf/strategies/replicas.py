@@ -90,8 +90,8 @@ class Replica:
         if changed:
             name, change = changed[0]
             raise WorkloadError(
-                f"parameter {name} has been {change} since the training began, which this strategy does not follow: "
-                "set requires_grad before model() gives the module"
+                f"parameter {name} was {change} after training began, and this strategy does not support that: "
+                "set requires_grad before model() returns the module"
             )
 
 

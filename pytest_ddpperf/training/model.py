@@ -87,7 +87,7 @@ def require_optimizer(optimizer: Any, factory: Callable[..., object], module: nn
     if module is None or not hasattr(optimizer, "param_groups"):
         return
     if len(untrained(module, optimizer)) == sum(parameter.requires_grad for parameter in module.parameters()):
-        raise WorkloadError(f"{gave} that trains no parameter of the model: optimizer must use its argument")
+        raise WorkloadError(f"{gave} that trains no parameter of the model: optimizer must use its argument parameters")
 
 
 def untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:

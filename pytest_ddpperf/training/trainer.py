@@ -175,8 +175,8 @@ class Trainer:
         """
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
             raise SettingError(
-                "precision=fp16 with a fused optimizer: it leaves out steps that overflowed without telling, so that "
-                "they would be timed as if they were whole; make it with fused=False"
+                "precision=fp16 with a fused optimizer: this optimizer silently skips steps that overflow, so "
+                "the plugin would time them as full steps; create the optimizer with fused=False"
             )
         step = self.optimizer.step
 

@@ -214,7 +214,7 @@ TOLD_BY_RANKS = [
     Row(
         "optimizer_of_others",
         "workload(optimizer=lambda _: sgd(mlp().parameters()))",
-        r"a SGD that trains no parameter of the model: optimizer must use its argument",
+        r"a SGD that trains no parameter of the model: optimizer must use its argument parameters",
     ),
     Row("optimizer_lbfgs", "workload(optimizer=torch.optim.LBFGS)", r"needs a closure, so give build\(ctx\) -> step"),
     Row(

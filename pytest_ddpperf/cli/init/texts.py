@@ -68,7 +68,7 @@ def found_lines(project: Project) -> list[str]:
     needs = ", ".join(script.needs)
     lines = [f"{file} trains with {_NAMES.get(script.framework, script.framework)}: the test runs it unchanged"]
     if needs:
-        lines = [f"{file} trains, and does not run without {needs}: add that after its name in the test"]
+        lines = [f"{file} needs {needs} to run: add these arguments after the file name in the test"]
     lines += [script.command] * bool(script.command)
     if script.starts:
         lines.append(f"{file} can start processes itself, whose steps the plugin does not see: run it under torchrun")

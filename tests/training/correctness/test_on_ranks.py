@@ -562,15 +562,15 @@ MISTAKES: dict[Callable[..., Parallel], tuple[Settings, str]] = {
     first_micro_batch_only: (
         IN_2,
         AT_ONCE
-        + "only the first micro-batch's gradient was synchronised, before accumulation was done; "
-        + "the rest is this rank's"
+        + "only the first micro-batch's gradient was synchronised; "
+        + "the other gradients are this rank's own"
         + ALL,
     ),
     summed_each_time: (IN_2, GRADIENTS + ".*" + ALL),
     before_accumulation: (
         IN_2,
         AT_ONCE
-        + "only the last micro-batch's gradient was synchronised, before it was added to this rank's other ones"
+        + "only the last micro-batch's gradient was synchronised; the other gradients are this rank's own"
         + ALL,
     ),
     not_finite: (
