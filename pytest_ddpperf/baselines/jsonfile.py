@@ -140,7 +140,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the name {name!r} stands twice in one object")
+            raise ValueError(f"the name {name!r} occurs twice in one object")
         found[name] = value
     return found
 

@@ -105,7 +105,7 @@ def replicate(module: nn.Module, ctx: RankView) -> Replica:
     for name, parameter in named.items():
         if is_lazy(parameter):
             raise WorkloadError(
-                f"parameter {name} has no shape yet: run one forward pass through a lazy module before model() gives it"
+                f"parameter {name} has no shape yet: run a forward pass through a lazy module before model() returns it"
             )
     state = {**named, **{name: buffer for name, buffer in module.named_buffers() if buffer is not None}}
     if ctx.backend != SIMULATED:  # where the other ranks are not there

@@ -116,8 +116,8 @@ def loss_value(loss: Any, when: str) -> float | None:
         )
     if not math.isfinite(value):
         raise WorkloadError(
-            f"loss is {float(value)} {when}: a training that diverges is not worth timing; "
-            "look at its learning rate and its data"
+            f"loss is {float(value)} {when}: training diverges, so it is not worth timing; "
+            "check the learning rate and the data"
         )
     return float(value)
 

@@ -56,8 +56,8 @@ class Trainer:
     ) -> None:
         if settings.precision == "fp16" and strategy.options.get("comm_hook") == "powersgd":
             raise SettingError(
-                "precision=fp16 with comm_hook=powersgd: an overflow would stay for good in what PowerSGD keeps for "
-                "the next step; use bf16, or another hook"
+                "precision=fp16 with comm_hook=powersgd: an overflow would stay in the values that PowerSGD "
+                "keeps for later steps; use bf16, or another hook"
             )
         self._forward_context = prepare_precision(settings.precision, ctx.device)
         model = (build_model(workload) if module is None else module).to(ctx.device)

@@ -64,7 +64,7 @@ def test_a_collective_that_was_not_measured_is_named(file: Path) -> None:
             99_999,
             r"field fits\[0\].segments: expected segments that end one above",
         ),
-        (("fits", 0, "segments"), [], r"field fits\[0\].segments: expected segments that end one above the other"),
+        (("fits", 0, "segments"), [], r"field fits\[0\].segments: expected segments with rising ends"),
         (("environment",), "cpu-other", "field environment: the file is of cpu-other: it was moved or copied"),
         (("more",), 1, "field more: is not known here"),
     ],

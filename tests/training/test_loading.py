@@ -227,7 +227,7 @@ def test_a_loader_without_batching_stays_without() -> None:
         (DataLoader(numbers(), sampler=SubsetRandomSampler([1])), "draws them by a SubsetRandomSampler; let that one"),
         (
             DataLoader(numbers(), sampler=RandomSampler(numbers(), replacement=True)),
-            "draws them by a RandomSampler; let that one know the rank",
+            "draws them by a RandomSampler; tell that sampler the rank",
         ),
     ],
 )

@@ -336,7 +336,7 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
     (here / "tools" / "other.py").write_text(PLAIN)
     (here / "tools" / "asking.py").write_text(f"import argparse\nparser.add_argument('data')\n{PLAIN}")
     assert main(["init"]) == 0
-    told = "other scripts that train: tools/other.py, tools/asking.py; ddpperf init FILE takes another\n"
+    told = "other scripts that train: tools/other.py, tools/asking.py; ddpperf init FILE uses another\n"
     assert told in capsys.readouterr().out
     assert main(["init", "tools/other.py", "--force"]) == 0
     file = here / "perf" / "test_training.py"
