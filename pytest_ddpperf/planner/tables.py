@@ -70,7 +70,7 @@ def link_line(link: SlowLink) -> str:
     """Returns the sentence about a slow link, or about a rank whose links are all slow."""
     whose = "every link of rank" if len(link.ranks) == 1 else "the link of ranks"
     ranks = " and ".join(map(str, link.ranks))
-    return f"{whose} {ranks} is slow: a message takes {link.times:.1f} times as long as usual; look at its cable"
+    return f"{whose} {ranks} is slow: a message takes {link.times:.1f} times the usual link's time; look at its cable"
 
 
 def interface_line(wrong: WrongInterface) -> str:

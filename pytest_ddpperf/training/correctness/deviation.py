@@ -181,11 +181,11 @@ def _accumulation_mistakes(
     yield count * first, "it is the first micro-batch's gradient, as if the step had no other micro-batches"
     yield (
         first + _sum(own[1:]),
-        "only the first micro-batch's gradient was synchronised; the other gradients are this rank's own",
+        "only the first micro-batch's gradient was synchronised; the other micro-batches' are this rank's own",
     )
     yield (
         _sum(own[:-1]) + last,
-        "only the last micro-batch's gradient was synchronised; the other gradients are this rank's own",
+        "only the last micro-batch's gradient was synchronised; the other micro-batches' are this rank's own",
     )
     yield count * right, f"about {count} times too large: summed over the micro-batches instead of averaged"
     yield right / count, f"about {count} times too small: divided by the number of micro-batches twice"

@@ -37,12 +37,12 @@ PARTS = [[of(1, 2), of(3, 4)], [of(2, 4), of(8, 0)]]
         (
             0,
             of(2.25, 3.5),
-            ("only the first micro-batch's gradient was synchronised; the other gradients are this rank's own"),
+            ("only the first micro-batch's gradient was synchronised; the other micro-batches' are this rank's own"),
         ),
         (
             0,
             of(3.25, 2),
-            "only the last micro-batch's gradient was synchronised; the other gradients are this rank's own",
+            "only the last micro-batch's gradient was synchronised; the other micro-batches' are this rank's own",
         ),
         (0, of(0, 0), "no gradient arrived here"),
         (0, None, "no gradient arrived here"),

@@ -563,14 +563,14 @@ MISTAKES: dict[Callable[..., Parallel], tuple[Settings, str]] = {
         IN_2,
         AT_ONCE
         + "only the first micro-batch's gradient was synchronised; "
-        + "the other gradients are this rank's own"
+        + "the other micro-batches' are this rank's own"
         + ALL,
     ),
     summed_each_time: (IN_2, GRADIENTS + ".*" + ALL),
     before_accumulation: (
         IN_2,
         AT_ONCE
-        + "only the last micro-batch's gradient was synchronised; the other gradients are this rank's own"
+        + "only the last micro-batch's gradient was synchronised; the other micro-batches' are this rank's own"
         + ALL,
     ),
     not_finite: (
