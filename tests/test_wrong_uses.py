@@ -170,7 +170,7 @@ WRONG = [
     ),
     option(
         "history is a test",
-        r"history file .*test_wrong.py: .*is broken, or no history",
+        r"history file .*test_wrong.py: .*it is broken or no history",
         "--ddpperf-history",
         "test_wrong.py",
     ),
@@ -362,7 +362,7 @@ COMMANDS: Mapping[tuple[str, ...], str] = {
     ("show",): r".*the following arguments are required: TEST\|FILE",
     ("show", "test_x"): r"ddpperf: error: there is no folder baselines",
     ("show", "text.txt"): r"ddpperf: error: baseline file .*text.txt: holds something else than JSON; restore",
-    ("trend", "--history", "text.txt"): r"ddpperf: error: history file text.txt: .*is broken, or no history; ",
+    ("trend", "--history", "text.txt"): r"ddpperf: error: history file text.txt: .*it is broken or no history; ",
     ("trend", "--last", "0"): r".*argument --last: expected a whole number of at least 1",
     ("trend", "--least", "2"): r".*argument --least: expected a fraction",
     ("calibrate", "--runs", "1"): r".*argument --runs: expected a whole number of at least 2",

@@ -41,7 +41,7 @@ def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
         SettingError: the argument is no measurement.
     """
     if not isinstance(measurement, Measurement):
-        raise SettingError(f"measurement={measurement!r} is none; give what ddpperf.measure or ddpperf.check gave back")
+        raise SettingError(f"measurement={measurement!r} is no measurement; use ddpperf.measure or ddpperf.check")
     evidence = evidence_of(measurement)
     if evidence is None:
         return None

@@ -11,7 +11,7 @@ from pytest_ddpperf.errors import SettingError
 def require_ranks(name: str, value: int, least: int = 1) -> int:
     """Returns the value if it is a whole number of at least ``least``; else raises a SettingError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SettingError(f"{name}={value!r} is no such number; give a whole number of at least {least}")
+        raise SettingError(f"{name}={value!r} is not valid; give a whole number of at least {least}")
     return value
 
 
@@ -20,7 +20,7 @@ def require_number(name: str, value: float, *, positive: bool = False) -> float:
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or value < 0 or (positive and value == 0):
         bound = "more than 0" if positive else "at least 0"
-        raise SettingError(f"{name}={value!r} is no such quantity; give a finite number of {bound}")
+        raise SettingError(f"{name}={value!r} is not valid; give a finite number of {bound}")
     return float(value)
 
 

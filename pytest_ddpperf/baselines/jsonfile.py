@@ -114,8 +114,8 @@ def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
         raise kind.error(file, f"field schema: expected {kind.schema}, found {schema}")
     if int(found[1]) > kind.version:
         raise BaselineError(
-            f"{kind.name} {file}: field schema: it was written by a newer {TOOL} ({kind.subject}/{found[1]}); "
-            f"this one reads /{kind.version}: upgrade {TOOL}"
+            f"{kind.name} {file}: field schema: a newer {TOOL} wrote this file ({kind.subject}/{found[1]}); "
+            f"this version reads {kind.subject}/{kind.version}: upgrade {TOOL}"
         )
     found_data: dict[str, Any] = data
     return found_data
@@ -140,7 +140,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the name {name!r} stands twice in one object")
+            raise ValueError(f"the name {name!r} occurs twice in one object")
         found[name] = value
     return found
 

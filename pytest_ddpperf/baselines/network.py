@@ -74,7 +74,7 @@ def read_network(file: Path) -> NetworkFile | None:
     for i, fit in enumerate(content.fits):
         ends = [fit.min_bytes, *(segment.max_bytes for segment in fit.segments)]
         if not fit.segments or ends != sorted(set(ends)):
-            raise NETWORK.error(file, f"field fits[{i}].segments: expected segments that end one above the other")
+            raise NETWORK.error(file, f"field fits[{i}].segments: expected segments with rising ends")
     if content.environment != file.parent.name:
         raise NETWORK.error(file, f"field environment: the file is of {content.environment}: it was moved or copied")
     return content

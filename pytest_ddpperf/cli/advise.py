@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory",
         type=argument(byte_count),
         metavar="BYTES",
-        help="memory of a rank, such as 80GB (default: that on the accelerator, else no limit)",
+        help="memory of a rank, such as 80GB (default: the accelerator's memory, else no limit)",
     )
     add(
         "--strategies",
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         if any(candidate.fits for candidate in found.candidates):
             print("none could be timed here: give --accelerator and --network")
         else:
-            print("none fits: more ranks, a smaller batch or activation_checkpointing=true take less memory")
+            print("none fits in memory: use more ranks, a smaller batch or activation_checkpointing=true")
         return 1
     print(best_line(found))
     return 0

@@ -149,7 +149,7 @@ def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineR
     chosen = [(test, record) for test, record in stored if test == text]
     chosen = chosen or [(test, record) for test, record in stored if text in f"{test} {record.name}"]
     if not chosen:
-        raise BaselineError(f"no baseline in {store.folder} is of a test {text}; ddpperf list shows what there is")
+        raise BaselineError(f"no baseline in {store.folder} is of a test {text}; ddpperf list shows all baselines")
     return chosen
 
 

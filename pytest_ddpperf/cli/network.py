@@ -135,8 +135,8 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
     except RanksTimedOut as error:
         raise extended(
             error,
-            before=f"{here.world_size} ranks were not measured within --timeout={options.timeout:g} s; if it is short, "
-            "give more, or fewer --rounds or --collectives, or a smaller --max-size\n\n",
+            before=f"{here.world_size} ranks were not measured within --timeout={options.timeout:g} s; raise it, "
+            "or give fewer --rounds or --collectives, or a smaller --max-size\n\n",
         ) from None
     finally:
         line.clear()
@@ -152,7 +152,7 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
         save_network(file, NetworkFile(environment=environment_key(measured.environment), date=date, **facts))
         print(printable(f"stored in {file}"))
     elif options.check is not None and file.exists():
-        print(printable(f"{file} is kept; without --check this measurement takes its place"))
+        print(printable(f"{file} is kept; without --check this measurement replaces it"))
     return found
 
 

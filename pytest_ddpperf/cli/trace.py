@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(metavar="summary|diff", required=True)
     summary = kinds.add_parser("summary", help="show how ranks spend their steps, and which is late to collectives")
     summary.add_argument(
-        "paths", nargs="+", type=Path, metavar="DIR|FILE", help="folders, trace files, or beginnings of their names"
+        "paths", nargs="+", type=Path, metavar="DIR|FILE", help="folders, trace files, or prefixes of their names"
     )
     summary.add_argument("--merge", type=Path, metavar="FILE", help="write one trace of all ranks to this file")
     summary.set_defaults(run=_summary)
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "diff", help="show operators, kernels and collectives that are added, removed, slower or faster in B"
     )
     for name in ("A", "B"):
-        diff.add_argument(name, type=Path, help="a folder, a trace file, or the beginning of their names")
+        diff.add_argument(name, type=Path, help="a folder, a trace file, or a prefix of the names of trace files")
     diff.add_argument(
         "--least",
         type=argument(fraction),

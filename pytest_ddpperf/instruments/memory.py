@@ -24,9 +24,9 @@ LABELS: Mapping[str, str] = {
     "peak_reserved": "peak of the bytes that the caching allocator held",
     "peak_active": "peak of the bytes in live tensors and in those that a stream may still use",
     "peak_requested": "peak of the bytes in live tensors as they were asked for, not rounded up to blocks",
-    "peak_inactive_split": "peak of the free bytes that could not be given back, their segment being in use",
-    "alloc_retries": "how many times the caching allocator had to give back what it held to get more",
-    "ooms": "how many times it got no memory at all",
+    "peak_inactive_split": "peak of the free bytes that could not be released because their segment was in use",
+    "alloc_retries": "how many times the caching allocator released cached memory to get more",
+    "ooms": "how many times the caching allocator got no memory at all",
 }
 
 # Where torch.cuda.memory_stats has them. The last four are torch's own allocator's; another one has zeros there.

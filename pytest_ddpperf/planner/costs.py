@@ -136,7 +136,7 @@ def collective_time(
     if (collective, algorithm) not in TABLE:
         raise _no_algorithm(collective, algorithm)
     if algorithm.endswith("_doubling") and collective != "all_reduce" and n & (n - 1):
-        raise SettingError(f"world_size={n} is no power of two, which {algorithm} of {collective} takes; use ring")
+        raise SettingError(f"world_size={n} is no power of two, which {algorithm} of {collective} needs; use ring")
     if n == 1:
         return 0.0
     terms = TABLE[collective, algorithm].terms(n)

@@ -214,7 +214,7 @@ class Predictor:
         unknown = [name for name in names if name not in COLLECTIVES]
         if unknown:
             raise SettingError(
-                f"network={HERE!r}: nothing measures {', '.join(unknown)}; give one of {', '.join(CLUSTERS)}"
+                f"network={HERE!r}: the plugin cannot measure {', '.join(unknown)}; give one of {', '.join(CLUSTERS)}"
             )
         most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in sent))
         key = environment_key(environment)

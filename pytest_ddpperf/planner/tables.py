@@ -14,11 +14,11 @@ from pytest_ddpperf.units import format_count, format_percent, format_value, sig
 
 _GB = 1e9  # bytes, as nccl-tests has it
 _LEGEND = {
-    "latency": "what a small call takes whatever its size; all times are those of the fastest call on its slowest rank",
-    "algbw": "size over time of the largest size, as nccl-tests has it",
-    "busbw": "the load of the links that this means, as nccl-tests has it",
+    "latency": "time of a small call of any size; all times are from the fastest call, on its slowest rank",
+    "algbw": "largest size divided by its time, as in nccl-tests",
+    "busbw": "the load that this puts on the links, as in nccl-tests",
     "lines": "how many lines fit it: of two, one is for small messages",
-    "error": "the median relative error of sizes that the fit had not seen",
+    "error": "the median relative error at sizes that the fit did not use",
 }
 
 
@@ -70,14 +70,14 @@ def link_line(link: SlowLink) -> str:
     """Returns the sentence about a slow link, or about a rank whose links are all slow."""
     whose = "every link of rank" if len(link.ranks) == 1 else "the link of ranks"
     ranks = " and ".join(map(str, link.ranks))
-    return f"{whose} {ranks} is slow: a message takes {link.times:.1f} times that of the usual link; look at its cable"
+    return f"{whose} {ranks} is slow: a message takes {link.times:.1f} times the usual link's time; look at its cable"
 
 
 def interface_line(wrong: WrongInterface) -> str:
     """Returns the sentence about a variable that names a wrong interface."""
     named = f"{wrong.variable}={wrong.interface}"
     if wrong.speed is None:
-        return f"{named} names no interface that is up; name one of ip -brief link, or unset it"
+        return f"{named} names no interface that is up; name one that ip -brief link shows, or unset it"
     own, other = (f"{speed / _GB:g} Gbit/s" for speed in (wrong.speed, wrong.faster_speed))
     return f"{named} is an interface of {own}, and {wrong.faster} has {other}; name that one"
 

@@ -106,9 +106,9 @@ class FittedNetwork:
         fit = next((fit for fit in self.fits if (fit.collective, fit.world_size) == (name, transfer.ranks)), None)
         if fit is None:
             raise SettingError(
-                f"{self.name} has no {name} over {format_count(transfer.ranks, 'rank')}, only "
-                f"{', '.join(fit.collective for fit in self.fits)} over all of its "
-                f"{format_count(self.fits[0].world_size, 'rank')}; name a network: {', '.join(CLUSTERS)}"
+                f"{self.name} has no {name} of {format_count(transfer.ranks, 'rank')}, only "
+                f"{', '.join(fit.collective for fit in self.fits)} of all its "
+                f"{format_count(self.fits[0].world_size, 'rank')}; choose a known network: {', '.join(CLUSTERS)}"
             )
         if transfer.nbytes > fit.max_bytes:
             size = power_of_two(transfer.nbytes, above=True)

@@ -40,7 +40,7 @@ def ddp(
         if options.get("find_unused_parameters"):
             raise SettingError(
                 "comm_hook=powersgd with find_unused_parameters=true works with nccl only: on gloo, ranks could start "
-                "the collectives of PowerSGD and of DDP in different orders; remove one of both options"
+                "the collectives of PowerSGD and of DDP in different orders; remove one of the two options"
             )
         options["bucket_cap_mb"] = _one_bucket(module, options.get("bucket_cap_mb"))
     wrapped = wrap(module, ctx, **options)

@@ -90,8 +90,8 @@ class Replica:
         if changed:
             name, change = changed[0]
             raise WorkloadError(
-                f"parameter {name} has been {change} since the training began, which this strategy does not follow: "
-                "set requires_grad before model() gives the module"
+                f"parameter {name} was {change} after training began, and this strategy does not support that: "
+                "set requires_grad before model() returns the module"
             )
 
 
@@ -105,7 +105,7 @@ def replicate(module: nn.Module, ctx: RankView) -> Replica:
     for name, parameter in named.items():
         if is_lazy(parameter):
             raise WorkloadError(
-                f"parameter {name} has no shape yet: run one forward pass through a lazy module before model() gives it"
+                f"parameter {name} has no shape yet: run a forward pass through a lazy module before model() returns it"
             )
     state = {**named, **{name: buffer for name, buffer in module.named_buffers() if buffer is not None}}
     if ctx.backend != SIMULATED:  # where the other ranks are not there

@@ -93,7 +93,7 @@ def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
     replicas = options.get("replicas")
     if replicas is not None and replicas == world_size > 1:
         return (
-            f"replicas={replicas} with world size {world_size} leaves one rank for each copy, and then FSDP1 "
+            f"replicas={replicas} with world size {world_size} gives each copy only one rank, and then FSDP1 "
             "synchronises nothing: use fewer replicas, or sharding=NO_SHARD"
         )
     return _whole_replicas(options, world_size)
@@ -104,8 +104,8 @@ def _whole_replicas(options: Mapping[str, Any], world_size: int) -> str | None:
     replicas = options.get("replicas")
     if replicas is not None and world_size % replicas:
         return (
-            f"replicas={replicas} does not divide world size {world_size}: each copy of the model needs equally many "
-            "ranks"
+            f"replicas={replicas} does not divide world size {world_size}: each copy of the model needs the same "
+            "number of ranks"
         )
     return None
 
@@ -270,7 +270,7 @@ def parallelise(
     parallel = function(module, ctx, **by_block, **resolved.options)
     if not isinstance(parallel, Parallel):
         kind = "None" if parallel is None else f"a {type(parallel).__name__}"
-        raise SettingError(f"strategy {resolved} gave {kind}: give back a pytest_ddpperf.Parallel(module, synchronise)")
+        raise SettingError(f"strategy {resolved} gave {kind}: return a pytest_ddpperf.Parallel(module, synchronise)")
     return parallel
 
 

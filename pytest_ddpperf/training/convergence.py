@@ -135,7 +135,7 @@ def _evaluate(
     for name, value in named.items():
         number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
         if not isinstance(number, (int, float)) or not (held or math.isfinite(number)) or name == LOSS:
-            what = "a metric named loss, which is that of training" if name == LOSS else f"{name}={number!r:.60}"
+            what = "a metric named loss, the name of the training loss" if name == LOSS else f"{name}={number!r:.60}"
             raise WorkloadError(
                 f"{located(workload.evaluate)} gave {what}: evaluate(model, device) must give a finite number, or "
                 "several by name, such as {'accuracy': 0.9}"

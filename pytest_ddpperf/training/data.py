@@ -162,7 +162,7 @@ def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
     """Returns the inputs and targets of a batch; for ``forward`` the whole batch, and no targets."""
     if batch is None or isinstance(batch, (Iterator, DataLoader)):
         raise WorkloadError(
-            f"{source} gave {describe_value(batch)} as a batch: return (inputs, targets); what gives many batches is "
+            f"{source} gave {describe_value(batch)} as a batch: return (inputs, targets); for many batches give "
             "Workload(loader=lambda rank, world_size: ...), in place of batch"
         )
     if workload.forward is not None:

@@ -101,7 +101,7 @@ def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int
         if settings.sampler:
             raise SettingError(
                 f"loader={settings}: the dataset of {source} is an IterableDataset, which no sampler can share out; "
-                "let it read its rank's part (loader(rank, world_size) is told both), and leave sampler=rank out"
+                "let it read its rank's part (loader gets rank and world_size), and leave sampler=rank out"
             )
         return {"batch_size": own.batch_size, "drop_last": own.drop_last}
     sizes = {"batch_size": own.batch_size, "drop_last": own.drop_last}
@@ -142,7 +142,7 @@ def _shared_out(
     if not shuffles and type(sampler) is not SequentialSampler:
         raise SettingError(
             f"loader={settings}: sampler=rank shares out data that are read in order or shuffled, and the loader of "
-            f"{source} draws them by a {type(sampler).__name__}; let that one know the rank, and leave sampler=rank out"
+            f"{source} draws them by a {type(sampler).__name__}; tell that sampler the rank, and leave sampler=rank out"
         )
     part, parts = share
     return DistributedSampler(own.dataset, parts, part, shuffle=shuffles, drop_last=own.drop_last)

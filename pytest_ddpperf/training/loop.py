@@ -282,7 +282,7 @@ def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: i
         steps = format_count(len(times) * period, "timed step")
         of_each = "" if period == 1 else f", at least once in every {period} of them"
         raise WorkloadError(
-            f"fp16 gradients overflowed in {len(skipped)} of {steps}{of_each}, so that no time of a whole update is "
-            "left: raise the warm-up until the scale has settled, or use precision=bf16"
+            f"fp16 gradients overflowed in {len(skipped)} of {steps}{of_each}, so no complete update was "
+            "timed: raise the warm-up until the scale has settled, or use precision=bf16"
         )
     return kept

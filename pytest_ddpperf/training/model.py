@@ -87,7 +87,7 @@ def require_optimizer(optimizer: Any, factory: Callable[..., object], module: nn
     if module is None or not hasattr(optimizer, "param_groups"):
         return
     if len(untrained(module, optimizer)) == sum(parameter.requires_grad for parameter in module.parameters()):
-        raise WorkloadError(f"{gave} that trains no parameter of the model: optimizer must use its argument")
+        raise WorkloadError(f"{gave} that trains no parameter of the model: optimizer must use its argument parameters")
 
 
 def untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:
@@ -115,7 +115,7 @@ def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Modul
     given: Any = chosen(module)
     if not isinstance(given, Iterable):
         raise WorkloadError(
-            f"Workload(blocks=...) {located(chosen)} gave a {type(given).__name__}: give back a list of modules of the "
+            f"Workload(blocks=...) {located(chosen)} gave a {type(given).__name__}: return a list of modules of the "
             "model, such as model.layers"
         )
     blocks = tuple(given)
@@ -124,7 +124,7 @@ def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Modul
         if not isinstance(block, nn.Module) or block not in inside:
             raise WorkloadError(
                 f"Workload(blocks=...) {located(chosen)} gave a {type(block).__name__} that is no module inside the "
-                "model: give back modules of the model, such as model.layers"
+                "model: return modules of the model, such as model.layers"
             )
     return blocks
 

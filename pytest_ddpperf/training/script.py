@@ -52,7 +52,7 @@ class Script:
         # A function is called without arguments: what is given after it goes to ``sys.argv``, where it might be missed.
         problem = unfit(target)
         if problem is None and arguments and unfit(target, *map(str, arguments)) is None:
-            problem = f"{located(target)} takes arguments, and what follows a function is for sys.argv"
+            problem = f"{located(target)} takes arguments, but values after a function go to sys.argv"
         if problem is not None:
             given = ", ".join(map(repr, arguments)) or "..."
             name = getattr(target, "__name__", "function")

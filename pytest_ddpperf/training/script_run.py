@@ -124,7 +124,7 @@ class ScriptRun:
             raise _EndedError
         if not self.made:
             raise WorkloadError(
-                f"{self._script.name} ended before its first optimizer step: what it printed last may say why; steps "
+                f"{self._script.name} ended before its first optimizer step: its last output may say why; steps "
                 "of processes that it starts itself (mp.spawn, ddp_spawn) are not seen: let it train under torchrun"
             )
         raise TrainingEnded(

@@ -112,12 +112,12 @@ def loss_value(loss: Any, when: str) -> float | None:
         shape = getattr(value, "shape", None)
         found = f"a value of type {type(value).__name__}" + ("" if shape is None else f" and shape {tuple(shape)}")
         raise WorkloadError(
-            f"the step gave back {found} {when}; it must give back the loss (a number or a scalar tensor) or None"
+            f"the step returned {found} {when}; it must return the loss (a number or a scalar tensor) or None"
         )
     if not math.isfinite(value):
         raise WorkloadError(
-            f"loss is {float(value)} {when}: a training that diverges is not worth timing; "
-            "look at its learning rate and its data"
+            f"loss is {float(value)} {when}: training diverges, so it is not worth timing; "
+            "check the learning rate and the data"
         )
     return float(value)
 

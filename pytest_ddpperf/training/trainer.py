@@ -56,8 +56,8 @@ class Trainer:
     ) -> None:
         if settings.precision == "fp16" and strategy.options.get("comm_hook") == "powersgd":
             raise SettingError(
-                "precision=fp16 with comm_hook=powersgd: an overflow would stay for good in what PowerSGD keeps for "
-                "the next step; use bf16, or another hook"
+                "precision=fp16 with comm_hook=powersgd: an overflow would stay in the values that PowerSGD "
+                "keeps for later steps; use bf16, or another hook"
             )
         self._forward_context = prepare_precision(settings.precision, ctx.device)
         model = (build_model(workload) if module is None else module).to(ctx.device)
@@ -175,8 +175,8 @@ class Trainer:
         """
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
             raise SettingError(
-                "precision=fp16 with a fused optimizer: it leaves out steps that overflowed without telling, so that "
-                "they would be timed as if they were whole; make it with fused=False"
+                "precision=fp16 with a fused optimizer: this optimizer silently skips steps that overflow, so "
+                "the plugin would time them as full steps; create the optimizer with fused=False"
             )
         step = self.optimizer.step
 

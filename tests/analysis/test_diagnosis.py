@@ -260,5 +260,5 @@ def test_without_steps_that_were_taken_apart_there_is_no_diagnosis() -> None:
 
 
 def test_what_is_no_measurement_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"measurement=3 is none; give what ddpperf.measure or ddpperf.check"):
+    with pytest.raises(SettingError, match=r"measurement=3 is no measurement; use ddpperf.measure or"):
         diagnosis_of(3)  # type: ignore[arg-type]

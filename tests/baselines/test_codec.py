@@ -205,8 +205,8 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
     with pytest.raises(BaselineError) as caught:
         decode(newer, FILE)
     assert str(caught.value) == (
-        f"baseline file {FILE}: field schema: it was written by a newer pytest-ddpperf (baseline/5); "
-        "this one reads /4: upgrade pytest-ddpperf"
+        f"baseline file {FILE}: field schema: a newer pytest-ddpperf wrote this file (baseline/5); "
+        "this version reads baseline/4: upgrade pytest-ddpperf"
     )
 
 

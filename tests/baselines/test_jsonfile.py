@@ -61,7 +61,7 @@ def test_rounded_keeps_nine_digits() -> None:
         ('{\n"a": {"b": 1}', "is cut off at line 2"),
         ('{"a": 1,\n<<<<<<< HEAD\n"b": 2\n=======\n}', "holds an unresolved merge conflict at line 2"),
         ('{"a": 1,,}', "is not JSON: Expecting property name enclosed in double quotes at line 1, column 9"),
-        ('{"a": 1, "a": 2}', "is no data that this plugin wrote (the name 'a' stands twice in one object)"),
+        ('{"a": 1, "a": 2}', "is no data that this plugin wrote (the name 'a' occurs twice in one object)"),
         ('{"a": ' + "[" * 100_000, "is no data that this plugin wrote"),
         ("[]", "field schema: is missing, so this is no baseline file"),
     ],

@@ -70,7 +70,7 @@ def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str], monkeyp
 
 def test_nothing_fits_into_little_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["advise", "advised_train:workload", *ASKED, "--strategies=flat", "--memory=64KiB"]) == 1
-    assert "none fits: more ranks" in capsys.readouterr().out
+    assert "none fits in memory: use more ranks" in capsys.readouterr().out
 
 
 def test_what_this_machine_cannot_hold_is_not_timed(capsys: pytest.CaptureFixture[str]) -> None:

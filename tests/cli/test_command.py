@@ -141,7 +141,7 @@ def test_a_baseline_that_the_last_run_improved_on_is_stale(folder: Path, capsys:
 
     assert "stale" not in ran("2026-01-11T00:00:00+00:00", Verdict.IMPROVED), "it is older than the baseline"
     assert ran("2026-01-13T00:00:00+00:00", Verdict.IMPROVED) == (
-        'stale: the run of 2026-01-13 improved on it; what tightens it: pytest "t.py::test_b" --ddpperf-world-size=2 '
+        'stale: the run of 2026-01-13 was better; tighten it with: pytest "t.py::test_b" --ddpperf-world-size=2 '
         "--ddpperf-save"
     )
     assert "stale" not in ran("2026-01-14T00:00:00+00:00", Verdict.OK)
@@ -164,7 +164,7 @@ def test_a_command_of_the_terminal_is_shown_and_not_sent(capsys: pytest.CaptureF
 def test_show_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "test_c"]) == 2
     assert capsys.readouterr().err == (
-        "ddpperf: error: no baseline in baselines is of a test test_c; ddpperf list shows what there is\n"
+        "ddpperf: error: no baseline in baselines is of a test test_c; ddpperf list shows all baselines\n"
     )
 
 

@@ -130,7 +130,7 @@ def test_a_timeout_that_is_short_is_named(capsys: pytest.CaptureFixture[str]) ->
     assert main([*QUICK, "--timeout=0.001s", "--no-save"]) == 2
     said = capsys.readouterr().err.splitlines()[0]
     assert said == (
-        "ddpperf: error: 2 ranks were not measured within --timeout=0.001 s; if it is short, give more, or fewer "
+        "ddpperf: error: 2 ranks were not measured within --timeout=0.001 s; raise it, or give fewer "
         "--rounds or --collectives, or a smaller --max-size"
     )
 

@@ -143,11 +143,11 @@ def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"tensor_size_bytes": -1}, "tensor_size_bytes=-1 is no such quantity; give a finite number of at least 0"),
-        ({"world_size": 0}, "world_size=0 is no such number; give a whole number of at least 1"),
-        ({"world_size": 2.0}, "world_size=2.0 is no such number"),
-        ({"bandwidth_gbps": 0}, "bandwidth_gbps=0 is no such quantity; give a finite number of more than 0"),
-        ({"latency_ms": float("nan")}, "latency_ms=nan is no such quantity"),
+        ({"tensor_size_bytes": -1}, "tensor_size_bytes=-1 is not valid; give a finite number of at least 0"),
+        ({"world_size": 0}, "world_size=0 is not valid; give a whole number of at least 1"),
+        ({"world_size": 2.0}, "world_size=2.0 is not valid"),
+        ({"bandwidth_gbps": 0}, "bandwidth_gbps=0 is not valid; give a finite number of more than 0"),
+        ({"latency_ms": float("nan")}, "latency_ms=nan is not valid"),
         ({"algorithm": "star"}, "algorithm='star' is not known; give one of ring, tree, hierarchical"),
         ({"collective": "gossip"}, "collective='gossip' is not known; give one of all_reduce"),
         (
@@ -170,7 +170,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) 
         ),
         (
             {"algorithm": "recursive_doubling", "collective": "reduce_scatter", "world_size": 6},
-            "world_size=6 is no power of two, which recursive_doubling of reduce_scatter takes; use ring",
+            "world_size=6 is no power of two, which recursive_doubling of reduce_scatter needs; use ring",
         ),
     ],
 )
@@ -186,5 +186,5 @@ def test_two_levels_are_asked_of_the_function_that_has_them() -> None:
 
 
 def test_a_bandwidth_in_no_time_is_refused() -> None:
-    with pytest.raises(SettingError, match="seconds=0 is no such quantity; give a finite number of more than 0"):
+    with pytest.raises(SettingError, match="seconds=0 is not valid; give a finite number of more than 0"):
         bus_bandwidth("all_reduce", 1, 2, 0)

@@ -60,7 +60,7 @@ def test_gradients_that_are_kept_whole_come_on_top_of_sharded_ones() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"parameters": -1}, "parameters=-1 is no such number; give a whole number of at least 0"),
+        ({"parameters": -1}, "parameters=-1 is not valid; give a whole number of at least 0"),
         ({"sharding": "zero4"}, "sharding='zero4' is not known; give one of none, zero1, zero2, zero3"),
         (
             {"sharding": "HYBRID_SHARD"},

@@ -196,7 +196,7 @@ REFUSED = (
     ("predict(workload, network='pcie-ethernet10', ranks_per_node=0)", "ranks_per_node"),
     ("predict(workload, world_size=2)", "ddpperf network --world-size=2"),
     ("predict(workload, world_size=4096, network='here')", "ranks have no cores or GPUs of their own here"),
-    ("predict(sends, world_size=2, network='here')", "'here': nothing measures send; give one of nvlink"),
+    ("predict(sends, world_size=2, network='here')", "'here': the plugin cannot measure send; give one of nvlink"),
     ("predict(Script(print), network='here')", "is a Script"),
     ("predict(workload, pace=3)", "pace"),
     ("what_if(workload, ways={'now': {}})", "expected two or more ways"),

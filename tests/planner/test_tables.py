@@ -53,14 +53,14 @@ def test_each_finding_is_a_sentence_with_its_cure() -> None:
         "look at its node, its cores and its GPU"
     )
     assert link_line(SlowLink((1, 3), 2.04)) == (
-        "the link of ranks 1 and 3 is slow: a message takes 2.0 times that of the usual link; look at its cable"
+        "the link of ranks 1 and 3 is slow: a message takes 2.0 times the usual link's time; look at its cable"
     )
     assert link_line(SlowLink((2,), 3.0)).startswith("every link of rank 2 is slow")
     assert interface_line(WrongInterface("GLOO_SOCKET_IFNAME", "eth0", 1e9, "ib0", 100e9)) == (
         "GLOO_SOCKET_IFNAME=eth0 is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one"
     )
     assert interface_line(WrongInterface("GLOO_SOCKET_IFNAME", "eth9", None)) == (
-        "GLOO_SOCKET_IFNAME=eth9 names no interface that is up; name one of ip -brief link, or unset it"
+        "GLOO_SOCKET_IFNAME=eth9 names no interface that is up; name one that ip -brief link shows, or unset it"
     )
 
 

@@ -139,7 +139,7 @@ def test_one_rank_sends_nothing(cost: Any) -> None:
     ("call", "words"),
     [
         (lambda: estimate_ddp_comm_cost(3, 2), r"model is of type int without parameters\(\); give a torch.nn.Module"),  # type: ignore[arg-type]
-        (lambda: estimate_ddp_comm_cost(MODEL, 0), "world_size=0 is no such number"),
+        (lambda: estimate_ddp_comm_cost(MODEL, 0), "world_size=0 is not valid"),
         (lambda: estimate_fsdp_comm_cost(MODEL, 2, sharding="HALF"), "sharding='HALF' is not known; give one of FULL"),
         (lambda: estimate_fsdp_comm_cost(MODEL, 4, sharding="HYBRID_SHARD"), "ranks_per_node=None: HYBRID_SHARD"),
     ],

@@ -121,7 +121,7 @@ def changed(data: Any, path: str, value: object) -> None:
         ),
         ("results/0/baseline/date", "January", "field results[0].baseline.date: expected `str` matching regex "),
         ("environment", None, "field environment"),
-        ("schema", "pytest-ddpperf/results/4", "field schema: it was written by a newer pytest-ddpperf (results/4)"),
+        ("schema", "pytest-ddpperf/results/4", "field schema: a newer pytest-ddpperf wrote this file (results/4)"),
         ("schema", "pytest-ddpperf/trend/1", "field schema: expected pytest-ddpperf/results/3, found pytest-ddpperf/"),
     ],
 )

@@ -99,7 +99,7 @@ def refused_lazy(ctx: RankContext, strategy: str) -> str | None:
 
 def test_a_lazy_parameter_is_refused(on_ranks: OnRanks, strategy: str) -> None:
     assert set(on_ranks(refused_lazy, strategy)) == {
-        "parameter weight has no shape yet: run one forward pass through a lazy module before model() gives it"
+        "parameter weight has no shape yet: run a forward pass through a lazy module before model() returns it"
     }
 
 

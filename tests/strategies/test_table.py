@@ -48,7 +48,7 @@ def test_options_that_go_together_are_taken(text: str) -> None:
     [
         ("fsdp2[replicas=3]", 4, "replicas=3 does not divide world size 4"),
         ("fsdp1[sharding=HYBRID_SHARD,replicas=3]", 4, "replicas=3 does not divide world size 4"),
-        ("fsdp1[sharding=HYBRID_SHARD,replicas=4]", 4, "leaves one rank for each copy, and then FSDP1 synchronises"),
+        ("fsdp1[sharding=HYBRID_SHARD,replicas=4]", 4, "gives each copy only one rank, and then FSDP1 synchronises"),
         ("fsdp1[sharding=HYBRID_SHARD,replicas=2]", 1, "replicas=2 does not divide world size 1"),
     ],
 )

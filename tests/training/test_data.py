@@ -55,10 +55,7 @@ def test_a_batch_that_is_no_pair_is_told_of_forward(make_ctx: Any) -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (
-            lambda: load(0, 1),
-            "gave a value of type DataLoader as a batch: return .* what gives many batches is Workload",
-        ),
+        (lambda: load(0, 1), "gave a value of type DataLoader as a batch: return .* for many batches give Workload"),
         (lambda: iter([eight()]), "gave a value of type list_iterator as a batch"),
         (lambda: None, "gave None as a batch"),
         (lambda: (torch.ones(0, 2), torch.ones(0)), "gave a batch of 0 samples .*: give at least one"),

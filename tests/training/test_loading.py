@@ -224,10 +224,10 @@ def test_a_loader_without_batching_stays_without() -> None:
     [
         (DataLoader(Stream()), r"the dataset of load \(test.py:1\) is an IterableDataset, .*leave sampler=rank out"),
         (DataLoader(numbers(), batch_sampler=Pairs()), "has a batch_sampler of its own, .* give it batch_size"),
-        (DataLoader(numbers(), sampler=SubsetRandomSampler([1])), "draws them by a SubsetRandomSampler; let that one"),
+        (DataLoader(numbers(), sampler=SubsetRandomSampler([1])), "draws them by a SubsetRandomSampler; tell that"),
         (
             DataLoader(numbers(), sampler=RandomSampler(numbers(), replacement=True)),
-            "draws them by a RandomSampler; let that one know the rank",
+            "draws them by a RandomSampler; tell that sampler the rank",
         ),
     ],
 )

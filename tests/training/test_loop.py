@@ -166,7 +166,7 @@ def test_the_last_loss_is_looked_at_too(make_ctx: Any) -> None:
 
 def test_what_is_no_loss_is_named(make_ctx: Any) -> None:
     with pytest.raises(
-        WorkloadError, match="the step gave back a value of type str at warm-up step 1 on rank 0; it must"
+        WorkloadError, match="the step returned a value of type str at warm-up step 1 on rank 0; it must"
     ):
         run_launch(make_ctx(), job(lambda: "done"))
     with pytest.raises(WorkloadError, match=r"a value of type Tensor and shape \(2, 3\)"):

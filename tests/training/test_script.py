@@ -286,7 +286,7 @@ def test_an_exit_that_answers_an_error_is_told_by_the_first_error(launcher: Laun
 
 
 def test_a_script_that_ends_before_its_first_step_says_so(launcher: Launcher) -> None:
-    told = r"ended before its first optimizer step: what it printed last .* \(mp.spawn, ddp_spawn\) are not seen"
+    told = r"ended before its first optimizer step: its last output .* \(mp.spawn, ddp_spawn\) are not seen"
     with pytest.raises(WorkloadError, match=told):
         launched(launcher, job(Script(sys.exit)))
 

@@ -110,7 +110,7 @@ def test_a_model_or_an_optimizer_that_was_made_before_is_refused(make_ctx: Any) 
         ({"model": lambda: Weight().to("meta")}, "gave a Weight with weight on the meta device, which has no values"),
         (
             {"optimizer": lambda _: descent([nn.Parameter(torch.ones(()))])},
-            r"gave a SGD that trains no parameter of the model: optimizer must use its argument$",
+            r"gave a SGD that trains no parameter of the model: optimizer must use its argument parameters$",
         ),
         ({"optimizer": torch.optim.LBFGS}, "^LBFGS gave a LBFGS: its step needs a closure, so give build"),
     ],

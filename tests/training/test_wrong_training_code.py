@@ -214,7 +214,7 @@ TOLD_BY_RANKS = [
     Row(
         "optimizer_of_others",
         "workload(optimizer=lambda _: sgd(mlp().parameters()))",
-        r"a SGD that trains no parameter of the model: optimizer must use its argument",
+        r"a SGD that trains no parameter of the model: optimizer must use its argument parameters",
     ),
     Row("optimizer_lbfgs", "workload(optimizer=torch.optim.LBFGS)", r"needs a closure, so give build\(ctx\) -> step"),
     Row(
@@ -228,7 +228,7 @@ TOLD_BY_RANKS = [
     Row("step_takes", "runs(lambda n: n)", r"^the step of .* takes \(n\) .* missing a required argument: 'n'"),
     Row("step_yields", "runs(with_yield)", r"is a function with yield, of which a call runs nothing: make it a plain"),
     Row("step_async", "runs(with_async)", r"is a function with async, of which a call runs nothing: make it a plain"),
-    Row("step_nan", "runs(lambda: float('nan'))", r"^loss is nan at warm-up step 1 .*; look at its learning rate"),
+    Row("step_nan", "runs(lambda: float('nan'))", r"^loss is nan at warm-up step 1 .*; check the learning rate"),
     Row(
         "step_sys_exit",
         "runs(lambda: sys.exit(0))",
@@ -258,7 +258,7 @@ TOLD_BY_RANKS = [
     Row(
         "nan_in_between",
         "ddpperf.check(nan_in_between, counts='on', warmup=1, steps=9, max_time=1)",
-        r"^loss is nan at timed step 4 of \d+ on rank [01]: .* look at its learning rate",
+        r"^loss is nan at timed step 4 of \d+ on rank [01]: .* check the learning rate",
     ),
     Row(
         "other_samples",

@@ -123,7 +123,7 @@ def _event(raw: Mapping[str, Any]) -> TraceEvent | None:
     start, duration, name = raw.get("ts"), raw.get("dur"), raw.get("name")
     for time in (start, duration):
         if isinstance(time, (int, float)) and not abs(time) <= _LATEST:
-            raise ValueError("it has a time that no clock shows")
+            raise ValueError("it has an impossible time")
     if raw.get("ph") != "X" or not isinstance(start, (int, float)) or not isinstance(duration, (int, float)):
         return None
     if duration < 0:  # it has not ended

@@ -216,7 +216,7 @@ def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:
         kind = (int, float) if name in _NUMBERS else int if name in _WHOLE else str
         fits = isinstance(value, kind) and not (isinstance(value, float) and not math.isfinite(value))
         if not (fits or (value is None and name in _OPTIONAL)) or (name == "recipe" and not _is_object(value)):
-            raise broken(file, f"a {name} is {reprlib.repr(value)}, which no pytest-ddpperf has written")
+            raise broken(file, f"a {name} is {reprlib.repr(value)}, which pytest-ddpperf does not write")
     return row
 
 

@@ -115,10 +115,10 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
             _check_header(connection, file, may_be_empty=mode != "read")
             yield connection
     except sqlite3.OperationalError as error:
-        cure = "try again" if "locked" in str(error) else "see to its permissions and the disk, or name another file"
+        cure = "try again" if "locked" in str(error) else "check its permissions and the disk, or name another file"
         raise HistoryError(f"history file {file}: {error}; {cure}") from None
     except sqlite3.DatabaseError as error:
-        raise broken(file, f"{error}: it is broken, or no history") from None
+        raise broken(file, f"{error}: it is broken or no history") from None
 
 
 def broken(file: Path, problem: str) -> HistoryError:
@@ -139,7 +139,7 @@ def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: b
     if application != APPLICATION:
         raise HistoryError(f"history file {file} is a database of another program; name another file")
     if computed:
-        raise broken(file, "it holds views, triggers or virtual tables, which no pytest-ddpperf has made")
+        raise broken(file, "it holds views, triggers or virtual tables, which pytest-ddpperf does not make")
     if written > VERSION:
         raise HistoryError(
             f"history file {file} was written by a newer pytest-ddpperf (history {written}); this one knows {VERSION}: "

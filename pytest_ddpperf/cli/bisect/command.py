@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also use the packages of this environment, which the files then need not list",
     )
     parser.add_argument("--bad", default="HEAD", metavar="REV", help="a commit with the change (default: %(default)s)")
-    parser.add_argument("--metric", metavar="NAME", help="metric to follow (default: one that is worse at --bad)")
+    parser.add_argument("--metric", metavar="NAME", help="metric to search by (default: one that is worse at --bad)")
     parser.add_argument(
         "--first-parent", action="store_true", help="treat a merge as one commit, without the commits that it merged"
     )
@@ -117,7 +117,7 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe, concl
         return NOT_FOUND
     target, (name, ranks) = endpoints.target, endpoints.target.benchmark
     others = dict.fromkeys(other.metric for other in worse if other.metric != target.metric)
-    also = f"\nalso worse: {', '.join(others)}; --metric follows one of them" if others else ""
+    also = f"\nalso worse: {', '.join(others)}; --metric chooses one of them" if others else ""
     change = change_line(endpoints.comparison)
     _tell(f"{target.test} {name}, {format_count(ranks, 'rank')}: {change}{also}")
     if not endpoints.searchable:

@@ -92,7 +92,7 @@ def commits_between(good: str, bad: str, folder: Path, *, first_parent: bool = F
         raise SettingError(f"{ends}: both are {first[:SHORT]}: there is no commit between them")
     # git merge-base --is-ancestor would answer "no" to errors as well.
     if not _rev_list(root, ends, "--max-count=1", last, f"^{first}"):
-        raise SettingError(f"{ends}: {bad} came before {good}; are they the wrong way round?")
+        raise SettingError(f"{ends}: {bad} came before {good}; swap the two options")
     if _rev_list(root, ends, "--max-count=1", first, f"^{last}"):
         raise SettingError(
             f"{ends}: {good} is no ancestor of {bad}, so the change need not lie between them; name a good "

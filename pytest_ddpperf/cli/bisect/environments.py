@@ -53,7 +53,7 @@ class Environments:
                 if time.monotonic() >= deadline:
                     raise SettingError(
                         f"--packages: {other} has made the environment {place} for {_LOCK_SECONDS:g} s: end that "
-                        "process, or let XDG_CACHE_HOME name another folder"
+                        "process, or set XDG_CACHE_HOME to another folder"
                     )
                 time.sleep(_POLL_SECONDS)
             if not (place / _COMPLETE).exists():
@@ -73,9 +73,7 @@ class Environments:
         try:
             _run([sys.executable, "-m", "venv", str(place)])
         except PipRefused as error:
-            raise SettingError(
-                f"--packages: {sys.executable} -m venv {place} fails, of which it says: {error}"
-            ) from None
+            raise SettingError(f"--packages: {sys.executable} -m venv {place} fails: {error}") from None
         if self.base:
             (site,) = (place / "lib").glob("python*/site-packages")
             lines = (f"import site; site.addsitedir({entry!r})\n" for entry in _own())

@@ -27,7 +27,7 @@ def prepared(
     environments = Environments(folder=cache_folder(), pip=tuple(shlex.split(pip_arguments)), base=base)
     old, new = (read_pins(Path(given), given) for given in files)
     if old == new:
-        raise SettingError(f"--packages {' '.join(files)}: both list the same packages: nothing lies between them")
+        raise SettingError(f"--packages {' '.join(files)}: both list the same packages: nothing to search")
     sides = [_whole(environments, given, pins).path for given, pins in zip(files, (old, new), strict=True)]
     packages = packages_between(old, new, files, sides)
 

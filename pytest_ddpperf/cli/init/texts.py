@@ -63,18 +63,18 @@ def from_here(file: Path) -> str:
 def found_lines(project: Project) -> list[str]:
     """Returns lines that say what was found in a project, and which alternatives there are."""
     if not project.scripts:
-        return [f"no script in {project.root} trains: the test trains a small model: put yours in its place"]
+        return [f"no training script in {project.root}: the test trains a small model; replace it by your own"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
     needs = ", ".join(script.needs)
     lines = [f"{file} trains with {_NAMES.get(script.framework, script.framework)}: the test runs it unchanged"]
     if needs:
-        lines = [f"{file} trains, and does not run without {needs}: add that after its name in the test"]
+        lines = [f"{file} needs {needs} to run: add these arguments after the file name in the test"]
     lines += [script.command] * bool(script.command)
     if script.starts:
         lines.append(f"{file} can start processes itself, whose steps the plugin does not see: run it under torchrun")
     if others:
         more = f" and {len(others) - _LISTED} more" * (len(others) > _LISTED)
-        lines.append(f"other scripts that train: {', '.join(others[:_LISTED])}{more}; ddpperf init FILE takes another")
+        lines.append(f"other scripts that train: {', '.join(others[:_LISTED])}{more}; ddpperf init FILE uses another")
     return lines
 
 

@@ -134,7 +134,7 @@ class RankConsensus:
         """Returns the mean of all ranks' losses in a step; raises DiffersError if one is not finite."""
         for rank, loss in enumerate(losses):
             if not math.isfinite(loss):
-                fault = f"is {loss}, where a single process has a finite one"
+                fault = f"is {loss}, but finite in a single process"
                 found = Discrepancy(
                     quantity="losses", name="the loss", error=math.inf, tolerance=tolerance, fault=fault
                 )

@@ -175,17 +175,17 @@ def _accumulation_mistakes(
     count = len(shares[0])
     first, last = (_mean([share[i] for share in shares]) for i in (0, -1))
     own = shares[rank]
-    yield last, "it is that of the last micro-batch only: those before it were lost"
-    yield first, "it is that of the first micro-batch only: synchronised before accumulation was done"
-    yield count * last, "it is that of the last micro-batch only, as if there had been no others"
-    yield count * first, "it is that of the first micro-batch only, as if there had been no others"
+    yield last, "it is the last micro-batch's gradient: the gradients of earlier micro-batches were lost"
+    yield first, "it is the first micro-batch's gradient: it was synchronised before accumulation ended"
+    yield count * last, "it is the last micro-batch's gradient, as if the step had no other micro-batches"
+    yield count * first, "it is the first micro-batch's gradient, as if the step had no other micro-batches"
     yield (
         first + _sum(own[1:]),
-        "only the first micro-batch's gradient was synchronised, before accumulation was done; the rest is this rank's",
+        "only the first micro-batch's gradient was synchronised; the other micro-batches' are this rank's own",
     )
     yield (
         _sum(own[:-1]) + last,
-        "only the last micro-batch's gradient was synchronised, before it was added to this rank's other ones",
+        "only the last micro-batch's gradient was synchronised; the other micro-batches' are this rank's own",
     )
     yield count * right, f"about {count} times too large: summed over the micro-batches instead of averaged"
     yield right / count, f"about {count} times too small: divided by the number of micro-batches twice"

@@ -62,7 +62,7 @@ def _different_models(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator
     """Yields a difference unless both sides have the same parameters in the same order."""
     for rank, step in enumerate(ranks):
         if len(step.before) != len(twin.before):
-            fault = f"is {len(step.before)} in the optimizer and {len(twin.before)} in that of the reference"
+            fault = f"is {len(step.before)} in the optimizer and {len(twin.before)} in the optimizer of the reference"
             yield from _beyond("reference start", "the number of parameters", math.inf, 0.0, rank=rank, fault=fault)
         for ours, theirs in zip(step.before, twin.before, strict=False):
             if ours.shape != theirs.shape:

@@ -119,7 +119,7 @@ class StrategyVerifier:
         """Compares the initial parameters and buffers of all ranks with rank 0's."""
 
         def cause(rank: int, _name: str, _found: Tensor | None) -> str:
-            return "this rank was not given those of rank 0" if rank else ""
+            return "this rank did not get the values of rank 0" if rank else ""
 
         deviations = deviations_of(self.run.parameters(), self._start)
         self._consensus.compare("start parameters", 0, deviations, self._tolerance, cause)
@@ -239,7 +239,7 @@ class StrategyVerifier:
 
         def cause(_rank: int, name: str, found: Tensor | None) -> str:
             stayed = found is not None and name in before and distance(found, before[name]) == 0
-            return "the optimizer's step did not reach it here" if stayed else ""
+            return "the optimizer's step did not update it on this rank" if stayed else ""
 
         deviations = parameter_deviations(self.run.parameters(), reference, self._start)
         self._consensus.compare("parameters", step, deviations, tolerances.UPDATE, cause)

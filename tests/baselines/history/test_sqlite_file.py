@@ -39,7 +39,7 @@ def spoilt(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("text", "file is not a database: it is broken, or no history; restore it from a backup, or name another file"),
+        ("text", "file is not a database: it is broken or no history; restore it from a backup, or name another file"),
         ("foreign", "is a database of another program; name another file"),
         ("newer", r"was written by a newer pytest-ddpperf \(history 3\); this one knows 2: upgrade pytest-ddpperf"),
     ],
@@ -86,7 +86,7 @@ def test_a_file_whose_schema_computes_is_refused(tmp_path: Path, sql: str) -> No
         connection.executescript(sql)
     connection.close()
     for use in (lambda: entries(file, "step_time"), lambda: record(file, RUN, [result()])):
-        with pytest.raises(HistoryError, match="it holds views, triggers or virtual tables, which no pytest-ddpperf"):
+        with pytest.raises(HistoryError, match="it holds views, triggers or virtual tables, which pytest-ddpperf does"):
             use()
 
 

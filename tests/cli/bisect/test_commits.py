@@ -67,7 +67,7 @@ def test_a_merge_is_seen_with_what_it_merged_or_as_one_commit(repository: Path, 
         ("gone", "v1", "--good gone: there is no such branch, tag or commit in .*; git fetch may bring it"),
         ("v1", "gone", "--bad gone: there is no such branch, tag or commit"),
         ("v1", "v1", r"--good v1 --bad v1: both are [0-9a-f]{7}: there is no commit between them"),
-        ("v9", "v3", "--good v9 --bad v3: v3 came before v9; are they the wrong way round\\?"),
+        ("v9", "v3", "--good v9 --bad v3: v3 came before v9; swap the two options"),
         ("beside", "v16", "--good beside --bad v16: beside is no ancestor of v16"),
     ],
 )

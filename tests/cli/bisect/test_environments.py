@@ -34,7 +34,7 @@ def test_an_environment_that_another_process_makes_is_not_waited_for_for_ever(
     name = environment._key(pins)
     monkeypatch.setattr(environments, "_LOCK_SECONDS", 0.0)
     assert others.take([name]) is None
-    told = rf"^--packages: .*process.* has made the environment {tmp_path / name} for 0 s: end that process, or let"
+    told = rf"^--packages: .*process.* has made the environment {tmp_path / name} for 0 s: end that process, or set"
     with pytest.raises(SettingError, match=told):
         environment.python(pins)
     others.close()

@@ -121,7 +121,7 @@ def test_what_venv_says_is_not_taken_for_a_refusal_of_pip(tmp_path: Path, monkey
     python.write_text("#!/bin/sh\necho ensurepip is not available\nexit 1\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    said = rf"^--packages: {python} -m venv {tmp_path}/cache/\w+ fails, of which it says: ensurepip is not available$"
+    said = rf"^--packages: {python} -m venv {tmp_path}/cache/\w+ fails: ensurepip is not available$"
     with pytest.raises(SettingError, match=said):
         Environments(folder=tmp_path / "cache").python({})
 

@@ -47,7 +47,7 @@ def test_a_list_that_is_not_there_and_lists_that_are_the_same_are_told(tmp_path:
         read_pins(Path("/dev/zero"), "/dev/zero")
     file = tmp_path / "both.txt"
     file.write_text("torch==2.13.0\n")
-    with pytest.raises(SettingError, match="both list the same packages: nothing lies between them"):
+    with pytest.raises(SettingError, match="both list the same packages: nothing to search"):
         prepared((str(file), str(file)), "", (), base=False)
 
 

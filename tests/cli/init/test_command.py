@@ -336,7 +336,7 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
     (here / "tools" / "other.py").write_text(PLAIN)
     (here / "tools" / "asking.py").write_text(f"import argparse\nparser.add_argument('data')\n{PLAIN}")
     assert main(["init"]) == 0
-    told = "other scripts that train: tools/other.py, tools/asking.py; ddpperf init FILE takes another\n"
+    told = "other scripts that train: tools/other.py, tools/asking.py; ddpperf init FILE uses another\n"
     assert told in capsys.readouterr().out
     assert main(["init", "tools/other.py", "--force"]) == 0
     file = here / "perf" / "test_training.py"
@@ -345,7 +345,7 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
     assert main(["init", "tools/asking.py", "--force"]) == 0
     assert '    ddpperf.check(Script("tools/asking.py"), world_size=1, steps=20)\n' in file.read_text()
     assert (
-        "tools/asking.py trains, and does not run without data: add that after its name in the test\n"
+        "tools/asking.py needs data to run: add these arguments after the file name in the test\n"
         in capsys.readouterr().out
     )
     (here / "notes.py").write_text("no ( Python")

@@ -172,7 +172,7 @@ def test_the_steps_that_were_counted_whole_may_be_unusual() -> None:
         if calls % 6 in {4, 5}:
             loss.exp()
 
-    unusual = "most steps do something else than those in which it was counted"
+    unusual = "most steps do other work than the steps in which it was counted"
     names = ("peak_tensor_bytes", "model_state_bytes", "retained_bytes")
     assert count(users_step(sometimes)).unstable == dict.fromkeys(names, unusual)
 

@@ -198,7 +198,7 @@ WRONG = {
     "workload, strategies={'bad': exploding, 'ddp': 'ddp'}, every=12": "strategy exploding(): loss is nan at step 2 of",
     f"workload, {BOTH}, metric='f1'": "evaluate(model, device) returned accuracy; name one of these",
     f"replace(workload, evaluate=lambda m, d: 'good'), {BOTH}": "gave metric='good': evaluate(model, device) must",
-    f"replace(workload, evaluate=lambda m, d: {{'loss': 1}}), {BOTH}": "gave a metric named loss, which is that of",
+    f"replace(workload, evaluate=lambda m, d: {{'loss': 1}}), {BOTH}": "gave a metric named loss, the name of",
     f"replace(workload, batch=alike), {BOTH}": "alike (test_converge.py:48) gave ranks 0 and 1 the same first batch",
     f"replace(workload, batch=going_on), {BOTH}": "gave flat another batch than ddp at step 1 on rank 0",
     f"replace(workload, model=growing), {BOTH}": "gave flat other weights than ddp on rank 0: it must give every str",

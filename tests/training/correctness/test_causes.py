@@ -29,23 +29,20 @@ PARTS = [[of(1, 2), of(3, 4)], [of(2, 4), of(8, 0)]]
         (0, of(1.75, 1.25), "about 2 times too small: divided by the number of ranks twice"),
         (0, of(1, 1.5), "it is this rank's own gradient, divided by the number of ranks: it was not summed"),
         # The first ones' mean (1.5, 3), halved as the trainer halves each of two; the last ones' (5.5, 2).
-        (0, of(0.75, 1.5), "it is that of the first micro-batch only: synchronised before accumulation was done"),
-        (0, of(2.75, 1), "it is that of the last micro-batch only: those before it were lost"),
-        (0, of(1.5, 3), "it is that of the first micro-batch only, as if there had been no others"),
-        (0, of(5.5, 2), "it is that of the last micro-batch only, as if there had been no others"),
+        (0, of(0.75, 1.5), "it is the first micro-batch's gradient: it was synchronised before accumulation ended"),
+        (0, of(2.75, 1), "it is the last micro-batch's gradient: the gradients of earlier micro-batches were lost"),
+        (0, of(1.5, 3), "it is the first micro-batch's gradient, as if the step had no other micro-batches"),
+        (0, of(5.5, 2), "it is the last micro-batch's gradient, as if the step had no other micro-batches"),
         # (0.75, 1.5) and half of (3, 4); (2.75, 1) and half of (1, 2).
         (
             0,
             of(2.25, 3.5),
-            (
-                "only the first micro-batch's gradient was synchronised, before accumulation was done; "
-                "the rest is this rank's"
-            ),
+            ("only the first micro-batch's gradient was synchronised; the other micro-batches' are this rank's own"),
         ),
         (
             0,
             of(3.25, 2),
-            "only the last micro-batch's gradient was synchronised, before it was added to this rank's other ones",
+            "only the last micro-batch's gradient was synchronised; the other micro-batches' are this rank's own",
         ),
         (0, of(0, 0), "no gradient arrived here"),
         (0, None, "no gradient arrived here"),

@@ -562,15 +562,15 @@ MISTAKES: dict[Callable[..., Parallel], tuple[Settings, str]] = {
     first_micro_batch_only: (
         IN_2,
         AT_ONCE
-        + "only the first micro-batch's gradient was synchronised, before accumulation was done; "
-        + "the rest is this rank's"
+        + "only the first micro-batch's gradient was synchronised; "
+        + "the other micro-batches' are this rank's own"
         + ALL,
     ),
     summed_each_time: (IN_2, GRADIENTS + ".*" + ALL),
     before_accumulation: (
         IN_2,
         AT_ONCE
-        + "only the last micro-batch's gradient was synchronised, before it was added to this rank's other ones"
+        + "only the last micro-batch's gradient was synchronised; the other micro-batches' are this rank's own"
         + ALL,
     ),
     not_finite: (
@@ -581,21 +581,21 @@ MISTAKES: dict[Callable[..., Parallel], tuple[Settings, str]] = {
         Settings(),
         (
             r"ranks start from different parameters: [a-z.]+ on rank 1, relative error [0-9.e+]+, tolerance 0\.001; "
-            "likely cause: this rank was not given those of rank 0; 4 of 4 parameters differ, on 1 of 2 ranks"
+            "likely cause: this rank did not get the values of rank 0; 4 of 4 parameters differ, on 1 of 2 ranks"
         ),
     ),
     no_buffers_sent: (
         Settings(),
         (
             "ranks start from different buffers: seen on rank 1, relative error inf, tolerance 0.001; "
-            "likely cause: this rank was not given those of rank 0; 1 of 1 buffers differ, on 1 of 2 ranks"
+            "likely cause: this rank did not get the values of rank 0; 1 of 1 buffers differ, on 1 of 2 ranks"
         ),
     ),
     half_updated: (
         Settings(),
         (
             r"parameters differ from a single process: [a-z.]+ on rank [01] at step 1, relative error 1, "
-            r"tolerance 0\.001; likely cause: the optimizer's step did not reach it here" + ALL
+            r"tolerance 0\.001; likely cause: the optimizer's step did not update it on this rank" + ALL
         ),
     ),
     clipped_to_half: (
