@@ -244,7 +244,7 @@ def test_every_metric_is_described() -> None:
         "worse in these launches, but not suspicious in those before them",
         "stored times decide nothing: ",
         "they are of another machine",
-        "slower than the stored times, and not shown to be by more than ",
+        "slower than the stored times, but not surely by more than ",
         "times: only gross slowdowns can fail",
         "with one launch on a side, the scatter is unknown",
     ],

@@ -158,7 +158,7 @@ def test_a_metric_that_vanished_does_not_pass_in_silence() -> None:
     result = judged(measured(series("peak_allocated", STEADY)), base)
 
     assert result.verdict is Verdict.INCOMPATIBLE
-    assert any(text.startswith("the baseline has final_loss, this run does not") for text in findings(result))
+    assert any(text.startswith("the baseline has final_loss, but this run does not") for text in findings(result))
 
 
 def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
