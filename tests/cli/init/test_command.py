@@ -140,7 +140,7 @@ def test_a_name_of_a_file_becomes_neither_code_nor_a_command_of_the_terminal(
     ]
     out = capsys.readouterr().out
     assert all(line.isprintable() for line in (text + out).split("\n"))
-    assert len([line for line in out.split("\n") if ".py trains" in line]) == 1
+    assert len([line for line in out.split("\n") if ".py trains" in line or ".py needs" in line]) == 1
     scripts = [
         node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Script"
     ]
