@@ -241,7 +241,8 @@ def test_a_chart_of_200_000_points_is_drawn_and_one_that_fails_takes_no_other_al
     assert opened.page.locator("figure[data-kind=large] > svg .line").count() == 1
     assert "launch 1: 200000 points, 1 to 7 s" in opened.page.text_content("figure[data-kind=large] > svg desc")
     shown = texts(opened.page.locator(".entry p"))
-    assert shown[1:] == ["beside it", "An interval that ends at the edge continues beyond the edge.", "end"]
+    cut = "An interval that ends at the edge continues beyond the edge."
+    assert shown[1:] == ["beside it", "bars and bands: 95 % CI", cut, "end"]
     assert shown[0].startswith("This part cannot be shown: ")
 
 
