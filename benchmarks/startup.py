@@ -1,7 +1,8 @@
 """How long ranks take to run their first step: by ``Launcher``, beside ``torch.multiprocessing.spawn``.
 
 Both start the same gloo ranks, join them and do one all-reduce, in alternating rounds of one run; what is measured is
-the time from the call in the parent to the end of that all-reduce on the slowest rank.
+the time from the call in the parent to the end of that all-reduce on the slowest rank. Then how long more launchers
+take to be ready: as copies of a first one, and each with an import of torch of its own.
 
     python benchmarks/startup.py --rounds 7 --world-size 4
 """
@@ -14,11 +15,15 @@ import socket
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.launchers import COPY_BYTES, LAUNCHER_BYTES, Launchers
 
 GOAL = 10  # times faster
+STRATEGIES = [f"pytest_ddpperf.strategies.{name}" for name in ("ddp", "zero1", "fsdp1", "fsdp2")]  # import most
+MORE = 8  # launchers beside the first: what a comparison of nine strategies takes
 
 
 def first_step() -> float:
@@ -62,6 +67,35 @@ def seconds_by_spawn(world_size: int) -> float:
     return max(finished) - start
 
 
+def more_launchers(*, copied: bool) -> tuple[float, int, int]:
+    """The seconds until ``MORE`` launchers are ready beside a first one, and the bytes that the last one has alone.
+
+    The second number of bytes is of the same launcher after a launch that imported strategies.
+    """
+    from pytest_ddpperf.run.session.sides import (
+        PRELOADED,  # not above: each spawned rank would import it, and take longer
+    )
+
+    launchers = Launchers(lambda first: Launcher(preload=PRELOADED, like=first if copied else None))
+    try:
+        launchers.wait(1)
+        start = time.monotonic()
+        launchers.start(1 + MORE)
+        launchers.wait(1 + MORE)
+        seconds = time.monotonic() - start
+        alone = private_bytes(launchers.pids[MORE])
+        launchers[MORE].run(launched, world_size=2, device="cpu", backend="gloo", preload=STRATEGIES)
+        return seconds, alone, private_bytes(launchers.pids[MORE])
+    finally:
+        launchers.close()
+
+
+def private_bytes(pid: int | None) -> int:
+    """What a process shares with no other."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="launches by each of the two (default: %(default)s)")
@@ -78,6 +112,13 @@ def main() -> None:
         print(f"  {name:<28} {statistics.median(times):6.3f} s  ({min(times):.3f} .. {max(times):.3f})")
     ratio = statistics.median(by_spawn) / statistics.median(by_launcher)
     print(f"  {'ratio of the medians':<28} {ratio:6.1f}    (goal: at least {GOAL})")
+    print(f"{MORE} more launchers, beside a first one, until they are ready, and the memory that one has for itself")
+    more = {"copies of the first": more_launchers(copied=True), "torch imported by each": more_launchers(copied=False)}
+    for name, (seconds, alone, imported) in more.items():
+        mebibytes = f"{alone / 2**20:4.0f} MiB, {imported / 2**20:.0f} MiB after strategies were imported"
+        print(f"  {name:<28} {seconds:6.3f} s  {mebibytes}")
+    for name, nbytes in (("a copy", COPY_BYTES), ("any other", LAUNCHER_BYTES)):
+        print(f"  {'reckoned with for ' + name:<28} {'':6}    {nbytes / 2**20:4.0f} MiB")
     sys.exit(ratio < GOAL)
 
 

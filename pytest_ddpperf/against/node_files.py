@@ -64,7 +64,7 @@ def _made(target: Path, root: Path, commit: str) -> Callable[[], None]:
     except OSError as error:
         raise LaunchError(
             f"--ddpperf-against: cannot create a folder for its files: {error.strerror}: {target.parent}; set TMPDIR "
-            "to a folder that each node has"
+            "to a folder that all nodes share, or that is local on each node"
         ) from None
     made = Guarded(target.parent, target.parent)  # which is no repository, so the guard leaves that of the node alone
     try:
@@ -72,7 +72,7 @@ def _made(target: Path, root: Path, commit: str) -> Callable[[], None]:
         part.mkdir()
         arguments = (f"--work-tree={part}", "read-tree", "--reset", "-u", commit)
         git(root, *arguments, seconds=CHECKOUT_SECONDS, index=target.parent / "index")
-        part.rename(target)  # other nodes that see it find it whole
+        part.rename(target)
     except BaseException as error:
         made.close()
         if isinstance(error, GitError):

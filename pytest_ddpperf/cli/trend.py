@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=argument(positive_int),
         default=1000,
         metavar="N",
-        help="number of commits to show, the newest first (default: %(default)s)",
+        help="number of newest commits to show (default: %(default)s)",
     )
     parser.add_argument(
         "--least",

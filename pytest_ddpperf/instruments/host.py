@@ -1,4 +1,4 @@
-"""Facts about this machine without torch: processor, usable cores, free memory, host name.
+"""Facts about this machine without torch: processor, cores, free memory, host name; and its temporary folders.
 
 psutil knows neither control groups, which limit cores and memory in containers, nor the processor's name.
 """

@@ -1,4 +1,4 @@
-"""Divides events of torch's profiler into communication, computation and neither, and sums them up by step. Pure.
+"""Divides events of torch's profiler, with their notes, into communication and computation, by step. Pure.
 
 On CPU gloo's threads run the collectives: a span ``gloo:all_reduce`` lasts from the moment that a thread begins with
 it, before the other ranks have come, to its end; while a collective still waits for a thread it has none. Computation
