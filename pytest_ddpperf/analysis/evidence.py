@@ -125,7 +125,7 @@ def _communication(
 
 
 def longest_data_wait(measurement: Measurement) -> float:
-    """Returns the share of its steps in which the rank with the longest waits for data waits; 0 if it is unknown."""
+    """Returns the share of the step time that the rank with the longest waits waits for data; 0 if it is unknown."""
     shares = _shares(measurement, [launch for launch in measurement.every if phases_of(launch) is not None])
     return fmean(max(rank[DATA_WAIT] for rank in ranks) for ranks in shares) if shares else 0.0
 

@@ -195,10 +195,10 @@ def _warnings(measurement: Measurement, reference: Reference, context: decision.
 
 
 def _long_steps(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding if slow steps take a larger part of the time than the reference's slow steps.
+    """Returns a finding if long steps take a larger part of the time than the reference's long steps.
 
-    Only a reference that was measured in the same rounds has slow steps to compare with. Without such a reference, a
-    finding needs slow steps at regular distances.
+    Only a reference that was measured in the same rounds has long steps to compare with. Without such a reference, a
+    finding needs long steps at regular distances.
     """
     pair = reference if isinstance(reference, PairedRevision) else reference.pair
     now = long_steps_of(measurement)

@@ -35,7 +35,7 @@ def part_of(series: Series, launches: slice) -> Series:
 def worsening_of_all_steps(series: Series, base: Series) -> float | None:
     """Returns how much worse all steps together are, as a fraction; omits the worst round; None if unknown.
 
-    Rounds are weighted by their seconds, and slow steps count in full. The machine's pauses affect one round, the
+    Rounds are weighted by their seconds, and long steps count in full. The machine's pauses affect one round, the
     code's many.
     """
     new, old = series.samples, base.samples

@@ -53,8 +53,8 @@ def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | N
     """Returns whether a count's verdict is gated, and a finding: the parts of the change, or why it is not gated.
 
     If steps differ irregularly, two runs of the same code may differ, too. Then a count is gated only if every step of
-    one side does more than every step of the other. A count is not gated if it depends on another count that changed in
-    the same direction. Both sides must have the count.
+    one side does more than every step of the other. A count is not gated if it depends on another count that
+    got worse, or that changed in the same direction. Both sides must have the count.
     """
     verdict = decide_count(metric, then, now)
     restless = [counts for counts in (now, then) if metric in counts.unstable]

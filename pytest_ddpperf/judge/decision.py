@@ -222,8 +222,8 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """Returns ``regressed`` for more or other work on any rank, ``improved`` for less, ``unchanged`` otherwise.
 
-    Changes below the count's floor are ignored, and changes that the choice of the counted steps may explain. A step
-    with fewer batch rows or backward passes is ``regressed``, and with more ``incompatible``: it is another step. If
+    Changes below the count's floor are ignored, and changes that the choice of the counted steps may explain. If the
+    amount of work of a step changed, less work is ``regressed``, and more ``incompatible``: it is another step. If
     steps differ irregularly, a doubled mean is ``inconclusive``: times have to decide. Both sides have the count.
     """
     if count_row(metric).wanted_of:

@@ -23,8 +23,8 @@ from pytest_ddpperf.judge.sequential import (
     phase_after,
 )
 from pytest_ddpperf.judge.suspects import (
+    benchmarks_of,
     blind_metrics,
-    going_on,
     named,
     suspicious_metrics,
     undecided,
@@ -100,7 +100,7 @@ class Judge:
         suspects = {result.measurement.key: suspicious_metrics(result) for result in self.results} if screening else {}
         paired = self._references.paired
         suspected = {key for key, names in suspects.items() if names and paired}
-        worse = going_on(self.results, suspects) if suspected else None
+        worse = benchmarks_of(self.results, suspects) if suspected else None
         # Time may have run out for some, and a confirmation has as many launches as the suspects had.
         made = max(len(each.fresh) for each in measured if not suspected or each.key in suspected)
         action = next_action(

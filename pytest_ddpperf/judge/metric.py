@@ -126,7 +126,7 @@ def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, 
     return Comparison(
         series=series,
         baseline=base.value,
-        **_figures(change, detection.UNPROVEN),
+        **_figures(change, 1 - intervals.CONFIDENCE),
         tolerance=evidence.tolerance,
         verdict=decision.verdict,
         gated=series.gated,

@@ -35,7 +35,7 @@ def _beyond(comparison: Comparison) -> bool:
     return change > gross if lower else (1 + gross) * (1 + change) < 1
 
 
-def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
+def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
     """Returns the benchmarks that need more launches because of ``metrics``; None for all.
 
     If a gated metric is a quotient of two benchmarks, both get more launches.
@@ -56,7 +56,7 @@ def undecided(
     If there are ``blind`` benchmarks, which cannot show a slowdown, only these continue.
     """
     if any(blind.values()):
-        return going_on(results, blind)
+        return benchmarks_of(results, blind)
     open_ones = {
         result.measurement.key: [
             each
@@ -65,7 +65,7 @@ def undecided(
         ]
         for result in results
     }
-    return going_on(results, open_ones)
+    return benchmarks_of(results, open_ones)
 
 
 def blind_metrics(result: Result) -> list[Comparison]:

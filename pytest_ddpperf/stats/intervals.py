@@ -91,10 +91,10 @@ def center(
 def change(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None
 ) -> Change | None:
-    """Returns the change from ``base`` to ``new``, whose launches share no rounds, with a t interval over launches.
+    """Returns the change from ``base`` to ``new``, whose launches share no rounds, and the variance over launches.
 
-    The interval has the degrees of freedom of the smaller side (Hsu 1938): Welch's approximation is too optimistic for
-    few launches, if their scatter is examined after each of them. A side with a single launch borrows the other side's
+    The degrees of freedom are those of the smaller side (Hsu 1938): Welch's approximation is too optimistic for few
+    launches, if their scatter is examined after each of them. A side with a single launch borrows the other side's
     scatter. Ratios with samples that are not positive have no logarithm: their change is the difference of means as a
     fraction of the base's mean, and the base's error is propagated to first order. None for a ratio to zero, and for
     samples that are not finite.
@@ -119,7 +119,7 @@ def change(
 def paired(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None, robust: bool = False
 ) -> Change | None:
-    """Returns the change from ``base`` to ``new`` in the same rounds, with Student's interval over the differences.
+    """Returns the change from ``base`` to ``new`` in the same rounds, and the variance of the differences.
 
     A disturbance of a whole round affects both sides and cancels out (Student 1908). More rounds shrink the whole
     error. Ratios and None are as in ``change``; a ratio without a logarithm is a difference relative to the base's
@@ -153,7 +153,7 @@ def with_launches(change: Change, launches: int) -> Change:
     """Returns the change with the uncertainty that ``launches`` launches of the new side would give.
 
     The launches have the same scatter. More launches add degrees of freedom to the measured scatter, but not to the
-    expected scatter. The estimate and its interval stay the same.
+    expected scatter. The estimate stays the same.
     """
     if change.sampling_variance is None:
         return change

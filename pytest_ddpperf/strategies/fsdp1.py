@@ -22,10 +22,10 @@ from pytest_ddpperf.strategies.sharding import (
     OffloadedScaler,
     dtype_of,
     gradients_kept,
-    mesh_of,
     narrowest,
     parameters_of_units,
     require_gpu,
+    shard_mesh,
     still_sent,
     units_of,
 )
@@ -70,7 +70,7 @@ def fsdp1(
             mixed_precision=mixed if param_dtype or reduce_dtype else None,
             device_id=ctx.device,  # by default torch looks for an accelerator
             use_orig_params=use_orig_params,
-            device_mesh=None if replicas is None else mesh_of(ctx, replicas),
+            device_mesh=None if replicas is None else shard_mesh(ctx, replicas),
         )
     # The outermost unit keeps its parameters to backward with any sharding.
     resharded = sharding != "SHARD_GRAD_OP" and bool(chosen)

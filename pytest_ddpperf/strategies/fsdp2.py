@@ -22,9 +22,9 @@ from pytest_ddpperf.strategies.sharding import (
     OffloadedScaler,
     dtype_of,
     gradients_kept,
-    mesh_of,
     narrowest,
     require_gpu,
+    shard_mesh,
     still_sent,
     units_of,
 )
@@ -56,7 +56,7 @@ def fsdp2(
         )
     units = units_of(module, blocks, "fsdp2")
     replicate(module, ctx)  # fully_shard takes each rank's shard from its own values
-    mesh = mesh_of(ctx, replicas)
+    mesh = shard_mesh(ctx, replicas)
     precision = MixedPrecisionPolicy(param_dtype=dtype_of(param_dtype), reduce_dtype=dtype_of(reduce_dtype))
     offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
     reshards: Any = {} if reshard_after_forward is None else {"reshard_after_forward": reshard_after_forward}

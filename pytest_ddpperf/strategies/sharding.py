@@ -38,7 +38,7 @@ def narrowest(*names: str | None) -> Precision:
     return given[-1] if given else "fp32"
 
 
-def mesh_of(ctx: RankView, replicas: int | None) -> DeviceMesh:
+def shard_mesh(ctx: RankView, replicas: int | None) -> DeviceMesh:
     """Returns the mesh that FSDP shards over: all ranks in one row, or one row for each copy of the model.
 
     The device is named, because torch's default is the machine's accelerator even if ranks compute on the CPU.

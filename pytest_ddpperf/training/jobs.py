@@ -147,6 +147,11 @@ class PrepareJob:
         """Returns the number of tasks."""
         return self.timed + self.counted + (self.verified is not None) + self.traced
 
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """Returns the folders of the project and its tests on these ranks."""
+        return self.training.roots
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvergeJob:
@@ -203,7 +208,7 @@ class RankFunction:
             return function(*arguments)
         from pytest_ddpperf.training.script_run import ScriptRun
 
-        run = ScriptRun(ctx, job.subject, job.steps_needed, getattr(job, "training", job).roots)
+        run = ScriptRun(ctx, job.subject, job.steps_needed, job.roots)
         return run.beside(lambda: function(ctx, job.of(run), *others))
 
 

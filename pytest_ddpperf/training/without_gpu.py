@@ -71,12 +71,7 @@ class GpuCalls:
 
     def _noted_kind(self, kind: type) -> type:
         """Returns a class that takes any arguments, and notes that an object is made; annotations need a class."""
-
-        def make(made: Any, *_: Any, **__: Any) -> None:
-            self._note(kind.__name__)
-            kind.__init__(made)  # type: ignore[misc]  # of a subclass of this kind
-
-        return type(kind.__name__, (kind,), {"__init__": make})
+        return type(kind.__name__, (kind,), {"__init__": lambda *_, **__: self._note(kind.__name__)})
 
     def _choose(self, device: Any) -> None:
         self._index = device if isinstance(device, int) else torch.device(device).index or 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pytest_ddpperf.judge.sequential import Interim
-from pytest_ddpperf.judge.suspects import going_on, wants_launches
+from pytest_ddpperf.judge.suspects import benchmarks_of, wants_launches
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
@@ -103,5 +103,5 @@ def _round_seconds(results: Sequence[Result], interim: Interim, which: Sequence[
     """Returns the seconds of one round of the benchmarks whose metrics are not decided."""
     metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
     return interim.seconds_of(
-        going_on(results, metrics) if all(result.pair is not None for result in results) else None
+        benchmarks_of(results, metrics) if all(result.pair is not None for result in results) else None
     )

@@ -101,7 +101,7 @@ def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining
 
 
 def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tuple[RankTraining, ...]]) -> None:
-    """Raises an error if a training had other weights or batches at its start than the first training of the launch."""
+    """Raises an error if a training had other weights at its start, or another batch, than the launch's first one."""
     for rank, trainings in enumerate(ranks):
         for name, training in zip(names, trainings, strict=True):
             if training.weights != trainings[0].weights:
@@ -122,7 +122,7 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
 
 
 def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Sequence[str]) -> Curve:
-    """Returns one training as the mean over the ranks; NaN after a value was not finite."""
+    """Returns one training as the mean over the ranks; NaN from the first value on that is not finite."""
 
     def mean(name: str, point: int) -> float:
         values = [rank.values[name][point] for rank in ranks if point < len(rank.steps)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeAlias
 
-from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped
+from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped, SameCode
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Action, Interim, Key
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import Health
@@ -174,7 +174,7 @@ class Measuring:
                 self.rounds.diagnose(purpose)
                 self._look_at_diagnoses(interim)
         except DdpperfError as error:
-            if not action.worse and not isinstance(error, (ReferenceFailed, ReferenceStopped)):
+            if not action.worse and not isinstance(error, (ReferenceFailed, ReferenceStopped, SameCode)):
                 raise
             findings.append(Finding("not_diagnosed", {"reason": error.headline}))
             self.rounds.forget_diagnoses()  # the results of one were yet to be confirmed

@@ -88,7 +88,7 @@ def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> 
 
 
 def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
-    """Returns the FoundWrong in an error: the error itself, its cause, or a member of its group; else None."""
+    """Returns the FoundWrong in an error: the error, its cause or context, or a member of its group; else None."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
