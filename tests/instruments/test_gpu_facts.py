@@ -28,22 +28,13 @@ def test_facts_of_two_linked_gpus(nvml: FakeNvml) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("nvlink", "direct", "setup"), [(0, 0, "nvlink 700w"), (5, 0, "p2p 700w"), (5, 1, "nop2p 700w")]
-)
-def test_links_are_told_by_what_carries_the_data(nvml: FakeNvml, nvlink: int, direct: int, setup: str) -> None:
-    nvml.links = {nvml.NVML_P2P_CAPS_INDEX_NVLINK: nvlink, nvml.NVML_P2P_CAPS_INDEX_WRITE: direct}
-    assert facts(*BOTH).setup == setup
-
-
-def test_one_gpu_has_no_links(nvml: FakeNvml) -> None:
-    assert facts(FIRST).setup == "700w"
-    assert facts(FIRST, FIRST).setup == "700w"  # two ranks
-
-
-def test_gpus_that_differ_have_all_their_limits_and_instances_are_told(nvml: FakeNvml) -> None:
+def test_the_setup_has_the_links_the_power_limits_and_the_instances(nvml: FakeNvml) -> None:
+    assert facts(FIRST).setup == facts(FIRST, FIRST).setup == "700w", "two ranks on one GPU have no link"
+    nvml.links = {nvml.NVML_P2P_CAPS_INDEX_NVLINK: 5, nvml.NVML_P2P_CAPS_INDEX_WRITE: 0}
+    assert facts(*BOTH).setup == "p2p 700w"
+    nvml.links[nvml.NVML_P2P_CAPS_INDEX_WRITE] = 1
     nvml.limits, nvml.mig = {0: 700_000, 1: 400_000}, {1}
-    assert facts(*BOTH).setup == "nvlink 400w 700w mig"
+    assert facts(*BOTH).setup == "nop2p 400w 700w mig"
 
 
 def test_what_the_driver_does_not_tell_is_left_out(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
 from pytest_ddpperf.instruments.gpu_health import gpu_health, read_gpu, watch_gpus
 from pytest_ddpperf.instruments.health import watch_health
+from pytest_ddpperf.instruments.nvml import library
 from pytest_ddpperf.records.health import GpuHealth
 from tests.fake_nvml import FIRST, SECOND, CountingNvml, FakeNvml, refusing
 
@@ -24,16 +26,13 @@ def reading(
     return at, {"utilisation": utilisation, "sm_clock": sm_clock, "reasons": reasons, **figures, **names}
 
 
-def test_what_is_not_supported_is_not_told() -> None:
-    """The library has no function for energy and violations; the second GPU tells no power."""
+def test_a_reading_has_what_library_and_gpu_support() -> None:
+    """The first library has no function for energy and violations; the second GPU reports no power."""
     both = {"sm_clock": 1700, "memory_clock": 2600, "temperature": 71, "reasons": 4}
     assert read_gpu(FakeNvml(), 0) == {**both, "utilisation": 90, "power": 500_000}
     assert read_gpu(FakeNvml(), 1) == {**both, "utilisation": 89}
-
-
-def test_the_drivers_counters_are_read_where_it_has_them() -> None:
-    seen = read_gpu(CountingNvml(), 1)
-    assert (seen["energy"], seen["held by power cap"], "held by board limit" in seen) == (1001, 7, False)
+    counted = {"energy": 1001, "held by power cap": 7}
+    assert read_gpu(CountingNvml(), 1) == {**both, "utilisation": 89, **counted}
 
 
 def test_figures_are_those_of_the_readings() -> None:
@@ -69,17 +68,8 @@ def test_counters_of_the_driver_come_before_its_samples() -> None:
     health = gpu_health(FIRST, readings, (None, None), {})
     assert health.power == pytest.approx(400)
     assert health.throttled == {"power cap": pytest.approx(0.3), "temperature": pytest.approx(1 / 3)}
-
-
-def test_one_reading_has_no_difference_of_counters() -> None:
-    health = gpu_health(FIRST, [reading(8.0, 90, energy=5_000, held_by_power_cap=1)], (None, None), {})
-    assert (health.power, health.throttled) == (90, {})
-
-
-def test_steps_shorter_than_the_interval_have_no_figures() -> None:
-    assert gpu_health(FIRST, [], (1980, 2619), {}) == GpuHealth(
-        device=FIRST, readings=0, sm_clock_limit=1.98e9, memory_clock_limit=2.619e9
-    )
+    alone = gpu_health(FIRST, readings[1:2], (None, None), {})
+    assert (alone.power, alone.throttled) == (90, {}), "one reading has no difference of counters"
 
 
 def test_a_watch_reads_until_it_is_stopped(nvml: FakeNvml) -> None:
@@ -98,9 +88,17 @@ def test_a_watch_reads_until_it_is_stopped(nvml: FakeNvml) -> None:
 
 
 def test_only_readings_in_timed_steps_count(nvml: FakeNvml) -> None:
-    seen = watch_gpus(BOTH, interval=0.001)
-    (first, _), _ = seen((float("-inf"), 0.0))  # steps of long ago
-    assert (first.readings, first.sm_clock, first.sm_clock_limit) == (0, None, 1.98e9)
+    (first, _), _ = watch_gpus(BOTH, interval=0.001)((float("-inf"), 0.0))  # steps of long ago
+    assert replace(first, others={}) == GpuHealth(
+        device=FIRST, readings=0, sm_clock_limit=1.98e9, memory_clock_limit=2.619e9
+    )
+
+
+def test_a_gpu_with_instances_has_no_processes_for_they_are_those_of_all_instances(nvml: FakeNvml) -> None:
+    nvml.mig = {0}
+    (first, second), _ = watch_gpus(BOTH, interval=0.001)(None)
+    assert (first.mig, first.utilisation, first.sm_clock, first.others) == (True, None, 1.7e9, {})
+    assert second.mig is False
 
 
 def test_a_gpu_that_may_not_be_opened_hides_no_other(nvml: FakeNvml) -> None:
@@ -108,15 +106,6 @@ def test_a_gpu_that_may_not_be_opened_hides_no_other(nvml: FakeNvml) -> None:
     gpus, unread = watch_gpus(BOTH)(None)
     assert [gpu.device for gpu in gpus] == [SECOND]
     assert unread == (f"{FIRST}: Insufficient Permissions",)
-
-
-def test_a_gpu_with_instances_has_the_figures_that_there_are(nvml: FakeNvml) -> None:
-    """Its processes are those of all instances, so that they tell nothing of one."""
-    nvml.mig = {0}
-    seen = watch_gpus(BOTH, interval=0.001)
-    (first, second), _ = seen(None)
-    assert (first.mig, first.utilisation, first.sm_clock, first.others) == (True, None, 1.7e9, {})
-    assert second.mig is False
 
 
 def test_the_library_is_opened_once(nvml: FakeNvml) -> None:
@@ -127,13 +116,12 @@ def test_the_library_is_opened_once(nvml: FakeNvml) -> None:
     assert nvml.initialised == 1
 
 
-def test_without_the_library_the_cure_is_told(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_or_the_driver_the_reason_is_told(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
     health = watch_health([None], gpus=BOTH)(None)
     assert health.gpus == ()
     assert health.unread_gpus == ("nvidia-ml-py is not installed: pip install nvidia-ml-py",)
-
-
-def test_without_a_driver_there_are_no_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(nvml, "nvmlInit", refusing)
+    library.cache_clear()
     assert watch_gpus(BOTH)(None) == ((), ("GPU is lost",))

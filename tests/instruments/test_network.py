@@ -3,16 +3,14 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-import pytest
-
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.planner.links import late_ranks
-from pytest_ddpperf.planner.network import fit_collectives, timings
+from pytest_ddpperf.planner.network import timings
 from pytest_ddpperf.records.network import RankSweep, SweepPlan
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
-PLAN = SweepPlan(collectives=COLLECTIVES, sizes=(1000, 4000, 16_000, 64_000), rounds=2)
+PLAN = SweepPlan(collectives=COLLECTIVES, sizes=(1000, 64_000), rounds=2)
 
 
 def swept(ctx: RankContext, plan: SweepPlan, delay: float = 0.0) -> RankSweep:
@@ -34,8 +32,8 @@ def swept(ctx: RankContext, plan: SweepPlan, delay: float = 0.0) -> RankSweep:
     return sweep(ctx, plan)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_all_collectives_and_pairs_are_timed(launcher: Launcher, ranks: int) -> None:
+def test_all_collectives_and_pairs_are_timed(launcher: Launcher) -> None:
+    ranks = 3
     found = launcher.run(swept, PLAN, world_size=ranks, device="cpu", backend="gloo").values
     for rank, sweep in enumerate(found):
         assert [(one.collective, one.nbytes) for one in sweep.times] == [
@@ -47,14 +45,13 @@ def test_all_collectives_and_pairs_are_timed(launcher: Launcher, ranks: int) -> 
         assert {other: len(seconds) for other, seconds in sweep.pairs.items()} == dict.fromkeys(
             {*range(ranks)} - {rank}, 2
         )
-    assert len(fit_collectives(timings(found), ranks)) == 5
 
 
 def test_a_rank_that_delays_its_all_reduces_is_named(launcher: Launcher) -> None:
-    plan = SweepPlan(collectives=("all_reduce", "all_gather"), sizes=(1000, 4000), rounds=3)
-    delayed = launcher.run(swept, plan, 0.03, world_size=2, device="cpu", backend="gloo").values
+    plan = SweepPlan(collectives=("all_reduce", "all_gather"), sizes=(1000,), rounds=2)
+    delayed = launcher.run(swept, plan, 0.02, world_size=2, device="cpu", backend="gloo").values
     of_all_reduce = [rank.times[0] for rank in delayed]
-    assert median(late - early for early, late in zip(*(one.handed for one in of_all_reduce), strict=True)) >= 0.025
+    assert median(late - early for early, late in zip(*(one.handed for one in of_all_reduce), strict=True)) >= 0.017
     named = {late.collective: late.rank for late in late_ranks(delayed)}
     assert named["all_reduce"] == 1
-    assert min(timing.seconds for timing in timings(delayed) if timing.collective == "all_reduce") >= 0.03
+    assert min(timing.seconds for timing in timings(delayed) if timing.collective == "all_reduce") >= 0.02

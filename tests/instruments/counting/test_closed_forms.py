@@ -6,9 +6,11 @@ in 8 tensors whose first dimension 4 ranks can share. M = 4352 bytes.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -20,28 +22,41 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.strategies.table import parallelise
 from tests.counted import count_step
-from tests.factories import NEEDS_FSDP2, SHARDS_ON_CPU, runnable
+from tests.factories import SHARDS_ON_CPU, runnable
 
 PARAMETERS = 1088
 FEW = 4  # steps are looked at: all of a case are alike
 M = 4 * PARAMETERS
-CASES: dict[str, tuple[str, dict[str, object]]] = {
-    "naive": ("naive", {}),
-    "each rank alone": ("naive", {"synchronised": False}),
-    "flat": ("flat", {}),
-    "overlap": ("overlap", {}),
-    "bucketed": ("bucketed", {}),
-    "ddp": ("ddp", {}),
-    "ddp autocast": ("ddp", {"autocast": True}),
-    "ddp accumulating": ("ddp", {"micro_steps": 4}),
-    "ddp accumulating, always synchronised": ("ddp", {"micro_steps": 4, "quiet": False}),
-    "ddp bf16": ("ddp[comm_hook=bf16]", {}),
-    "zero1": ("zero1", {}),
-    "fsdp1": ("fsdp1", {}),
-    "fsdp1 SHARD_GRAD_OP": ("fsdp1[sharding=SHARD_GRAD_OP]", {}),
-    "fsdp2": ("fsdp2", {}),
-    "fsdp2 accumulating": ("fsdp2", {"micro_steps": 2}),
-    "fsdp2 without resharding": ("fsdp2[reshard_after_forward=false]", {}),
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[float, float]], float]] = {
+    # Strategy and step; calls and bytes of each collective; bytes that each rank sends, in M (n-1)/n.
+    "naive": ("naive", {}, {"all_reduce": (8, M)}, 2.0),  # one for each parameter
+    "each rank alone": ("naive", {"synchronised": False}, {}, 0.0),
+    "flat": ("flat", {}, {"all_reduce": (1, M)}, 2.0),
+    "overlap": ("overlap", {}, {"all_reduce": (8, M)}, 2.0),
+    "bucketed": ("bucketed", {}, {"all_reduce": (1, M)}, 2.0),  # the first bucket holds 1 MiB
+    "ddp": ("ddp", {}, {"all_reduce": (1, M)}, 2.0),
+    "ddp autocast": ("ddp", {"autocast": True}, {"all_reduce": (1, M)}, 2.0),  # parameters and gradients stay fp32
+    "ddp accumulating": ("ddp", {"micro_steps": 4}, {"all_reduce": (1, M)}, 2.0),
+    "ddp always synchronised": ("ddp", {"micro_steps": 4, "quiet": False}, {"all_reduce": (4, 4 * M)}, 8.0),
+    "ddp bf16": ("ddp[comm_hook=bf16]", {}, {"all_reduce": (1, M / 2)}, 1.0),
+    # torch broadcasts each parameter from the rank that updated it; the paper's ZeRO-1 would send 2 M (n-1)/n.
+    "zero1": ("zero1", {}, {"all_reduce": (1, M), "broadcast": (8, M)}, 3.0),
+    # Forward and backward of each block.
+    "fsdp1": ("fsdp1", {}, {"all_gather": (4, 2 * M), "reduce_scatter": (2, M)}, 3.0),
+    "fsdp1 SHARD_GRAD_OP": (
+        *("fsdp1[sharding=SHARD_GRAD_OP]", {}),
+        *({"all_gather": (2, M), "reduce_scatter": (2, M)}, 2.0),
+    ),
+    "fsdp2": ("fsdp2", {}, {"all_gather": (4, 2 * M), "reduce_scatter": (2, M)}, 3.0),
+    # Each of two micro-batches gathers 2 M, in 4 calls; and torch prefetches a block, of M / 2, in vain.
+    "fsdp2 accumulating": (
+        *("fsdp2", {"micro_steps": 2}),
+        *({"all_gather": (9, 4.5 * M), "reduce_scatter": (2, M)}, 5.5),
+    ),
+    "fsdp2 without resharding": (
+        *("fsdp2[reshard_after_forward=false]", {}),
+        *({"all_gather": (2, M), "reduce_scatter": (2, M)}, 2.0),
+    ),
 }
 
 
@@ -64,7 +79,7 @@ def step_of(
     quiet: bool = True,
     autocast: bool = False,
     synchronised: bool = True,
-) -> Callable[[], None]:
+) -> tuple[Callable[[], None], nn.Module]:
     model = nn.Sequential(Block(), Block())
     parallel = parallelise(strategy, model, ctx, list(model))
     factory = partial(torch.optim.Adam, lr=1e-3)
@@ -84,26 +99,46 @@ def step_of(
             parallel.synchronise()
         optimizer.step()
 
-    return run
+    return run, model
 
 
-def count_cases(ctx: RankContext) -> dict[str, Counts]:
-    return {
-        case: count_step(step_of(ctx, strategy, **how), Countable(device=ctx.device), steps=FEW)  # type: ignore[arg-type]
-        for case, (strategy, how) in CASES.items()
+def influence_of_counting(ctx: RankContext) -> float:
+    """The difference of parameters after two steps and those that are counted, and after as many without counters."""
+
+    def trained(*, counted: bool) -> Tensor:
+        torch.manual_seed(0)
+        run, model = step_of(ctx, "overlap")
+        if counted:
+            count_step(run, Countable(device=ctx.device), warmup=2)
+        else:
+            for _ in range(2 + SEEN_STEPS):
+                run()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    return (trained(counted=True) - trained(counted=False)).abs().max().item()
+
+
+def count_cases(ctx: RankContext) -> tuple[dict[str, Counts], float]:
+    gc.freeze()  # collections, of which each counted step has one, are fast
+    counts = {
+        case: count_step(step_of(ctx, strategy, **how)[0], Countable(device=ctx.device), steps=FEW)
+        for case, (strategy, how, *_) in CASES.items()
         if runnable([strategy])
     }
+    return counts, influence_of_counting(ctx)
 
 
-Found = tuple[int, tuple[dict[str, Counts], ...]]
+class Found(NamedTuple):
+    """What the ranks of a group return."""
+
+    ranks: tuple[dict[str, Counts], ...]  # each one's counts by case
+    influences: tuple[float, ...]
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def found(request: pytest.FixtureRequest, launcher: Launcher) -> Found:
-    """The number of ranks, and each one's counts by case."""
-    ranks: int = request.param
-    launched = launcher.run(count_cases, world_size=ranks, backend="gloo", device="cpu", timeout=120)
-    return ranks, launched.values
+    launched = launcher.run(count_cases, world_size=request.param, backend="gloo", device="cpu", timeout=120)
+    return Found(*zip(*launched.values, strict=True))
 
 
 def collectives(counts: Counts) -> dict[str, tuple[float, float]]:
@@ -114,98 +149,43 @@ def collectives(counts: Counts) -> dict[str, tuple[float, float]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
-        ("naive", {"all_reduce": (8, M)}),  # one for each parameter
-        ("flat", {"all_reduce": (1, M)}),
-        ("overlap", {"all_reduce": (8, M)}),
-        ("bucketed", {"all_reduce": (1, M)}),  # the first bucket holds 1 MiB
-        ("ddp", {"all_reduce": (1, M)}),
-        ("ddp autocast", {"all_reduce": (1, M)}),  # parameters and gradients stay fp32
-        ("ddp accumulating", {"all_reduce": (1, M)}),
-        ("ddp accumulating, always synchronised", {"all_reduce": (4, 4 * M)}),
-        ("ddp bf16", {"all_reduce": (1, M / 2)}),
-        ("zero1", {"all_reduce": (1, M), "broadcast": (8, M)}),  # each parameter, by the rank that updated it
-        ("fsdp1", {"all_gather": (4, 2 * M), "reduce_scatter": (2, M)}),  # forward and backward of each block
-        ("fsdp1 SHARD_GRAD_OP", {"all_gather": (2, M), "reduce_scatter": (2, M)}),
-        ("fsdp2", {"all_gather": (4, 2 * M), "reduce_scatter": (2, M)}),
-        ("fsdp2 without resharding", {"all_gather": (2, M), "reduce_scatter": (2, M)}),
-    ],
-)
-def test_collectives_are_those_of_the_strategy(
-    found: Found, case: str, expected: dict[str, tuple[float, float]]
-) -> None:
-    _, ranks = found
-    for counts in ranks:
-        assert collectives(counts[case]) == expected
-        assert counts[case].unstable == {}
-
-
-@NEEDS_FSDP2
-def test_accumulation_gathers_for_each_micro_batch_and_scatters_once(found: Found) -> None:
-    """With 2 micro-batches 2 x 2 M are gathered, in 8 calls; and torch prefetches a block, of M / 2, in vain."""
-    for counts in found[1]:
-        assert collectives(counts["fsdp2 accumulating"]) == {"all_gather": (9, 4.5 * M), "reduce_scatter": (2, M)}
-
-
-@pytest.mark.parametrize(
-    ("case", "times"),
-    [
-        ("ddp", 2.0),
-        ("ddp accumulating, always synchronised", 8.0),
-        ("zero1", 3.0),  # torch's sends the parameters beside an all-reduce; the paper's ZeRO-1 would have 2
-        ("fsdp1", 3.0),
-        ("fsdp1 SHARD_GRAD_OP", 2.0),
-        ("fsdp2", 3.0),
-    ],
-)
-def test_bytes_sent_are_those_of_the_formula(found: Found, case: str, times: float) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_collectives_are_those_of_the_strategy(found: Found, case: str) -> None:
     """2 M (n-1)/n for DDP, 3 M (n-1)/n for full sharding (Zhao et al. 2023, section 3.2; Rajbhandari et al., 7)."""
-    n, ranks = found
-    assert [counts[case].totals["collective_send_bytes"] for counts in ranks] == [times * M * (n - 1) / n] * n
+    *_, expected, times = CASES[case]
+    n = len(found.ranks)
+    for rank in found.ranks:
+        assert collectives(rank[case]) == expected
+        assert rank[case].totals["collective_send_bytes"] == times * M * (n - 1) / n
+        assert rank[case].unstable == {}
 
 
-@pytest.mark.parametrize(
-    ("case", "bytes_per_parameter"),
-    [
-        ("naive", 16),
-        ("ddp", 16),
-        ("ddp autocast", 16),
-        ("bucketed", 16),
-        ("fsdp1", 16),
-        ("fsdp2", 16),
-        ("fsdp1 SHARD_GRAD_OP", 16),
-    ],
-)
-def test_model_state_is_what_adam_needs(found: Found, case: str, bytes_per_parameter: int) -> None:
+def test_model_state_is_what_adam_needs(found: Found) -> None:
     """4 bytes each for parameter, gradient and two moments; sharded, each rank has its part of all of them.
 
     With SHARD_GRAD_OP too: unlike the paper's ZeRO-2 it frees the parameters of others at the end of backward.
     """
-    n, ranks = found
-    share = n if case.startswith("fsdp") else 1
-    whole = bytes_per_parameter * PARAMETERS / share
-    for counts in ranks:
-        assert counts[case].totals["model_state_bytes"] == whole
-        assert counts[case].details["model_state_bytes"] == {
-            "parameters": whole / 4,
-            "gradients": whole / 4,
-            "optimizer_state": whole / 2,
-        }
+    for case in runnable(["naive", "ddp", "ddp autocast", "bucketed", "fsdp1", "fsdp2", "fsdp1 SHARD_GRAD_OP"]):
+        part = 4 * PARAMETERS / (len(found.ranks) if case.startswith("fsdp") else 1)
+        for counts in (rank[case] for rank in found.ranks):
+            assert counts.totals["model_state_bytes"] == 4 * part
+            assert counts.details["model_state_bytes"] == {
+                "parameters": part,
+                "gradients": part,
+                "optimizer_state": 2 * part,
+            }
 
 
 def test_zero1_shares_out_the_optimizer_state_only(found: Found) -> None:
     """8 bytes a parameter on each rank, and 8 more on one of them: in the mean 8 + 8/n."""
-    n, ranks = found
-    states = [counts["zero1"].details["model_state_bytes"] for counts in ranks]
+    n, states = len(found.ranks), [rank["zero1"].details["model_state_bytes"] for rank in found.ranks]
     assert {state["parameters"] + state["gradients"] for state in states} == {8.0 * PARAMETERS}
     assert sum(state["optimizer_state"] for state in states) == 8 * PARAMETERS
     assert max(state["optimizer_state"] for state in states) < 8 * PARAMETERS / n * 1.5
 
 
 def test_nothing_is_kept_from_step_to_step(found: Found) -> None:
-    for counts in found[1]:
+    for counts in found.ranks:
         assert {case: counted.totals["retained_bytes"] for case, counted in counts.items()} == dict.fromkeys(
             counts, 0.0
         )
@@ -213,7 +193,7 @@ def test_nothing_is_kept_from_step_to_step(found: Found) -> None:
 
 
 def test_buckets_are_ddps_own(found: Found) -> None:
-    for counts in found[1]:
+    for counts in found.ranks:
         assert counts["ddp"].details["ddp_buckets"] == {"bucket 0": M}
         assert counts["zero1"].totals["ddp_buckets"] == 1
         assert counts["naive"].totals["ddp_buckets"] == 0
@@ -221,7 +201,7 @@ def test_buckets_are_ddps_own(found: Found) -> None:
 
 def test_replicas_hold_more_at_the_peak_than_shards(found: Found) -> None:
     """DDP has a copy of the gradients in its buckets: M more than without."""
-    for counts in found[1]:
+    for counts in found.ranks:
         ddp, naive = counts["ddp"].details["peak_tensor_bytes"], counts["naive"].details["peak_tensor_bytes"]
         assert (ddp["buckets"], naive.get("buckets", 0)) == (M, 0)
         assert ddp["parameters"] == naive["parameters"] == M
@@ -234,7 +214,7 @@ def test_replicas_hold_more_at_the_peak_than_shards(found: Found) -> None:
 
 def test_a_flat_all_reduce_takes_a_copy_of_the_gradients_and_a_naive_one_takes_nothing(found: Found) -> None:
     """4 bytes a parameter at the peak, beside the batch of 4 x 16; and none more than without any all-reduce."""
-    for counts in found[1]:
+    for counts in found.ranks:
         flat, naive, alone = (
             counts[case].details["peak_tensor_bytes"] for case in ("flat", "naive", "each rank alone")
         )
@@ -244,35 +224,11 @@ def test_a_flat_all_reduce_takes_a_copy_of_the_gradients_and_a_naive_one_takes_n
 
 def test_flops_are_the_same_however_they_are_shared_out(found: Found) -> None:
     """4 rows x 4 layers x 2 x 256 = 8192 forward; in backward twice that, without the first layer's input."""
-    for counts in found[1]:
+    for counts in found.ranks:
         for case in runnable(["naive", "ddp", "ddp autocast", "zero1", "fsdp1", "fsdp2"]):
             assert counts[case].details["flops_forward"] == dict.fromkeys(("0.up", "0.down", "1.up", "1.down"), 2048.0)
             assert counts[case].totals["flops_backward"] == 2 * 8192 - 2048
 
 
-def test_counting_leaves_the_training_as_it_is(launcher: Launcher) -> None:
-    def difference(ctx: RankContext) -> float:
-        """Between parameters after two steps and those that are counted, and after as many without counters."""
-
-        def trained(*, counted: bool) -> Tensor:
-            torch.manual_seed(0)
-            model = nn.Sequential(Block(), Block())
-            parallel = parallelise("overlap", model, ctx)
-            optimizer = torch.optim.Adam(model.parameters())
-
-            def run() -> None:
-                optimizer.zero_grad()
-                parallel.module(torch.full((4, 16), ctx.rank + 1.0)).square().mean().backward()
-                parallel.synchronise()
-                optimizer.step()
-
-            if counted:
-                count_step(run, Countable(device=ctx.device), warmup=2)
-            else:
-                for _ in range(2 + SEEN_STEPS):
-                    run()
-            return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-        return (trained(counted=True) - trained(counted=False)).abs().max().item()
-
-    assert launcher.run(difference, world_size=2, backend="gloo", device="cpu").values == (0.0, 0.0)
+def test_counting_leaves_the_training_as_it_is(found: Found) -> None:
+    assert set(found.influences) == {0.0}

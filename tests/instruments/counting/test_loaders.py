@@ -5,15 +5,25 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, TensorDataset, dataloader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    dataloader,
+)
 
+from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.instruments.counting.loaders import Loaders
 from pytest_ddpperf.instruments.counting.sites import made_at
+from tests.counted import count_step
 
 ITERATOR = dataloader._BaseDataLoaderIter
 
@@ -33,22 +43,14 @@ def forever(batches: DataLoader[tuple[torch.Tensor, ...]]) -> Iterator[object]:
         yield from batches
 
 
-@pytest.mark.parametrize(("of_each_step", "epoch"), [(1, 6.0), (2, 3.0), (4, 1.5)])
-def test_an_epoch_has_the_batches_of_the_loader_divided_by_those_of_a_step(of_each_step: int, epoch: float) -> None:
-    """A loader of six batches, which begins anew within the seven steps."""
+@pytest.mark.parametrize(("given", "epoch"), [(7, 6.0), (14, 3.0), (28, 1.5), (9, 6.0)])
+def test_an_epoch_has_the_batches_of_the_loader_divided_by_those_of_a_step(given: int, epoch: float) -> None:
+    """A loader of six batches, which begins anew within the seven steps; of nine batches two are fetched ahead."""
     with Loaders().followed() as loaders:
         batches = forever(loader(6))
-        for _ in range(7 * of_each_step):
+        for _ in range(given):
             next(batches)
         assert loaders.epoch_steps(7) == epoch
-
-
-def test_batches_that_are_fetched_ahead_do_not_shorten_the_epoch() -> None:
-    with Loaders().followed() as loaders:
-        batches = forever(loader(30))
-        for _ in range(9 + 2):
-            next(batches)
-        assert loaders.epoch_steps(9) == 30.0
 
 
 def test_a_loader_that_most_steps_do_not_ask_has_no_epoch() -> None:
@@ -60,6 +62,8 @@ def test_a_loader_that_most_steps_do_not_ask_has_no_epoch() -> None:
         for _ in range(2):
             next(evaluation)
         assert loaders.epoch_steps(5) is None
+        assert loaders.used(6) == []
+        assert loaders.samples(6, 2) == ()
 
 
 def test_afterwards_loaders_are_not_followed() -> None:
@@ -113,14 +117,6 @@ def test_samples_of_a_stream_and_of_too_small_a_dataset_are_unknown() -> None:
         assert loaders.used(1)
 
 
-def test_a_loader_that_does_not_give_each_step_a_batch_is_left_out() -> None:
-    """Such as one that evaluates, which gives all ranks the same."""
-    with Loaders().followed() as loaders:
-        assert len(list(loader(6))) == 6
-        assert loaders.used(7) == []
-        assert loaders.samples(7, 2) == ()
-
-
 @pytest.mark.parametrize(("persistent", "anew"), [(False, 1), (True, 0)])
 def test_each_epoch_starts_workers_that_a_loader_does_not_keep(persistent: bool, anew: int) -> None:  # noqa: FBT001
     with Loaders().followed() as loaders:
@@ -149,12 +145,6 @@ def test_one_loader_of_three_epochs_keeps_no_other() -> None:
         batches = loader(1)
         assert [len(list(batches)) for _ in range(3)] == [1, 1, 1]
         assert loaders.of_epochs(3)["loaders_kept"] == []
-
-
-def test_a_loader_without_workers_starts_none() -> None:
-    with Loaders().followed() as loaders:
-        assert len(list(loader(6))) == 6
-        assert "loaders_kept" not in loaders.of_epochs(6)
 
 
 def test_two_loaders_of_one_kind_side_by_side_replace_none() -> None:
@@ -208,3 +198,39 @@ def test_a_loader_that_most_steps_do_not_ask_does_not_count(first: int) -> None:
         found = loaders.of_epochs(8)
     assert [place.function for place in found["loaders_without_workers"]] == ["loader"]
     assert "workers_restarted" not in found
+
+
+def training(batches: int, workers: int = 0) -> Callable[[], Any]:
+    """A step on the next batch; an epoch has so many."""
+    data = TensorDataset(torch.rand(4 * batches, 3))
+    loader = DataLoader(data, batch_size=4, sampler=RandomSampler(data), num_workers=workers)
+    model, stream = torch.nn.Linear(3, 1), cast("Iterator[Any]", forever(loader))
+
+    def step() -> None:
+        model.zero_grad()
+        model(next(stream)[0]).sum().backward()
+
+    return step
+
+
+@pytest.mark.parametrize("batches", [1, 5])
+def test_counts_do_not_depend_on_where_an_epoch_begins(batches: int) -> None:
+    begin = DataLoader.__iter__
+    counts = count_step(training(batches), Countable(device=torch.device("cpu")))
+    inputs = torch.rand(4, 3)
+    model = torch.nn.Linear(3, 1)
+
+    def alone() -> None:
+        model.zero_grad()
+        model(inputs).sum().backward()
+
+    assert DataLoader.__iter__ is begin, "loaders count again after the pass"
+    assert counts.unstable == {}
+    assert counts.totals["synchronisations"] == 0
+    assert counts.details["operators"] == count_step(alone, Countable(device=torch.device("cpu"))).details["operators"]
+
+
+@pytest.mark.slow
+def test_workers_change_no_count() -> None:
+    here, there = (count_step(training(8, workers), Countable(device=torch.device("cpu"))) for workers in (0, 1))
+    assert here.totals == there.totals

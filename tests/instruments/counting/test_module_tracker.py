@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -10,14 +12,13 @@ from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.records.counts import Counts
 from tests.counted import count_step
 
-CPU = torch.device("cpu")
+
+def counted(run: Callable[[], object]) -> Counts:
+    return count_step(run, Countable(device=torch.device("cpu")), warmup=1, steps=0)
 
 
 def flops_of_training(model: nn.Module, *inputs: torch.Tensor) -> Counts:
-    def run() -> None:
-        model(*inputs).sum().backward()
-
-    return count_step(run, Countable(device=CPU), warmup=1)
+    return counted(lambda: model(*inputs).sum().backward())
 
 
 class Recomputing(nn.Module):
@@ -78,23 +79,9 @@ def test_a_gradient_of_a_gradient_is_backward() -> None:
         (slope,) = torch.autograd.grad(net(inputs).sum(), inputs, create_graph=True)
         slope.square().sum().backward()  # type: ignore[no-untyped-call]  # torch
 
-    found = count_step(run, Countable(device=CPU), warmup=1)
+    found = counted(run)
     assert found.details["flops_forward"] == {"0": 1024.0, "2": 128.0}
     assert found.details["flops_backward"] == {"0": 1024.0 + 4 * 1024, "2": 128.0 + 128}
-
-
-def test_what_is_recomputed_for_a_gradient_of_a_gradient_is_forward() -> None:
-    """The layer's 256 and the product's 64 are recomputed by each of the two."""
-    inputs = torch.ones(2, 8, requires_grad=True)
-    model = Recomputing()
-
-    def run() -> None:
-        (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
-        slope.sum().backward()  # type: ignore[no-untyped-call]  # torch
-
-    found = count_step(run, Countable(device=CPU), warmup=1)
-    assert found.details["flops_forward"] == {"inner": 768.0, "model": 64.0, "recomputed in backward": 128.0}
-    assert found.details["flops_backward"].keys() == {"inner", "model"}
 
 
 def test_afterwards_torch_knows_of_no_hook() -> None:
@@ -125,19 +112,19 @@ def test_products_in_float32_or_wider_count_by_type() -> None:
         double(hidden.double().detach()).sum().backward()
         hidden.float().sum().backward()
 
-    found = count_step(run, Countable(device=CPU), warmup=1)
+    found = counted(run)
     assert found.totals["flops"] == 1024.0
     assert found.details["full_precision_flops"] == {"float64": 1024.0}
 
 
-@pytest.mark.parametrize(("precision", "counted"), [("highest", {"float32": 256.0}), ("high", {})])
-def test_products_that_tf32_may_compute_do_not_count(precision: str, counted: dict[str, float]) -> None:
+@pytest.mark.parametrize(("precision", "expected"), [("highest", {"float32": 256.0}), ("high", {})])
+def test_products_that_tf32_may_compute_do_not_count(precision: str, expected: dict[str, float]) -> None:
     before = torch.get_float32_matmul_precision()
     inputs, layer = torch.ones(2, 8), nn.Linear(8, 8)
     torch.set_float32_matmul_precision(precision)
     try:
-        found = count_step(lambda: layer(inputs), Countable(device=CPU), warmup=1)
+        found = counted(lambda: layer(inputs))
     finally:
         torch.set_float32_matmul_precision(before)
     assert found.totals["flops"] == 256.0
-    assert found.details["full_precision_flops"] == counted
+    assert found.details["full_precision_flops"] == expected

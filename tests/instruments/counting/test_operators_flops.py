@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -15,15 +17,15 @@ from pytest_ddpperf.instruments.counting.operators import flops_of
 from pytest_ddpperf.records.counts import Counts
 from tests.counted import count_step
 
-CPU = torch.device("cpu")
 aten = torch.ops.aten
 
 
-def flops_of_training(model: nn.Module, *inputs: torch.Tensor) -> Counts:
-    def run() -> None:
-        model(*inputs).sum().backward()
+def counted(run: Callable[[], object], *, warmup: int = 1) -> Counts:
+    return count_step(run, Countable(device=torch.device("cpu")), warmup=warmup, steps=0)
 
-    return count_step(run, Countable(device=CPU), warmup=1)
+
+def flops_of_training(model: nn.Module, *inputs: torch.Tensor) -> Counts:
+    return counted(lambda: model(*inputs).sum().backward())
 
 
 def test_a_transformer_has_the_flops_of_the_formula() -> None:
@@ -40,7 +42,7 @@ def test_a_transformer_has_the_flops_of_the_formula() -> None:
     def run() -> None:
         next_byte_loss(model(tokens), tokens).backward()  # type: ignore[no-untyped-call]  # torch
 
-    found = count_step(run, Countable(device=CPU), warmup=1)
+    found = counted(run)
     weights, attention, head = 131_072, 32_768, 32_768
     forward = 128 * (2 * (2 * weights + attention) + 2 * head)
     backward = 2 * forward
@@ -54,12 +56,11 @@ def test_a_transformer_has_the_flops_of_the_formula() -> None:
     assert found.unstable == {}
 
 
-@pytest.mark.parametrize("width", [8, 16])
-def test_a_linear_layer_has_a_forward_and_a_backward_for_its_weight(width: int) -> None:
-    """3 x 4 inputs that need no gradient: 2 x 3 x 4 x width in forward, and as many for the weight's gradient."""
-    found = flops_of_training(nn.Sequential(nn.Linear(4, width)), torch.ones(3, 4))
-    assert found.details["flops_forward"] == {"0": 24.0 * width}
-    assert found.details["flops_backward"] == {"0": 24.0 * width}
+def test_a_linear_layer_has_a_forward_and_a_backward_for_its_weight() -> None:
+    """3 x 4 inputs that need no gradient: 2 x 3 x 4 x 8 in forward, and as many for the weight's gradient."""
+    found = flops_of_training(nn.Sequential(nn.Linear(4, 8)), torch.ones(3, 4))
+    assert found.details["flops_forward"] == {"0": 192.0}
+    assert found.details["flops_backward"] == {"0": 192.0}
 
 
 def test_a_convolution_has_the_flops_of_its_kernel_at_every_place() -> None:
@@ -77,7 +78,7 @@ def test_inference_mode_hides_no_flops() -> None:
         with torch.inference_mode():
             layer(torch.ones(3, 4))
 
-    found = count_step(run, Countable(device=CPU), warmup=0)
+    found = counted(run, warmup=0)
     assert found.details["flops"] == {"model": 192.0}
     assert found.details["operators"]["aten.addmm"] == 1.0
 
@@ -116,7 +117,7 @@ def test_an_encoder_in_one_operator_has_the_flops_of_its_parts() -> None:
         with torch.no_grad():
             layer(inputs)
 
-    found = count_step(run, Countable(device=CPU), warmup=0)
+    found = counted(run, warmup=0)
     assert found.details["operators"] == {"aten._transformer_encoder_layer_fwd": 1.0}
     assert found.totals["flops"] == 131_072 + 16_384
     assert found.totals["flops"] == flops_of_training(encoder(), inputs).totals["flops_forward"]
@@ -132,7 +133,7 @@ def test_an_encoder_leaves_out_what_is_padded() -> None:
         with torch.no_grad():
             stack(torch.ones(2, 8, 16), src_key_padding_mask=padded)
 
-    assert count_step(run, Countable(device=CPU), warmup=0).totals["flops"] == 45_056 + 4_672
+    assert counted(run, warmup=0).totals["flops"] == 45_056 + 4_672
 
 
 def test_attention_in_one_operator_has_the_flops_of_its_parts() -> None:
@@ -143,38 +144,30 @@ def test_attention_in_one_operator_has_the_flops_of_its_parts() -> None:
         with torch.no_grad():
             layer(inputs, inputs, inputs)
 
-    found = count_step(run, Countable(device=CPU), warmup=0)
+    found = counted(run, warmup=0)
     assert "aten._native_multi_head_attention" in found.details["operators"]
     assert found.totals["flops"] == 65_536 + 16_384
 
 
-@pytest.mark.parametrize("heads", [1, 2, 4])
-def test_heads_that_several_queries_share_count_for_each_of_them(heads: int) -> None:
-    """4 heads of 8, 16 tokens: 4 x 4 x 16 x 16 x 8; twice as much in backward."""
+@pytest.mark.parametrize(("fused", "heads"), [(True, 4), (True, 2), (False, 4)])
+def test_attention_has_as_many_flops_fused_as_written_out_or_with_shared_heads(heads: int, *, fused: bool) -> None:
+    """4 heads of 8, 16 tokens: 4 x 4 x 16 x 16 x 8 forward, and twice as much backward.
+
+    The fused attention computes the scores again in backward, which is no work of the model.
+    """
     query = torch.ones(1, 4, 16, 8, requires_grad=True)
     key, value = (torch.ones(1, heads, 16, 8, requires_grad=True) for _ in range(2))
 
     def run() -> None:
-        nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True).sum().backward()  # type: ignore[no-untyped-call]  # torch's own
-
-    found = count_step(run, Countable(device=CPU), warmup=1)
-    assert "aten._scaled_dot_product_flash_attention_for_cpu" in found.details["operators"]
-    assert (found.totals["flops_forward"], found.totals["flops_backward"]) == (32_768, 65_536)
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_attention_has_as_many_flops_fused_as_written_out(fused: bool) -> None:  # noqa: FBT001 - of a test
-    """3 x 4 x 4 x 16 x 16 x 8. The fused one computes the scores again in backward, which is no work of the model."""
-    query, key, value = (torch.ones(1, 4, 16, 8, requires_grad=True) for _ in range(3))
-
-    def run() -> None:
         if fused:
-            attended = functional.scaled_dot_product_attention(query, key, value)
+            attended = functional.scaled_dot_product_attention(query, key, value, enable_gqa=heads < 4)
         else:
             attended = (query @ key.mT).softmax(-1) @ value
         attended.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
 
-    assert count_step(run, Countable(device=CPU), warmup=1).totals["flops"] == 98_304
+    found = counted(run)
+    assert ("aten._scaled_dot_product_flash_attention_for_cpu" in found.details["operators"]) is fused
+    assert (found.totals["flops_forward"], found.totals["flops_backward"]) == (32_768, 65_536)
 
 
 @pytest.mark.skipif(not any("flex" in str(known) for known in flop_registry), reason="this torch has no formula for it")
@@ -182,13 +175,13 @@ def test_attention_has_as_many_flops_fused_as_written_out(fused: bool) -> None: 
 def test_attention_of_higher_order_has_the_flops_of_attention() -> None:
     """2 heads of 8, 16 tokens: 2 x 4 x 16 x 16 x 8."""
     part = torch.ones(1, 2, 16, 8)
-    found = count_step(lambda: flex_attention(part, part, part), Countable(device=CPU), warmup=1)
+    found = counted(lambda: flex_attention(part, part, part))
     assert found.totals["flops"] == 16_384
 
 
 def test_a_matrix_times_a_vector_has_flops() -> None:
     matrix, vector = nn.Parameter(torch.ones(8, 4)), torch.ones(4)
-    found = count_step(lambda: torch.addmv(torch.ones(8), matrix, matrix.T @ (matrix @ vector)), Countable(device=CPU))
+    found = counted(lambda: torch.addmv(torch.ones(8), matrix, matrix.T @ (matrix @ vector)))
     assert found.totals["flops"] == 3 * 2 * 8 * 4
 
 
@@ -201,7 +194,7 @@ def test_experts_have_the_flops_of_their_rows() -> None:
     def run() -> None:
         functional.grouped_mm(rows, experts, offs=ends).square().sum().backward()  # type: ignore[no-untyped-call]  # torch
 
-    found = count_step(run, Countable(device=CPU), warmup=1)
+    found = counted(run)
     assert (found.totals["flops_forward"], found.totals["flops_backward"]) == (8192, 2 * 8192)
 
 

@@ -9,7 +9,7 @@ import tracemalloc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,56 +26,47 @@ class Spec:
 
 
 @pytest.fixture
-def frozen() -> Iterator[None]:
+def frozen() -> None:
     """As in a rank: what was there before is not counted."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+class Cached:
+    """What a step keeps once."""
+
+
+class Cycle:
+    """What only the garbage collector frees."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
 @pytest.mark.usefixtures("frozen")
 def test_the_objects_that_each_step_leaves_behind_are_counted_by_type() -> None:
-    """Three steps, then two: each leaves four objects and a list of them."""
-    census, kept = ObjectCensus(), list[list[Spec]]()
+    """Three steps, then two: each leaves four objects and a list of them; a cache fills up in one of these stretches.
+
+    One object is of a type without a module, as a template makes one.
+    """
+    census, kept, cache, made = ObjectCensus(), list[list[Spec]](), list[Cached](), dict[str, Any]()
+    exec("kept = [type('T', (), {})()]", {}, made)  # noqa: S102
+    assert not hasattr(type(made["kept"][0]), "__module__")
     for steps in range(6):
         kept.append([Spec() for _ in range(4)])
+        cache.extend(Cached() for _ in range(100 if steps == 4 else 0))
+        for _ in range(20):
+            Cycle()
         if steps in {0, 3, 5}:
             census.take(steps)
     found = census.left_behind()
     assert found is not None
-    assert found[name(Spec)] == 4.0
-    assert found["list"] == 1.0
-
-
-@pytest.mark.usefixtures("frozen")
-def test_what_grows_in_one_stretch_only_is_a_cache() -> None:
-    census, kept = ObjectCensus(), list[Spec]()
-    for steps in (0, 2, 4):
-        if steps == 2:
-            kept.extend(Spec() for _ in range(100))
-        census.take(steps)
-    found = census.left_behind()
-    assert found is not None
-    assert name(Spec) not in found
-
-
-@pytest.mark.usefixtures("frozen")
-def test_garbage_in_cycles_is_not_left_behind() -> None:
-    census = ObjectCensus()
-    for steps in (0, 2, 4):
-        for _ in range(20):
-            spec = Spec()
-            spec.__dict__["me"] = spec
-        del spec
-        census.take(steps)
-    found = census.left_behind()
-    assert found is not None
-    assert name(Spec) not in found
+    assert (found[name(Spec)], found["list"]) == (4.0, 1.0)
+    assert not {name(Cached), name(Cycle)} & found.keys()
 
 
 @pytest.mark.usefixtures("frozen")
@@ -86,18 +77,6 @@ def test_fewer_than_three_counts_tell_nothing() -> None:
         kept.extend(Spec() for _ in range(100))
         census.take(steps)
     assert census.left_behind() is None
-
-
-@pytest.mark.usefixtures("frozen")
-def test_an_object_of_a_type_without_a_module_is_counted() -> None:
-    """As a template makes one."""
-    made: dict[str, object] = {}
-    exec("kept = [type('T', (), {})()]", {}, made)  # noqa: S102
-    assert not hasattr(type(made["kept"][0]), "__module__")  # type: ignore[index]
-    census = ObjectCensus()
-    for steps in (0, 1, 2):
-        census.take(steps)
-    assert census.left_behind() is not None
 
 
 @pytest.mark.usefixtures("frozen")
@@ -125,15 +104,6 @@ def untraced() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("untraced")
-def test_memory_is_traced_once_and_never_stopped() -> None:
-    """A thread that allocates while it waits for Python's lock would crash the process."""
-    for _ in range(2):
-        kept = list[Spec]()
-        assert lines_of_left(lambda kept=kept: kept.extend(Spec() for _ in range(4)), traces=True)  # type: ignore[misc]
-        assert tracemalloc.is_tracing()
-
-
-@pytest.mark.usefixtures("untraced")
 def test_no_line_is_looked_for_if_somebody_else_traces_with_short_stacks() -> None:
     tracemalloc.start(1)
     kept = list[Spec]()
@@ -149,6 +119,7 @@ def test_what_each_step_leaves_behind_has_its_line_and_what_the_last_one_holds_h
         held[:] = [Spec() for _ in range(9)]
 
     found = lines_of_left(step, traces=True)
+    assert tracemalloc.is_tracing(), "to stop while a thread allocates and waits for Python's lock would crash"
     first = step.__code__.co_firstlineno
     assert {(Path(place.file), place.line - first) for place in found} == {(Path(__file__), 1)}
     assert min(found.values()) >= 4.0
@@ -175,9 +146,20 @@ def test_a_rank_that_leaves_nothing_behind_takes_as_many_steps_as_the_others() -
     assert len(made) == 3
 
 
-def test_a_process_counts_once_however_it_is_started() -> None:
+@contextmanager
+def counted(device: str = "cpu") -> Iterator[Counter[tuple[str, str]]]:
+    """Count calls in this context by metric and name."""
     calls = Counter[tuple[str, str]]()
-    with calls_counted(lambda metric, name: calls.update([(metric, name)]), "cpu"):
+
+    def waited(name: str, _tensor: torch.Tensor) -> None:
+        calls["synchronisations", name] += 1
+
+    with calls_counted(lambda metric, name: calls.update([(metric, name)]), device, waited):
+        yield calls
+
+
+def test_a_process_counts_once_however_it_is_started() -> None:
+    with counted() as calls:
         child = multiprocessing.get_context("fork").Process(target=gc.isenabled)
         child.start()
         subprocess.run(["true"], check=True)
@@ -188,22 +170,27 @@ def test_a_process_counts_once_however_it_is_started() -> None:
     assert calls == {("processes_started", name): 1 for name in names}
 
 
-def test_what_another_thread_calls_is_left_out_for_the_clock_decides_how_often_it_does() -> None:
-    calls = Counter[tuple[str, str]]()
-    monitor = threading.Thread(target=gc.collect)
-    with calls_counted(lambda metric, name: calls.update([(metric, name)]), "cpu"):
+def test_calls_that_free_memory_or_wait_count_on_a_cpu_too_but_not_those_of_another_thread() -> None:
+    """The clock decides how often another thread calls."""
+    monitor, before = threading.Thread(target=gc.collect), (gc.collect, torch.cuda.empty_cache)
+    with counted() as calls:
         monitor.start()
         monitor.join()
         gc.collect()
-    assert calls == {("allocator_calls", "gc.collect"): 1}
+        torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
+        torch.get_device_module("cpu").synchronize()
+    names = {"gc.collect": 1, "torch.cuda.empty_cache": 2, "torch.cpu.synchronize": 1}
+    assert calls == {("allocator_calls", name): times for name, times in names.items()}
+    assert (gc.collect, torch.cuda.empty_cache) == before
 
 
 @pytest.mark.parametrize(
     ("device", "waits"), [("cpu", {"tensor.cpu": 1, "tensor.tolist": 1, "print(tensor)": 2}), ("cuda", {})]
 )
 def test_copies_to_the_host_and_checkpoints_count_if_no_operator_shows_them(device: str, waits: dict[str, int]) -> None:
-    calls, tensor = Counter[tuple[str, str]](), torch.ones(2)
-    with calls_counted(lambda metric, name: calls.update([(metric, name)]), device):
+    tensor = torch.ones(2)
+    with counted(device) as calls:
         tensor.cpu()
         tensor.tolist()
         str(tensor)
@@ -220,8 +207,8 @@ def test_copies_to_the_host_and_checkpoints_count_if_no_operator_shows_them(devi
     [(torch.autograd.detect_anomaly, "anomaly detection"), (torch.profiler.profile, "profiler"), (nullcontext, "")],
 )
 def test_a_backward_pass_in_a_mode_that_slows_it_counts(mode: Callable[[], Any], name: str) -> None:
-    calls, tensor = Counter[tuple[str, str]](), torch.ones(2, requires_grad=True)
-    with calls_counted(lambda metric, part: calls.update([(metric, part)]), "cpu"), warnings.catch_warnings():
+    tensor = torch.ones(2, requires_grad=True)
+    with counted() as calls, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # anomaly detection warns that it is slow
         with mode():
             tensor.sum().backward()  # type: ignore[no-untyped-call, unused-ignore]

@@ -55,7 +55,7 @@ def trained(forward: Callable[[nn.Module], list[Tensor]], model: nn.Module | Non
 
 
 def rows(step: Callable[[], object]) -> dict[str, float] | None:
-    found = count_step(step, Countable(device=torch.device("cpu")), warmup=1)
+    found = count_step(step, Countable(device=torch.device("cpu")), warmup=1, steps=0)
     assert "batch_rows" not in found.unstable
     return dict(found.details["batch_rows"]) if "batch_rows" in found.totals else None
 

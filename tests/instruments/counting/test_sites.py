@@ -8,15 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from torch import Tensor
 
-from pytest_ddpperf.instruments.counting.counting import Countable
-from pytest_ddpperf.instruments.counting.sites import Place, Stack, _is_captured, call_sites, digest
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, call_sites, digest
 from pytest_ddpperf.strategies import handwritten
 from pytest_ddpperf.training import timing
-from tests.counted import count_step
 
 HERE = Path(__file__)
 USERS, OURS, STRATEGY = "/project/train.py", str(timing.__file__), str(handwritten.__file__)
@@ -66,51 +62,6 @@ def test_a_thread_of_autograd_has_the_line_that_waits_for_it() -> None:
     assert (Path(place.file).name, place.function) == (HERE.name, "in_a_thread")
 
 
-def test_backward_a_hooks_function_and_waits_are_told_relative_to_the_project() -> None:
-    weight = torch.ones(3, requires_grad=True)
-
-    def hook(gradient: Tensor) -> None:
-        gradient.sum().item()
-
-    weight.register_hook(hook)  # type: ignore[no-untyped-call]  # torch
-
-    def step() -> None:
-        weight.sum().backward()  # type: ignore[no-untyped-call]  # torch
-
-    roots = (str(HERE.parents[1]),)
-    found = count_step(step, Countable(device=torch.device("cpu"), roots=roots), warmup=1)
-    (site,) = found.sites["synchronisations"]
-    assert (site.file, site.function, site.source, site.backward, site.value) == (
-        "counting/test_sites.py",
-        "hook",
-        digest("gradient.sum().item()"),
-        True,
-        1.0,
-    )
-
-
-def test_optimizer_steps_passes_of_backward_costly_calls_and_operators_have_their_lines() -> None:
-    weight = torch.nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-
-    def step() -> None:
-        weight.sum().backward()  # type: ignore[no-untyped-call]  # torch
-        optimizer.step()
-        torch.cuda.empty_cache()
-
-    countable = Countable(device=torch.device("cpu"), optimizers=[optimizer])
-    found = count_step(step, countable, warmup=1).sites
-    first = step.__code__.co_firstlineno
-    told = [
-        (site.part, site.line - first, site.value)
-        for metric in ("backward_passes", "optimizer_steps", "allocator_calls", "operators")
-        for site in found[metric]
-    ]
-    calls, operators = told[:3], told[3:]
-    assert calls == [("backward", 1, 1.0), ("SGD", 2, 1.0), ("torch.cuda.empty_cache", 3, 1.0)]
-    assert {("aten.sum", 1, 1.0), ("aten.add_", 2, 1.0)} <= set(operators)
-
-
 def test_a_line_counts_with_the_mean_of_all_steps_that_were_looked_at() -> None:
     """What only some steps tell has the mean of these."""
     place = Place("/elsewhere/train.py", 3, "step", backward=False)
@@ -120,39 +71,8 @@ def test_a_line_counts_with_the_mean_of_all_steps_that_were_looked_at() -> None:
     assert {metric: site.value for metric, (site,) in found.items()} == {"collective_calls": 2.5, "retained_bytes": 7.0}
 
 
-def test_a_graph_break_has_its_line() -> None:
-    def broken(inputs: Tensor) -> Tensor:
-        total = inputs.sum()
-        print(end="")
-        return total * 2
-
-    torch.compiler.reset()
-    torch._dynamo.utils.counters.clear()  # a rank is a fresh process, this one is not
-    torch._dynamo.utils.graph_break_reasons.clear()
-    compiled = torch.compile(broken, backend="eager")
-    found = count_step(lambda: compiled(torch.ones(3)), Countable(device=torch.device("cpu")), warmup=1)
-    torch.compiler.reset()
-    assert found.totals["graph_breaks"] == 1
-    (site,) = found.sites["graph_breaks"]
-    assert (Path(site.file).name, site.function, site.source) == (HERE.name, "broken", digest('print(end="")'))
-
-
 def test_a_file_outside_of_the_project_has_its_name_alone_and_a_line_its_digest() -> None:
     step = {"collective_calls": {("all_reduce", Place("/home/alice/other/mod.py", 3, "step", backward=False)): 1.0}}
     (site,) = call_sites([step], ("/project",))["collective_calls"]
     assert (site.file, site.source) == ("mod.py", "")
     assert len({digest("a = 1"), digest("a = 2"), digest("")}) == 3
-
-
-@pytest.mark.parametrize(("line", "captured"), [(2, True), (4, True), (3, False)])
-def test_a_compiled_function_is_known_by_its_first_line_or_by_that_of_its_rest(line: int, *, captured: bool) -> None:
-    class Code:
-        """The code of a function in Python 3.10, which has no instruction in its first line."""
-
-        co_filename, co_firstlineno = "train.py", 2
-
-        def co_lines(self) -> list[tuple[int, int, int]]:
-            return [(0, 4, 4), (4, 8, 5)]
-
-    found: Any = Code()
-    assert _is_captured(found, frozenset({("train.py", line)})) is captured

@@ -14,7 +14,6 @@ import torch
 import torch._dynamo.utils
 from torch import nn
 from torch.nn.utils import clip_grad_norm_  # by name, as many import it
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook, followed, optimizers_followed, torch_phase_hooks
@@ -75,23 +74,6 @@ def test_a_loop_written_by_hand() -> None:
     assert passed(Training(), steps=2) == ["forward", "backward", "optimizer"] * 2
 
 
-def test_the_hooks_that_everything_rests_on_are_there() -> None:
-    names = {(getattr(hook.owner, "__name__", ""), hook.name) for hook in torch_phase_hooks()}
-    assert names >= {
-        ("Module", "__call__"),
-        ("Tensor", "backward"),
-        ("torch.autograd", "_engine_run_backward"),
-        ("Optimizer", "zero_grad"),
-        ("GradScaler", "step"),
-        ("torch.nn.utils.clip_grad", "_get_total_norm"),
-        ("torch.nn.utils.clip_grad", "_clip_grads_with_norm_"),
-        ("DataLoader", "__iter__"),
-        ("_BaseDataLoaderIter", "__next__"),
-        ("ProcessGroup", "allreduce"),
-        ("Work", "wait"),
-    }
-
-
 def test_autograd_under_other_names() -> None:
     weight = torch.ones(3, requires_grad=True)
     grad = torch.autograd.grad
@@ -102,84 +84,6 @@ def test_autograd_under_other_names() -> None:
         torch.autograd.backward([weight.sum()])
 
     assert passed(run) == ["backward", "optimizer", "backward"]
-
-
-def test_several_models_and_optimizers() -> None:
-    first, second = Training(), Training()
-    assert passed(lambda: (first(), second())) == ["forward", "backward", "optimizer"] * 2
-
-
-def test_a_recomputed_module_belongs_to_backward() -> None:
-    class Recomputed(nn.Module):
-        calls = 0
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inside = nn.Linear(4, 1)
-
-        def forward(self, inputs: torch.Tensor) -> Any:
-            return checkpoint(self.counted, inputs, use_reentrant=False)
-
-        def counted(self, inputs: torch.Tensor) -> Any:
-            self.calls += 1
-            return self.inside(inputs)
-
-    model = Recomputed()
-    assert passed(Training(model)) == ["forward", "backward", "optimizer"]
-    assert model.calls == 2
-
-
-def test_a_closure_of_the_optimizer() -> None:
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
-
-    def closure() -> float:
-        loss: torch.Tensor = model(torch.ones(2, 4)).square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return loss.item()
-
-    step: Any = optimizer.step
-    assert passed(lambda: step(closure)) == ["optimizer", "forward", "optimizer", "backward", "optimizer"]
-
-
-def test_an_optimizer_in_backward() -> None:
-    training = Training(nn.Linear(4, 1, bias=False))
-    weight: Any = next(training.model.parameters())
-    weight.register_post_accumulate_grad_hook(lambda _: training.optimizer.step())
-
-    assert passed(lambda: training.model(torch.ones(2, 4)).sum().backward()) == [
-        "forward",
-        "backward",
-        "optimizer",
-        "backward",
-    ]
-
-
-def test_a_module_that_is_the_whole_step() -> None:
-    class Whole(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.training_step = Training()
-
-        def forward(self) -> Any:
-            return self.training_step()
-
-    assert passed(Whole()) == ["forward", "backward", "forward", "optimizer", "forward", "optimizer", "forward"]
-
-
-def test_fp16_with_a_scaler_and_clipping() -> None:
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu")
-
-    def run() -> None:
-        scaler.scale(model(torch.ones(2, 4)).sum()).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-
-    assert passed(run) == ["forward", "backward", "optimizer"]
 
 
 class Transformed(Dataset[torch.Tensor]):
@@ -205,12 +109,6 @@ def test_data_is_waited_for_whatever_the_dataset_does() -> None:
 
     step = ["data_wait", "forward", "backward", "optimizer"]
     assert passed(epoch) == [*step * 3, "data_wait"]  # which finds the end
-
-
-def test_an_iterator_that_was_begun_before() -> None:
-    batches = iter(DataLoader(Transformed(), batch_size=2))
-    next(batches)
-    assert passed(lambda: next(batches)) == ["data_wait"]
 
 
 def test_phase_hooks_of_a_users_own_functions() -> None:
@@ -241,30 +139,27 @@ def test_sections_are_seen_by_the_thread_of_the_step_alone() -> None:
     assert passed(run) == ["gradient_sync"]
 
 
+class Refuses(nn.Module):
+    def forward(self) -> None:
+        raise OSError("no more")
+
+
 def test_a_step_that_raises_leaves_nothing_behind() -> None:
     """The fixture above looks at what is left."""
 
-    class Refuses(nn.Module):
-        def forward(self, _inputs: torch.Tensor) -> None:
-            raise OSError("no more")
-
     def run() -> None:
         with Section("mine"):
-            Refuses()(torch.ones(1))
+            Refuses()()
 
     with pytest.raises(OSError, match="no more"):
         passed(run)
 
 
 def test_an_error_that_the_step_handles_ends_its_phase() -> None:
-    class Refuses(nn.Module):
-        def forward(self) -> None:
-            raise OSError("once")
-
     training, refuses = Training(), Refuses()
 
     def run() -> None:
-        with pytest.raises(OSError, match="once"):
+        with pytest.raises(OSError, match="no more"):
             refuses()
         training.optimizer.step()
 
@@ -279,22 +174,12 @@ def test_nothing_is_kept_of_what_was_trained() -> None:
     assert kept() is None
 
 
-def compiled_graphs() -> int:
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-
-
-@pytest.mark.parametrize("how", ["module.compile", "torch.compile"])
-def test_a_compiled_model_is_neither_compiled_again_nor_warned_of(how: str) -> None:
-    model: Any = Net()
+def test_a_compiled_model_is_neither_compiled_again_nor_warned_of() -> None:
     torch._dynamo.reset()
-    if how == "torch.compile":
-        model = torch.compile(model, backend="eager")
-    else:
-        model.compile(backend="eager")
-    training = Training(model)
+    training = Training()
+    training.model.compile(backend="eager")
     for _ in range(2):
         training()
-    before = compiled_graphs()
-    assert before
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert passed(training) == ["forward", "backward", "optimizer"]
-    assert compiled_graphs() == before
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before > 0

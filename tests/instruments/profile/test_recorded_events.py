@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.instruments.counting.device_work import STEP as COUNTED_STEP
-from pytest_ddpperf.instruments.counting.device_work import Recorded, work_in
-from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent, steps_of
+from pytest_ddpperf.instruments.profile.events import ProfilerEvent, steps_of
 from pytest_ddpperf.instruments.torch_internals import activity_of
 
 FILE = Path(__file__).with_name("gpu_events.json.gz")  # one H100, torch 2.11
@@ -45,24 +42,6 @@ def test_a_step_has_its_computation_and_its_collectives(profile: Mapping[str, An
     gloo = [event for event in named if event["activity"] == "user_annotation"]
     assert len(step.collectives) == len(nccl) + len(gloo)
     assert {each.kind for each in step.collectives} <= {"all_reduce", "broadcast"}
-
-
-@pytest.mark.parametrize("profile", profiles())
-def test_the_work_of_the_device_is_counted(profile: Mapping[str, Any]) -> None:
-    events = [
-        Recorded(
-            event["activity"],
-            COUNTED_STEP if event["name"] == STEP else event["name"],
-            event["start_ns"],
-            event["end_ns"],
-        )
-        for event in profile["events"]
-    ]
-    counted = work_in(events)
-    activities = Counter(event["activity"] for event in profile["events"])
-    assert sum(counted["kernel_launches"].values()) == activities["kernel"]
-    assert (activities["kernel"] > 0) == (profile["device"] == "cuda")
-    assert sum(counted["device_copies"].values()) == activities["gpu_memcpy"] + activities["gpu_memset"]
 
 
 @pytest.mark.parametrize("profile", profiles())

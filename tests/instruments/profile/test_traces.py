@@ -33,28 +33,19 @@ def test_learning_rates_are_a_counter_at_the_time_of_each_step() -> None:
         ("learning rate", 55, {"group 0": 0.1, "group 1": 0.2}),
         ("learning rate", 65, {"group 0": 0.2, "group 1": 0.4}),
     ]
+    of_two = counters([notes[1:2], ((1_056_000, (0.3,)),)])
+    assert [name for name, *_ in of_two] == ["learning rate 0", "learning rate 1"]
 
 
-def test_several_optimizers_have_counters_of_their_own() -> None:
-    told = counters([((1_055_000, (0.1,)),), ((1_056_000, (0.3,)),)])
-    assert [(name, args) for name, _, args in told] == [
-        ("learning rate 0", {"group 0": 0.1}),
-        ("learning rate 1", {"group 0": 0.3}),
-    ]
-
-
-def test_a_process_has_the_name_of_its_rank(tmp_path: Path) -> None:
+def test_a_process_has_the_name_of_its_rank_and_steps_have_the_names_that_other_tools_look_for(tmp_path: Path) -> None:
     file = tmp_path / "new" / "x_rank_3_trace.json"
     write_trace(SAVED, file, 3, [])
     written = json.loads(file.read_text())
     assert written["traceEvents"][0]["args"]["name"] == "rank 3"
     assert written["traceEvents"][1:3] == SAVED["traceEvents"][1:]
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
-def test_steps_have_the_names_that_other_tools_look_for() -> None:
-    *_, added = completed(SAVED, 0, [])["traceEvents"]
+    (added,) = written["traceEvents"][3:]
     assert (added["name"], added["ts"], added["dur"]) == ("ProfilerStep#0", 60, 10)
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
