@@ -18,22 +18,15 @@ from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import BlockTimes, MemoryHeadroom
-from tests.factories import make_environment, make_measurement, make_rank_launch
+from tests.factories import make_measurement, make_rank_launch
 
 
 def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:
-    environment = make_environment(cpu_model="some cpu")
-    reports = [
-        tuple(make_rank_launch(rank=i, step_times=(1.0,), communication=one) for i, one in enumerate(ranks))
-        for ranks in launches
-    ]
-    return make_measurement(
-        plan=Plan(warmup=2, steps=5),
-        environment=environment,
-        launches=tuple(Launch(round=0, ranks=ranks, seconds=1.0) for ranks in reports),
-    )
+    """Of launches, each given by the blocks of its ranks."""
+    ranks = [[make_rank_launch(i, communication=one) for i, one in enumerate(blocks)] for blocks in launches]
+    return make_measurement(launches=tuple(Launch(round=0, ranks=tuple(one), seconds=1.0) for one in ranks))
 
 
 def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank() -> None:
@@ -45,21 +38,6 @@ def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank()
     assert exposed_communication(measured) == pytest.approx((3.0, 2.0))
     assert communication_overhead(measured) == pytest.approx((3 / 7, 6 / 16))
     assert still_sent(measured) == "parameters"
-
-
-def test_its_samples_may_be_below_zero_and_what_is_told_is_not() -> None:
-    measured = measurement((BlockTimes(synchronised=(1.0,), unsynchronised=(1.25,)),))
-    assert exposed_communication(measured) == (-0.25,)
-    told = {one.metric: one.value for one in series_of(measured)}
-    assert (told["exposed_communication"], told["communication_overhead"]) == (0.0, 0.0)
-
-
-def test_it_is_told_by_launches_that_diagnose() -> None:
-    known = BlockTimes(synchronised=(1.0,), unsynchronised=(0.75,), still_sent="parameters")
-    timed, told = measurement((None, None)), measurement((known, known))
-    both = replace(timed, diagnoses=told.launches)
-    assert exposed_communication(both) == (0.25,)
-    assert still_sent(both) == "parameters"
 
 
 def test_pairs_of_blocks_know_its_scatter() -> None:
@@ -79,21 +57,24 @@ def test_pairs_of_blocks_know_its_scatter() -> None:
     assert by_name["exposed_communication"].interval is not None
 
 
-def test_a_single_pair_knows_nothing() -> None:
-    known = BlockTimes(synchronised=(5.0, 5.0), unsynchronised=(4.0, 3.0))
-    assert of_exposed(measurement((known, known))).moved == ()
-    assert of_exposed(measurement((replace(known, pairs=2), None))).moved == ()
+def test_a_sample_may_be_below_zero_and_a_value_is_not() -> None:
+    """Launches that diagnose have the samples, and not those that are timed."""
+    known = BlockTimes(synchronised=(1.0,), unsynchronised=(1.25,), still_sent="parameters")
+    measured = replace(measurement((None, None)), diagnoses=measurement((known, known)).launches)
+    assert exposed_communication(measured) == (-0.25,)
+    assert still_sent(measured) == "parameters"
+    values = {one.metric: one.value for one in series_of(measured)}
+    assert (values["exposed_communication"], values["communication_overhead"]) == (0.0, 0.0)
 
 
-def test_a_launch_without_it_is_left_out() -> None:
-    known = BlockTimes(synchronised=(1.0,), unsynchronised=(1.0,))
-    measured = measurement((known, known), (known, None))
-    assert exposed_communication(measured) == (0.0,)
-    assert exposed_communication(measurement((known, None))) is None
-    assert communication_overhead(measured) == (0.0,)
-    without = series_of(measurement((known, None)))
-    assert not {series.metric for series in without} & {"exposed_communication", "communication_overhead"}
+def test_a_launch_without_it_is_left_out_and_a_single_pair_knows_no_scatter() -> None:
+    known = BlockTimes(synchronised=(5.0, 5.0), unsynchronised=(4.0, 4.0))
+    measured, unknown = measurement((known, known), (known, None)), measurement((replace(known, pairs=2), None))
+    assert exposed_communication(measured) == (1.0,)
+    assert communication_overhead(measured) == pytest.approx((0.2,))
+    assert not {one.metric for one in series_of(unknown)} & {"exposed_communication", "communication_overhead"}
     assert still_sent(measurement((None, None))) == ""
+    assert of_exposed(measured).moved == of_exposed(unknown).moved == ()
 
 
 def test_what_was_not_measured_for_want_of_memory_is_told_with_both_figures() -> None:

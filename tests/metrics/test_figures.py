@@ -13,16 +13,18 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.measurement import Environment, Measurement, Series
 from pytest_ddpperf.settings import Settings
 from tests.factories import PROFILE, make_environment, make_measurement, make_rank_launch
 
 
 def measurement(*launches: tuple[RankLaunch, ...], **fields: Any) -> Measurement:
     rounds = tuple(Launch(round=i, ranks=ranks, seconds=1.0) for i, ranks in enumerate(launches))
-    environment = fields.pop("environment", make_environment(world_size=len(launches[0])))
-    defaults: dict[str, Any] = {"name": "ddp", "strategy": "ddp", "mode": None, "plan": Plan(warmup=2, steps=5)}
-    return Measurement(**{**defaults, **fields}, environment=environment, launches=rounds)
+    environment = make_environment(world_size=len(launches[0]))
+    return make_measurement(**{"environment": environment, **fields}, launches=rounds)
+
+
+H100 = make_environment(device="cuda", device_model="NVIDIA H100 80GB HBM3", device_count=1, world_size=1)
 
 
 def found(measured: Measurement) -> dict[str, Series]:
@@ -126,31 +128,15 @@ def counted_stack(kind: str = "float32", **model_size: float) -> Counts:
     return Counts(totals={"flops": float(FLOPS)}, details={"model_size": nbytes}, unstable={})
 
 
-def test_the_flops_of_a_stack_of_linear_layers_are_those_by_hand() -> None:
-    torch = pytest.importorskip("torch")
-    from pytest_ddpperf.instruments.counting.counting import Countable
-    from tests.counted import count_step
-
-    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(LAYERS)))
-    inputs = torch.ones(32, 64)
-    counts = count_step(lambda: model(inputs).sum().backward(), Countable(device=torch.device("cpu")))
-    assert counts.totals["flops"] == 2 * 32 * 64 * 64 * (3 * LAYERS - 1)
-
-
 def test_the_rate_of_flops_and_its_share_of_the_peak_are_those_by_hand() -> None:
     """5.9 GFLOP a step; on an H100 494.7 TFLOP/s in TF32, 989.4 in bf16, and 66.9 in fp32."""
-    gpu = make_environment(device="cuda", device_model="NVIDIA H100 80GB HBM3", device_count=1, world_size=1)
 
     def share(seconds: float, **fields: Any) -> float:
-        measured = measurement((make_rank_launch(0, (seconds,)),), counts=counted_stack(), environment=gpu, **fields)
-        series = found(measured)
-        assert series["flops_rate"].samples == (FLOPS / seconds,)
-        assert (series["flops_rate"].unit, series["flops_rate"].better, series["mfu"].gated) == (
-            "FLOP/s",
-            "higher",
-            False,
-        )
-        return series["mfu"].value
+        measured = measurement((make_rank_launch(0, (seconds,)),), counts=counted_stack(), environment=H100, **fields)
+        rate, mfu = (found(measured)[metric] for metric in ("flops_rate", "mfu"))
+        assert rate.samples == (FLOPS / seconds,)
+        assert (rate.unit, rate.better, mfu.gated) == ("FLOP/s", "higher", False)
+        return mfu.value
 
     assert FLOPS == 5_905_580_032
     assert share(1e-4) == pytest.approx(5.905580032e13 / 66.9e12, rel=1e-9)
@@ -177,16 +163,9 @@ def test_the_peak_is_that_of_the_products_precision(
     strategy: str, precision: str, kind: str, override: str | None, products: float | None
 ) -> None:
     """Those of a bf16 model are bf16, and a variable goes before what torch asks for; of some none is known."""
-    gpu = make_environment(
-        device="cuda",
-        device_model="NVIDIA H100 80GB HBM3",
-        device_count=2,
-        recorded={} if override is None else {"NVIDIA_TF32_OVERRIDE": override},
-    )
-    ranks = (make_rank_launch(0, (1.0,)), make_rank_launch(1, (1.0,)))
     measured = measurement(
-        ranks,
-        environment=gpu,
+        (make_rank_launch(0, (1.0,)),),
+        environment=replace(H100, recorded={} if override is None else {"NVIDIA_TF32_OVERRIDE": override}),
         strategy=strategy,
         recipe={} if precision == "fp32" else {"precision": precision},
         counts=counted_stack(kind, buffers=8.0),
@@ -217,9 +196,8 @@ def test_without_a_peak_there_is_no_share_of_it() -> None:
 
 
 def test_what_checkpointing_computes_again_is_no_utilisation_by_the_model() -> None:
-    gpu = make_environment(device="cuda", device_model="NVIDIA H100 80GB HBM3", device_count=1, world_size=1)
     recipe = dict(Settings(activation_checkpointing=True).recipe)
-    measured = measurement((make_rank_launch(0),), counts=counted_stack(), environment=gpu, recipe=recipe)
+    measured = measurement((make_rank_launch(0),), counts=counted_stack(), environment=H100, recipe=recipe)
     assert {"mfu", "flops_rate"} & set(found(measured)) == {"flops_rate"}
 
 

@@ -8,22 +8,16 @@ import pytest
 from pytest_ddpperf.metrics.findings import busy_baseline, findings_of, thin_baseline, traced_steps
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
-from tests.factories import make_environment, make_measurement, make_rank_launch
+from tests.factories import make_environment, make_launch, make_measurement
 
 SETTLED = [1.0] * 12
 SLOW_START = [1.2] * 3 + [1.0] * 9
 
 
 def measurement(*launches: Sequence[float], ranks: int = 1, cores: int = 8, nodes: int = 1) -> Measurement:
-    environment = make_environment(cpu_model="some cpu", cores=cores, nodes=nodes, world_size=ranks)
-    done = tuple(
-        Launch(
-            round=i, ranks=tuple(make_rank_launch(rank=r, step_times=tuple(times)) for r in range(ranks)), seconds=1.0
-        )
-        for i, times in enumerate(launches)
-    )
+    environment = make_environment(cores=cores, nodes=nodes, world_size=ranks)
+    done = tuple(make_launch(*[tuple(times)] * ranks, round=i) for i, times in enumerate(launches))
     return make_measurement(plan=Plan(warmup=3, steps=12), environment=environment, launches=done)
 
 
@@ -32,34 +26,24 @@ def test_a_calm_measurement_has_no_findings() -> None:
 
 
 def test_ranks_that_share_cores_are_named_with_their_numbers() -> None:
-    crowded = measurement(SETTLED, ranks=6, cores=2, nodes=2)
-
-    assert findings_of(crowded) == (
-        Finding("oversubscribed", {"ranks": 6, "threads": 1, "shared": 4, "resource": "core"}),
-    )
+    crowded = Finding("oversubscribed", {"ranks": 6, "threads": 1, "shared": 4, "resource": "core"})
+    assert findings_of(measurement(SETTLED, ranks=6, cores=2, nodes=2)) == (crowded,)
     assert findings_of(measurement(ranks=6, cores=2, nodes=2)) == ()  # only counted
-
-
-def test_as_many_ranks_as_cores_share_nothing() -> None:
-    assert findings_of(measurement(SETTLED, ranks=4, cores=2, nodes=2)) == ()
-
-
-def test_a_warm_up_that_was_too_short_is_named() -> None:
-    facts = {"slow": 2, "launches": 3, "slower": 0.1, "warmup": 3}
-
-    assert findings_of(measurement(SLOW_START, SLOW_START, SETTLED)) == (Finding("unsettled_warmup", facts),)
+    assert findings_of(measurement(SETTLED, ranks=4, cores=2, nodes=2)) == ()  # as many as there are cores
 
 
 @pytest.mark.parametrize(
-    "launches",
+    ("launches", "slow"),
     [
-        [SLOW_START, SETTLED],  # half of the launches is not most
-        [[1.09] * 3 + [1.0] * 9] * 3,  # 9 % is not more than 10 %
-        [[1.5, 1.0, 1.0, 1.0]] * 3,  # a quarter of four steps is one step: it may be anything
+        ([SLOW_START, SLOW_START, SETTLED], 2),
+        ([SLOW_START, SETTLED], 0),  # half of the launches is not most
+        ([[1.09] * 3 + [1.0] * 9] * 3, 0),  # 9 % is not more than 10 %
+        ([[1.5, 1.0, 1.0, 1.0]] * 3, 0),  # a quarter of four steps is one step: it may be anything
     ],
 )
-def test_a_warm_up_that_settled_is_not_named(launches: list[list[float]]) -> None:
-    assert findings_of(measurement(*launches)) == ()
+def test_a_warm_up_that_was_too_short_is_named(launches: list[list[float]], slow: int) -> None:
+    facts = {"slow": slow, "launches": len(launches), "slower": 0.1, "warmup": 3}
+    assert findings_of(measurement(*launches)) == ((Finding("unsettled_warmup", facts),) if slow else ())
 
 
 def test_work_that_events_did_not_see_is_told() -> None:
@@ -74,7 +58,6 @@ def test_work_that_events_did_not_see_is_told() -> None:
 def test_an_outlying_launch_is_named_and_kept() -> None:
     """Median 1.01; absolute deviations 0.01, 0, 0.01, 0.01, 0.2 have the median 0.01: three sigmas are 0.044."""
     (finding,) = findings_of(measurement([1.0], [1.01], [1.02], [1.21], [1.0]))
-
     assert (finding.code, finding.facts["launches"]) == ("outlying_launches", 5)
     ((number, change),) = finding.facts["outlying"]
     assert number == 4
@@ -95,20 +78,13 @@ def test_launches_that_belong_together_are_not_named(times: list[float]) -> None
 
 def test_what_an_accumulating_step_trains_on_is_named() -> None:
     """3 ranks of 32 samples in 4 micro-batches: 96."""
-    environment = make_environment(cpu_model="some cpu", world_size=3)
-    ranks = tuple(
-        RankLaunch(rank=r, step_times=tuple(SETTLED), memory={}, loss=None, samples_per_step=32, tokens_per_step=None)
-        for r in range(3)
-    )
-    launch = Launch(round=0, ranks=ranks, seconds=1.0)
-    recipe = {"accumulation_steps": "4"}
-    measured = make_measurement(
-        plan=Plan(warmup=3, steps=12), environment=environment, launches=(launch,), recipe=recipe
-    )
-
+    measured = measurement(SETTLED, ranks=3)
+    ranks = tuple(replace(rank, samples_per_step=32) for rank in measured.launches[0].ranks)
+    measured = replace(measured, launches=(replace(measured.launches[0], ranks=ranks),))
     facts = {"size": 96, "micro_batches": 4, "ranks": 3}
-    assert findings_of(measured) == (Finding("effective_batch_size", facts),)
-    assert findings_of(replace(measured, recipe={})) == ()
+    accumulating = replace(measured, recipe={"accumulation_steps": "4"})
+    assert findings_of(accumulating) == (Finding("effective_batch_size", facts),)
+    assert findings_of(measured) == ()
 
 
 def test_steps_that_updated_nothing_are_counted() -> None:

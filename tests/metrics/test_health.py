@@ -6,21 +6,18 @@ from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Plan
-from tests.factories import make_environment, make_measurement, make_rank_launch
+from pytest_ddpperf.records.launch import DeviceMemory, Launch
+from pytest_ddpperf.records.measurement import Measurement
+from tests.factories import make_environment, make_launch, make_measurement, make_rank_launch
 
 ENVIRONMENT = make_environment(world_size=1)
 
 
 def measurement(*cpus: CpuHealth | None) -> Measurement:
     """A launch of two seconds for each."""
-    rank = RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None)
-    launches = tuple(
-        Launch(round=i, ranks=(rank,), seconds=2.0, health=None if cpu is None else Health(cpu=cpu))
-        for i, cpu in enumerate(cpus)
-    )
-    return make_measurement(plan=Plan(warmup=5, steps=1), environment=ENVIRONMENT, launches=launches)
+    healths = [None if cpu is None else Health(cpu=cpu) for cpu in cpus]
+    launches = tuple(make_launch((1.0,), round=i, seconds=2.0, health=health) for i, health in enumerate(healths))
+    return make_measurement(environment=ENVIRONMENT, launches=launches)
 
 
 def test_a_machine_of_ones_own_is_not_spoken_of() -> None:
@@ -34,30 +31,20 @@ def test_load_by_others_is_named_with_its_launches() -> None:
     assert findings_of(measurement(*cpus)) == (Finding("cores_used_by_others", facts),)
 
 
-def test_cores_that_a_hypervisor_gave_away_are_named() -> None:
-    cpus = [CpuHealth(steal=0.04), CpuHealth(steal=0.03)]
-    facts = {"least": 0.03, "most": 0.04, "seen": 2, "launches": 2}
-    assert findings_of(measurement(*cpus)) == (Finding("cores_stolen", facts),)
-
-
-def test_a_quota_is_held_against_the_launchs_time_on_all_cores() -> None:
-    """Four and eight seconds of two on eight cores."""
-    throttled = measurement(CpuHealth(throttled=4.0), CpuHealth(throttled=8.0), CpuHealth(throttled=0.1))
-    facts = {"least": 0.25, "most": 0.5, "seen": 2, "launches": 3}
-    assert findings_of(throttled) == (Finding("cpu_quota", facts),)
-
-
-def test_a_quota_never_takes_more_than_all_of_the_time() -> None:
-    """It may let eight cores' worth be used of more cores, all of which have to wait: 40 seconds of 16."""
-    facts = {"least": 1.0, "most": 1.0, "seen": 1, "launches": 1}
-    assert findings_of(measurement(CpuHealth(throttled=40.0))) == (Finding("cpu_quota", facts),)
-
-
-def test_heat_and_swap_are_named() -> None:
-    assert findings_of(measurement(CpuHealth(overheated=1, swapped=3 * 2**20), CpuHealth(overheated=4))) == (
+def test_stolen_cores_heat_and_swap_are_named() -> None:
+    cpus = CpuHealth(steal=0.04, overheated=1, swapped=3 * 2**20), CpuHealth(steal=0.03, overheated=4)
+    assert findings_of(measurement(*cpus)) == (
+        Finding("cores_stolen", {"least": 0.03, "most": 0.04, "seen": 2, "launches": 2}),
         Finding("hot_cores", {"least": 1, "most": 4, "seen": 2, "launches": 2}),
         Finding("swapping", {"least": 3 * 2**20, "most": 3 * 2**20, "seen": 1, "launches": 2}),
     )
+
+
+def test_a_quota_is_compared_with_the_launchs_time_on_all_cores() -> None:
+    """4 of 2 x 8 seconds. 40 are all of them: the quota may cover more than eight cores, which all wait."""
+    throttled = measurement(CpuHealth(throttled=4.0), CpuHealth(throttled=40.0), CpuHealth(throttled=0.1))
+    facts = {"least": 0.25, "most": 1.0, "seen": 2, "launches": 3}
+    assert findings_of(throttled) == (Finding("cpu_quota", facts),)
 
 
 def on_nodes(*others: CpuHealth) -> Measurement:
@@ -103,7 +90,7 @@ def on_gpus(*gpus: GpuHealth) -> Measurement:
         Launch(round=i, ranks=(rank,), seconds=2.0, health=Health(cpu=CpuHealth(), gpus=(gpu,)))
         for i, gpu in enumerate(gpus)
     )
-    return make_measurement(plan=Plan(warmup=5, steps=1), environment=ENVIRONMENT, launches=launches)
+    return make_measurement(environment=ENVIRONMENT, launches=launches)
 
 
 def test_what_held_a_gpu_back_is_named() -> None:
@@ -124,25 +111,16 @@ def test_other_processes_on_a_gpu_are_named() -> None:
 
 def test_a_clock_that_fell_is_named() -> None:
     """1.7 GHz is 14 % below 1.98; 1.9 is only 4 % below."""
-    assert findings_of(
-        on_gpus(GpuHealth(device="a", readings=9, sm_clock=1.98e9), GpuHealth(device="a", readings=9, sm_clock=1.7e9))
-    ) == (Finding("gpu_clock_fell", {"lowest": 1.7e9, "highest": 1.98e9}),)
-    assert (
-        findings_of(
-            on_gpus(
-                GpuHealth(device="a", readings=9, sm_clock=1.98e9), GpuHealth(device="a", readings=9, sm_clock=1.9e9)
-            )
-        )
-        == ()
-    )
+    high, low, less = (GpuHealth(device="a", readings=9, sm_clock=clock) for clock in (1.98e9, 1.7e9, 1.9e9))
+    assert findings_of(on_gpus(high, low)) == (Finding("gpu_clock_fell", {"lowest": 1.7e9, "highest": 1.98e9}),)
+    assert findings_of(on_gpus(high, less)) == ()
 
 
 def test_gpus_of_nobody_here_are_not_spoken_of() -> None:
     foreign = GpuHealth(device="b", readings=10, throttled={"power cap": 1.0}, others={7: 1})
-    own = GpuHealth(device="a", readings=10)
-    (launch,) = on_gpus(own).launches
-    both = replace(launch, health=Health(cpu=CpuHealth(), gpus=(own, foreign)))
-    assert findings_of(replace(on_gpus(own), launches=(both,))) == ()
+    measured = on_gpus(GpuHealth(device="a", readings=10))
+    health = Health(cpu=CpuHealth(), gpus=(GpuHealth(device="a", readings=10), foreign))
+    assert findings_of(replace(measured, launches=(replace(measured.launches[0], health=health),))) == ()
 
 
 def unread(*reasons: str) -> Measurement:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,8 @@ from pytest_ddpperf.metrics.memory import GROWTH_TOLERANCE, memory_by_rank
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.launch import DeviceMemory, Launch
+from pytest_ddpperf.records.measurement import Measurement
 from tests.factories import make_environment, make_measurement, make_rank_launch
 
 MIB = 2**20
@@ -22,18 +24,18 @@ def steady(growth: int) -> tuple[int, ...]:
     return tuple(5 * MIB + growth * step for step in range(11))
 
 
-def measurement(*launches: Sequence[tuple[int, ...]]) -> Measurement:
-    """Of launches, each given by what its ranks held."""
-    environment = make_environment(world_size=len(launches[0]))
+def of_ranks(field: str, *launches: Sequence[Any]) -> Measurement:
+    """Of launches, each given by this field of its ranks."""
     done = tuple(
-        Launch(
-            round=i,
-            ranks=tuple(make_rank_launch(rank=r, step_times=(1.0,), held=held) for r, held in enumerate(ranks)),
-            seconds=1.0,
-        )
+        Launch(round=i, ranks=tuple(make_rank_launch(r, **{field: one}) for r, one in enumerate(ranks)), seconds=1.0)
         for i, ranks in enumerate(launches)
     )
-    return make_measurement(plan=Plan(warmup=5, steps=10), environment=environment, launches=done)
+    return make_measurement(environment=make_environment(world_size=len(launches[0])), launches=done)
+
+
+measurement = partial(of_ranks, "held")
+peaks = partial(of_ranks, "memory")
+devices = partial(of_ranks, "device_memory")
 
 
 def growth(least: float, most: float, *, ranks: tuple[int, ...], of: int, launches: int = 3) -> Finding:
@@ -43,8 +45,8 @@ def growth(least: float, most: float, *, ranks: tuple[int, ...], of: int, launch
 
 
 def test_growth_is_that_of_the_rank_that_grows_most() -> None:
-    series = {one.metric: one for one in series_of(measurement([steady(10), steady(30)], [steady(50), steady(20)]))}
-    growth = series["memory_growth"]
+    growths = measurement([steady(10), steady(30)], [steady(50), steady(20)])
+    (growth,) = (one for one in series_of(growths) if one.metric == "memory_growth")
     assert growth.samples == (30, 50)
     assert (growth.unit, growth.scale, growth.value, growth.gated) == ("B", "difference", 40, True)
 
@@ -53,19 +55,13 @@ def test_it_is_told_by_launches_that_diagnose() -> None:
     """By the one of them that there is; those that are timed do not look."""
     timed, told = measurement([(), ()], [(), ()]), measurement([steady(10), steady(MIB)])
     both = replace(timed, diagnoses=told.launches)
-    assert {one.metric: one.samples for one in series_of(both)}["memory_growth"] == (MIB,)
+    assert samples(both, "memory_growth") == (MIB,)
     assert findings_of(both) == (growth(MIB, MIB, ranks=(1,), of=2, launches=1),)
 
 
 def test_what_a_rank_cannot_read_the_group_does_not_have() -> None:
-    assert "memory_growth" not in {one.metric for one in series_of(measurement([steady(10), ()]))}
+    assert samples(measurement([steady(10), ()]), "memory_growth") is None
     assert findings_of(measurement([steady(10), ()])) == ()
-
-
-def test_a_leak_is_named_with_its_rank() -> None:
-    """On rank 1 by 1.2 MiB in each launch, on rank 0 by less."""
-    leaking = measurement(*[[steady(1000), steady(1_258_291)]] * 3)
-    assert findings_of(leaking) == (growth(1_258_291, 1_258_291, ranks=(1,), of=2),)
 
 
 @pytest.mark.parametrize(
@@ -90,31 +86,6 @@ def test_growth_within_the_slack_is_not_named() -> None:
 def test_growth_that_only_one_launch_shows_is_not_named() -> None:
     """0, 0 and 3 MiB: 1 MiB a step on average, but the interval reaches below nothing."""
     assert findings_of(measurement([steady(0)], [steady(0)], [steady(3 * MIB)])) == ()
-
-
-def peaks(*launches: Sequence[Mapping[str, float]]) -> Measurement:
-    """Of launches, each given by the memory of its ranks."""
-    return _of(
-        [
-            [make_rank_launch(rank=r, step_times=(1.0,), memory=memory) for r, memory in enumerate(one)]
-            for one in launches
-        ]
-    )
-
-
-def devices(*launches: Sequence[DeviceMemory | None]) -> Measurement:
-    """Of launches, each given by what its ranks saw of their GPUs."""
-    return _of(
-        [
-            [make_rank_launch(rank=r, step_times=(1.0,), device_memory=seen) for r, seen in enumerate(one)]
-            for one in launches
-        ]
-    )
-
-
-def _of(launches: Sequence[Sequence[RankLaunch]]) -> Measurement:
-    done = tuple(Launch(round=i, ranks=tuple(ranks), seconds=1.0) for i, ranks in enumerate(launches))
-    return replace(measurement([()] * len(launches[0])), launches=done)
 
 
 def samples(measured: Measurement, metric: str) -> tuple[float, ...] | None:

@@ -12,9 +12,9 @@ from pytest_ddpperf.metrics.launch_figures import Within
 from pytest_ddpperf.metrics.phases import memory_of_phases, of_phase, phase_seconds, sections_of
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
-from tests.factories import make_environment, make_measurement, make_rank_launch
+from tests.factories import make_measurement, make_rank_launch
 
 
 def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:
@@ -23,16 +23,8 @@ def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:
 
 
 def measurement(*launches: Sequence[PhaseTimes | None]) -> Measurement:
-    environment = make_environment(cpu_model="some cpu")
-    reports = [
-        tuple(make_rank_launch(rank=i, step_times=(1.0,), phases=one) for i, one in enumerate(ranks))
-        for ranks in launches
-    ]
-    return make_measurement(
-        plan=Plan(warmup=2, steps=5),
-        environment=environment,
-        launches=tuple(Launch(round=0, ranks=ranks, seconds=1.0) for ranks in reports),
-    )
+    ranks = [[make_rank_launch(i, phases=one) for i, one in enumerate(of_launch)] for of_launch in launches]
+    return make_measurement(launches=tuple(Launch(round=0, ranks=tuple(one), seconds=1.0) for one in ranks))
 
 
 def test_phases_are_averages_over_ranks_and_steps() -> None:
@@ -40,14 +32,7 @@ def test_phases_are_averages_over_ranks_and_steps() -> None:
     one = phases(forward=(1, 50, 3, 6), backward=(6, 0, 6, 0))
     other = phases(forward=(3, 50, 3, 4), backward=(2, 0, 2, 0))
     found = {phase: phase_seconds(phase)(measurement([one, other], [one, one])) for phase in PHASES}
-    assert found == {
-        "data_wait": (0, 0),
-        "forward": (15, 15),
-        "backward": (2, 3),
-        "gradient_sync": (0, 0),
-        "optimizer": (0, 0),
-        "other": (0, 0),
-    }
+    assert found == {**dict.fromkeys(PHASES, (0, 0)), "forward": (15, 15), "backward": (2, 3)}
     assert sum(parts[0] for parts in found.values() if parts is not None) == 17
 
 
@@ -56,6 +41,8 @@ def test_a_measurement_that_was_not_taken_apart_has_no_phases() -> None:
     assert phase_seconds("forward")(measurement([known, None])) is None
     assert phase_seconds("forward")(measurement([known], [None])) == (1,)  # one of two launches was diagnosed
     assert sections_of(measurement([None])) == ()
+    assert of_phase("other")(measurement([None])) == Within((), 0.0)
+    assert of_phase("other")(measurement([phases(other=(8,))])).moved == (), "of a single step"
 
 
 def test_the_steps_of_a_launch_know_the_scatter_of_its_phases() -> None:
@@ -76,11 +63,6 @@ def test_the_steps_of_a_launch_know_the_scatter_of_its_phases() -> None:
     assert series.interval is not None
     assert 3 - half < 0
     assert (series.interval.low, series.interval.high) == pytest.approx((0, 3 + half), rel=1e-4)
-
-
-def test_a_single_step_knows_no_scatter() -> None:
-    assert of_phase("other")(measurement([phases(other=(8,))])).moved == ()
-    assert of_phase("other")(measurement([None])) == Within((), 0.0)
 
 
 def test_sections_are_averages_too() -> None:

@@ -16,24 +16,16 @@ from pytest_ddpperf.metrics.scaling import (
     with_speedup,
 )
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Mode, Plan
+from pytest_ddpperf.records.measurement import Measurement, Mode
 from pytest_ddpperf.stats.launches import OWN_APART, OWN_IN_TURNS
-from tests.factories import make_environment, make_measurement, make_rank_launch
+from tests.factories import make_environment, make_launch, make_measurement
 
 
 def measurement(world_size: int, times: Mapping[int, float], *, cores: int = 8) -> Measurement:
     """Step times by round; all ranks and all steps alike."""
-    environment = make_environment(cpu_model="some cpu", cores=cores, world_size=world_size)
-    launches = tuple(
-        Launch(
-            round=i, ranks=tuple(make_rank_launch(rank=r, step_times=(time,)) for r in range(world_size)), seconds=1.0
-        )
-        for i, time in times.items()
-    )
-    return make_measurement(
-        name=f"w{world_size}", mode="weak", plan=Plan(warmup=1, steps=1), environment=environment, launches=launches
-    )
+    environment = make_environment(cores=cores, world_size=world_size)
+    launches = tuple(make_launch(*[(time,)] * world_size, round=i) for i, time in times.items())
+    return make_measurement(name=f"w{world_size}", mode="weak", environment=environment, launches=launches)
 
 
 @pytest.mark.parametrize(
@@ -103,19 +95,14 @@ def test_samples_are_paired_by_round() -> None:
     point = measurement(2, {1: 1.25, 2: 2.0, 3: 7.0})
 
     by_name = {series.metric: series for series in scaling_series(base, point, "weak")}
-
     assert by_name["scaling_efficiency"].samples == (0.8, 1.0)
     assert by_name["speedup"].samples == (1.6, 2.0)
-
-
-def test_without_a_common_round_nothing_is_said() -> None:
     assert scaling_series(measurement(1, {0: 1.0}), measurement(2, {1: 1.0}), "weak") == ()
 
 
 @pytest.mark.parametrize(("cores", "gated"), [(2, True), (1, False)])
 def test_ranks_that_share_a_core_are_not_held_to_their_efficiency(cores: int, gated: bool) -> None:  # noqa: FBT001
     point = measurement(2, {0: 1.0}, cores=cores)
-
     assert [one.gated for one in scaling_series(measurement(1, {0: 1.0}), point, "weak")] == [gated, False]
 
 
@@ -123,7 +110,6 @@ def test_negative_scaling_is_named() -> None:
     """Strong: 1.0 / 2.0, 1.0 / 2.1 and 1.0 / 2.05; the geometric mean is 0.488."""
     rounds = {0: 2.0, 1: 2.1, 2: 2.05}
     series = scaling_series(measurement(1, dict.fromkeys(rounds, 1.0)), measurement(4, rounds), "strong")
-
     (finding,) = negative_scaling(series, 1, 4)
     assert (finding.code, finding.facts["world_size"], finding.facts["base_size"]) == ("negative_scaling", 4, 1)
     assert finding.facts["speedup"] == pytest.approx(0.488, abs=5e-4)
@@ -140,20 +126,12 @@ def test_negative_scaling_is_named() -> None:
 )
 def test_what_may_be_chance_is_not_called_negative_scaling(times: dict[int, float]) -> None:
     series = scaling_series(measurement(1, dict.fromkeys(times, 1.0)), measurement(4, times), "strong")
-
     assert negative_scaling(series, 1, 4) == ()
 
 
 def in_blocks(times: tuple[float, ...], *, turns: bool) -> Measurement:
     """Of one launch whose steps last so long."""
-    one = measurement(2, {0: 1.0})
-    launch = replace(
-        one.launches[0],
-        ranks=(
-            RankLaunch(rank=0, step_times=times, memory={}, loss=None, samples_per_step=None, tokens_per_step=None),
-        ),
-    )
-    return replace(one, launches=(launch,), turns=turns)
+    return replace(measurement(2, {0: 1.0}), launches=(make_launch(times),), turns=turns)
 
 
 @pytest.mark.parametrize(("turns", "own"), [(True, OWN_IN_TURNS), (False, OWN_APART)])
@@ -207,6 +185,7 @@ def test_the_memory_of_a_way_is_that_of_the_rank_that_takes_most() -> None:
     assert found.samples == pytest.approx((1.5,))
     assert not found.drifts
     assert memory_series(base, taking(1.0)) == ()
+    assert memory_series(base, replace(base, environment=replace(base.environment, device="cuda"))) == ()
 
 
 def test_the_gain_of_a_way_is_gated_and_that_of_a_strategy_is_not() -> None:
@@ -227,9 +206,3 @@ def test_no_gain_of_ways_whose_threads_share_cores_is_gated() -> None:
         for first, second in ((base, crowded), (crowded, base)):
             _, other = with_speedup([first, second], first.name, gated=True)
             assert other["speedup"].gated is gated
-
-
-def test_memory_of_ways_on_different_devices_is_not_compared() -> None:
-    base = taking(1.0, memory={"peak_resident": 1000})
-    other = taking(1.0, memory={"peak_resident": 1000, "peak_allocated": 200})
-    assert memory_series(base, replace(other, environment=replace(other.environment, device="cuda"))) == ()

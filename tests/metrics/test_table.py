@@ -1,43 +1,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series, series_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Plan, Series
+from pytest_ddpperf.records.measurement import Measurement, Series
 from tests.factories import make_environment, make_measurement, make_rank_launch
 
 
-def rank(
-    number: int,
-    times: Sequence[float],
-    memory: Mapping[str, float] | None = None,
-    *,
-    loss: float | None = None,
-    samples: float | None = None,
-    tokens: float | None = None,
-    cpu: float | None = None,
-) -> RankLaunch:
-    return make_rank_launch(
-        rank=number,
-        step_times=tuple(times),
-        memory=memory or {},
-        loss=loss,
-        samples_per_step=samples,
-        tokens_per_step=tokens,
-        cpu_time=cpu,
-    )
-
-
 def measurement(*launches: Sequence[RankLaunch]) -> Measurement:
-    world_size = len(launches[0]) if launches else 1
-    environment = make_environment(cpu_model="some cpu", world_size=world_size)
     rounds = tuple(Launch(round=i, ranks=tuple(ranks), seconds=1.0) for i, ranks in enumerate(launches))
-    return make_measurement(plan=Plan(warmup=2, steps=5), environment=environment, launches=rounds)
+    return make_measurement(environment=make_environment(world_size=len(launches[0])), launches=rounds)
 
 
 def named(series: Sequence[Series]) -> dict[str, Series]:
@@ -46,16 +23,19 @@ def named(series: Sequence[Series]) -> dict[str, Series]:
 
 def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
     """Slowest: 3, 4, 5, 6, 7; their mean is 5. Ranks alone have 4.2 and 3.8."""
-    both = [rank(0, [3, 2, 5, 4, 7]), rank(1, [1, 4, 3, 6, 5])]
+    both = [make_rank_launch(0, (3, 2, 5, 4, 7)), make_rank_launch(1, (1, 4, 3, 6, 5))]
 
-    assert named(series_of(measurement(both)))["step_time"].samples == (5.0,)
+    series = named(series_of(measurement(both)))
+    assert (series["step_time"].samples, series["step_time_median"].samples) == ((5.0,), (5.0,))
 
 
 def test_rates_count_the_whole_group() -> None:
     """32 + 24 samples and 320 + 240 tokens in a step of half a second."""
-    both = [rank(0, [0.5], samples=32, tokens=320), rank(1, [0.5], samples=24, tokens=240)]
+    both = [
+        make_rank_launch(0, (0.5,), samples_per_step=32, tokens_per_step=320),
+        make_rank_launch(1, (0.5,), samples_per_step=24, tokens_per_step=240),
+    ]
     series = named(series_of(measurement(both, both)))
-
     assert series["throughput"].samples == (112, 112)
     assert series["token_throughput"].samples == (1120, 1120)
     assert series["throughput_per_rank"].samples == (56, 56)
@@ -67,9 +47,11 @@ def test_the_value_over_launches_is_the_mean_of_times_and_the_harmonic_mean_of_r
 
     Bytes are compared by quotients too, and their value stays geometric.
     """
-    launches = [[rank(0, [seconds], {"peak_allocated": 100 * seconds}, samples=6, cpu=seconds)] for seconds in (1, 4)]
+    launches = [
+        [make_rank_launch(0, (time,), memory={"peak_allocated": 100 * time}, samples_per_step=6, cpu_time=time)]
+        for time in (1, 4)
+    ]
     series = named(series_of(measurement(*launches)))
-
     assert (series["step_time"].value, series["throughput"].value) == pytest.approx((2.5, 2.4))
     assert series["cpu_time"].value == pytest.approx(2.5)
     assert series["step_time"].interval is None  # of two launches with single steps
@@ -78,63 +60,50 @@ def test_the_value_over_launches_is_the_mean_of_times_and_the_harmonic_mean_of_r
 
 def test_stragglers_are_told_by_the_ranks_own_steps() -> None:
     """Own median steps of 1, 1.2 and 1.5 s: 1.5 / 1.2 - 1."""
-    ranks = [rank(0, [1.0]), rank(1, [1.2]), rank(2, [1.5])]
+    ranks = [make_rank_launch(0, (1.0,)), make_rank_launch(1, (1.2,)), make_rank_launch(2, (1.5,))]
     skew = named(series_of(measurement(ranks)))["straggler_skew"]
-
     assert skew.samples == pytest.approx((0.25,))
     assert not skew.gated
+    assert "straggler_skew" not in named(series_of(measurement(ranks[:1])))
 
 
 def test_the_busiest_rank_tells_how_long_a_step_has_a_core() -> None:
     """Where every rank tells it; it is gated beside another revision alone."""
-    known, unknown = [rank(0, [1.0], cpu=0.5), rank(1, [1.0], cpu=0.75)], [rank(0, [1.0], cpu=0.5), rank(1, [1.0])]
+    known, unknown = (
+        [make_rank_launch(0, (1.0,), cpu_time=0.5), make_rank_launch(1, (1.0,), cpu_time=0.75)],
+        [make_rank_launch(0, (1.0,), cpu_time=0.5), make_rank_launch(1, (1.0,))],
+    )
     series = named(series_of(measurement(known, known[:1])))["cpu_time"]
     assert (series.samples, series.gated, series.rules.paired_only) == ((0.75, 0.5), False, True)
     assert "cpu_time" not in named(series_of(measurement(known, unknown)))
 
 
-def test_a_single_rank_has_no_straggler() -> None:
-    assert "straggler_skew" not in named(series_of(measurement([rank(0, [1.0])])))
-
-
 def test_memory_is_that_of_the_fullest_rank() -> None:
-    ranks = [rank(0, [1], {"peak_resident": 5e8}), rank(1, [1], {"peak_resident": 7e8})]
+    ranks = [
+        make_rank_launch(0, (1,), memory={"peak_resident": 5e8}),
+        make_rank_launch(1, (1,), memory={"peak_resident": 7e8}),
+    ]
     series = named(series_of(measurement(ranks)))
-
     assert series["peak_resident"].samples == (7e8,)
     assert series["peak_resident"].unit == "B"
     assert not {"peak_allocated", "peak_reserved"} & set(series)
 
 
 def test_the_final_loss_is_averaged_over_ranks_and_may_be_negative() -> None:
-    loss = named(series_of(measurement([rank(0, [1], loss=-3.0), rank(1, [1], loss=1.0)])))["final_loss"]
-
+    loss = named(series_of(measurement([make_rank_launch(0, (1,), loss=-3.0), make_rank_launch(1, (1,), loss=1.0)])))[
+        "final_loss"
+    ]
     assert (loss.samples, loss.value, loss.scale) == ((-1.0,), -1.0, "difference")
 
 
 def test_what_one_rank_does_not_know_the_group_does_not_have() -> None:
-    ranks = [rank(0, [1], {"peak_resident": 1}, loss=1.0, samples=1, tokens=1), rank(1, [1])]
-
+    ranks = [
+        make_rank_launch(0, (1,), memory={"peak_resident": 1}, loss=1.0, samples_per_step=1, tokens_per_step=1),
+        make_rank_launch(1, (1,)),
+    ]
     found = set(named(series_of(measurement(ranks))))
     assert found == {"step_time", "step_time_median", "step_time_min", "step_time_max", "straggler_skew"}
-
-
-def test_without_launches_there_are_no_series() -> None:
-    assert series_of(measurement()) == ()
-
-
-def test_a_metric_is_a_function_and_a_row() -> None:
-    slowest = Metric(
-        name="slowest_step",
-        unit="s",
-        better="lower",
-        family="absolute",
-        scale="ratio",
-        samples=lambda measured: tuple(max(launch.step_times) for launch in measured.launches),
-    )
-    series = series_of(measurement([rank(0, [1.0, 3.0])]), [slowest])
-
-    assert [(one.metric, one.value) for one in series] == [("slowest_step", 3.0)]
+    assert series_of(make_measurement()) == (), "there are no launches"
 
 
 def test_names_are_unique_and_every_row_is_well_formed() -> None:
@@ -146,9 +115,8 @@ def test_names_are_unique_and_every_row_is_well_formed() -> None:
 def test_a_pause_in_every_tenth_step_is_in_the_step_time_however_long_it_is() -> None:
     """Nine steps of 1 s and one of 1, 1.5 or 100 s: the mean is 1, 1.05 and 10.9; the median step knows none of it."""
     even, paused, stuck = ([*[1.0] * 9, last] for last in (1.0, 1.5, 100.0))
-    launches = [[rank(0, times, samples=2)] for times in (even, paused, stuck)]
+    launches = [[make_rank_launch(0, tuple(times), samples_per_step=2)] for times in (even, paused, stuck)]
     series = named(series_of(measurement(*launches)))
-
     assert series["step_time"].samples == pytest.approx((1.0, 1.05, 10.9))
     assert series["throughput"].samples == pytest.approx((2.0, 2 / 1.05, 2 / 10.9))
     assert series["step_time_median"].samples == (1.0, 1.0, 1.0)
@@ -164,20 +132,10 @@ def test_times_rates_and_quotients_drift_and_bytes_and_losses_do_not(metric: Met
 def test_each_count_is_one_exact_number() -> None:
     """Derived counts are shown and not gated; those that differ from step to step are for the comparison to judge."""
     totals = {"flops": 300.0, "collective_calls": 2.0, "flops_forward": 100.0, "operators": 7.0}
-    calls, flops, forward, operators = counted_series(
-        Counts(totals=totals, details={}, unstable={"operators": "add 3, then 4"})
-    )
-    assert [one.metric for one in (calls, flops, forward, operators)] == [
-        "collective_calls",
-        "flops",
-        "flops_forward",
-        "operators",
-    ]
-    assert (calls.value, calls.samples, calls.scale, calls.family, calls.gated) == (
-        2.0,
-        (2.0,),
-        "exact",
-        "counted",
-        True,
-    )
-    assert (flops.unit, flops.gated, forward.gated, operators.gated) == ("FLOP", True, False, True)
+    counts = Counts(totals=totals, details={}, unstable={"operators": "add 3, then 4"})
+    calls, flops, forward, operators = counted_series(counts)
+    metrics = ["collective_calls", "flops", "flops_forward", "operators"]
+    assert [one.metric for one in (calls, flops, forward, operators)] == metrics
+    assert (calls.value, calls.samples, calls.scale, calls.family) == (2.0, (2.0,), "exact", "counted")
+    assert [one.gated for one in (calls, flops, forward, operators)] == [True, True, False, True]
+    assert flops.unit == "FLOP"
