@@ -26,7 +26,7 @@ class Clock:
     settle: Callable[[], None]  # waits until all queued work is done, so that the first mark does not time earlier work
     mark: Callable[[], Any]  # the moment now, for ``seconds``; cheap, and never waits for the device
     seconds: Callable[[Sequence[Any]], tuple[float, ...]]  # between consecutive marks, one fewer than there are marks
-    wall: Callable[[], float] | None = None  # the host's seconds, where marks may miss work; None if they cannot
+    wall: Callable[[], float] | None = None  # the host's seconds, if marks may miss work; None if they cannot
     missed: list[float] = field(default_factory=list)  # the share of each block's wall time that its marks missed
 
 

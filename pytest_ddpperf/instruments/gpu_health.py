@@ -51,7 +51,7 @@ def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[
 
     def seen(window: Window | None) -> GpusSeen:
         samples = sampler.stop(window)
-        if samples is None:  # must not hold up the tests
+        if samples is None:  # the tests must not wait for it
             return (), ("the driver does not answer",)
         return tuple(health(device, samples) for device in handles), refused
 
@@ -62,7 +62,9 @@ def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[
         mig, after = in_mig_mode(nvml, handle), processes(nvml, handle)
         stayed = {pid: size for pid, size in after.items() if pid in before[device] and pid != os.getpid()}
         of_device = [(at, readings[device]) for at, readings in samples]
-        return gpu_health(device, of_device, limits, {} if mig else stayed, mig=mig)  # those of all instances
+        return gpu_health(
+            device, of_device, limits, {} if mig else stayed, mig=mig
+        )  # a process may be of another instance
 
     return seen
 

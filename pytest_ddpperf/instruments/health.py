@@ -17,7 +17,7 @@ from pytest_ddpperf.records.launch import Window
 
 _ROOT = Path("/")
 _CORES = "sys/devices/system/cpu"
-_IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; those behind are included in user's
+_IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; user includes the columns after them
 _OWN_TIMES = slice(11, 15)  # fields after the name in /proc/PID/stat: utime, stime, and those of reaped children
 _ENERGY_SECONDS = 0.1  # between readings of energy: a counter of 32 bits goes round in a minute at the soonest
 

@@ -21,7 +21,7 @@ _ROOT = Path("/")
 _OTHERS = 0o077  # the rights of group and others
 _ABANDONED_SECONDS = 24 * 3600.0
 _SPARED = 0.25  # of the available memory: left to other processes
-# What vendors put around the model: "Intel(R) Xeon(R) CPU @ 2.20GHz", "AMD EPYC 7B13 64-Core Processor".
+# The vendors' words around the model: "Intel(R) Xeon(R) CPU @ 2.20GHz", "AMD EPYC 7B13 64-Core Processor".
 _DECORATION = re.compile(r"\((?:R|TM)\)|\bCPU\b|@.*$|\b\d+-Core\b|\bProcessor\b", re.IGNORECASE)
 
 # Of firmware on processors without the flag; Amazon calls machines of one's own "c7g.metal".

@@ -29,7 +29,7 @@ LABELS: Mapping[str, str] = {
     "ooms": "how many times the caching allocator got no memory at all",
 }
 
-# Where torch.cuda.memory_stats has them. The last four are torch's own allocator's; another one has zeros there.
+# Names in torch.cuda.memory_stats. Only torch's allocator has the last four; another one reports zeros.
 _STATISTICS: Mapping[str, str] = {
     "peak_allocated": "allocated_bytes.all.peak",
     "peak_reserved": "reserved_bytes.all.peak",
@@ -214,7 +214,7 @@ def _heap_reader() -> Callable[[], Reading] | None:
     @uncompiled
     def read() -> Reading:
         info = mallinfo()
-        return info.uordblks + info.hblkhd, None  # in the heaps, and in pages of their own
+        return info.uordblks + info.hblkhd, None  # in the heaps, and in separate pages
 
     def sees_tensors() -> bool:
         before, _ = read()
@@ -227,7 +227,7 @@ def _heap_reader() -> Callable[[], Reading] | None:
 
 
 BLOCK_BYTES = 64
-"""The assumed size of a small Python object: Python has pages of its own for them, and tells only their number."""
+"""The assumed size of a small Python object: Python has separate pages for them, and reports only their number."""
 
 
 def held_after_steps(run: Callable[[], object], steps: int, device: torch.device) -> tuple[int, ...]:

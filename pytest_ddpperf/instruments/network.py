@@ -14,16 +14,16 @@ import torch.distributed as dist
 from pytest_ddpperf.instruments.clock import settle
 from pytest_ddpperf.records.network import ELEMENT, Beside, CollectiveTimes, RankSweep, SweepPlan
 
-_CALL_BYTES = 2**22  # of the calls of a turn together, within these numbers of calls
+_CALL_BYTES = 2**22  # that the calls of a turn send together, unless their number is outside these limits
 _CALLS = (3, 10)
 _MESSAGES = 20  # of a pair in a turn: the first ones after the others' work take twice as long as the fastest
 # Parts of a buffer are sent in turn, so that none is in a cache from the call before: gradients of a step are not.
 _COLD_BYTES = {"cpu": 2**26, "cuda": 0}
 _PLACES = 16
 _ALL_PAIRS = 16  # ranks up to which every pair is timed; of more only neighbours
-_BESIDE_BYTES = 2**22  # of the all-reduce beside which ranks compute
+_BESIDE_BYTES = 2**22  # of the all-reduce during which ranks compute
 _ROWS = {"cpu": 128, "cuda": 2048}  # of the matrices that they multiply
-_TRIED, _MOST = 3, 10_000  # products that tell how long one takes, and that run at most
+_TRIED, _MOST = 3, 10_000  # products that are timed to choose a number of products, and that run at most
 
 
 class _OnRank(Protocol):
@@ -64,17 +64,14 @@ def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
                 messages.setdefault(sum(pair) - ctx.rank, []).append(seconds)
         both = _beside(ctx, min(_BESIDE_BYTES, max(plan.sizes)), buffers[0], compute)
         beside += [both] if turn >= 0 else []
+    found = []
+    for (collective, size), measured in times.items():
+        begun, waited, handed = zip(*measured, strict=True)
+        sent = _elements(size, ctx.world_size) * ELEMENT
+        found.append(CollectiveTimes(collective=collective, nbytes=sent, begun=begun, waited=waited, handed=handed))
     return RankSweep(
-        times=tuple(_times(*cell, ctx.world_size, measured) for cell, measured in times.items()),
-        pairs={other: tuple(seconds) for other, seconds in messages.items()},
-        beside=tuple(beside),
+        times=tuple(found), pairs={other: tuple(seconds) for other, seconds in messages.items()}, beside=tuple(beside)
     )
-
-
-def _times(collective: str, size: int, ranks: int, measured: list[tuple[float, float, float]]) -> CollectiveTimes:
-    begun, waited, handed = zip(*measured, strict=True)
-    sent = _elements(size, ranks) * ELEMENT
-    return CollectiveTimes(collective=collective, nbytes=sent, begun=begun, waited=waited, handed=handed)
 
 
 def _elements(size: int, ranks: int) -> int:
@@ -96,7 +93,6 @@ def _calls(
 
 
 def _call(ctx: _OnRank, collective: str, whole: torch.Tensor, other: torch.Tensor) -> Callable[[], Any]:
-    """Returns the function that starts a collective on these parts of two buffers."""
     part = other[: other.numel() // ctx.world_size]
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole, op=dist.ReduceOp.MAX, async_op=True),
@@ -123,7 +119,6 @@ def _turn(
 
 
 def _products(device: torch.device) -> Callable[[int], None]:
-    """Returns the function that queues a number of products of matrices."""
     rows = _ROWS[device.type]
     matrix = torch.ones((rows, rows), device=device)
     product = torch.empty_like(matrix)

@@ -73,7 +73,7 @@ def in_mig_mode(nvml: Any, handle: Any) -> bool:
 class GpuFacts:
     """The facts about the GPUs that ranks compute on, and about the software on them."""
 
-    setup: str | None  # links, power limit and MIG: ``nvlink 700w``; None if the driver does not tell
+    setup: str | None  # links, power limit and MIG: ``nvlink 700w``; None if the driver does not report them
     recorded: Mapping[str, str]  # more, by name
 
 

@@ -114,7 +114,7 @@ def uncompiled(function: F) -> F:
     skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     if skip_code is not None:
         skip_code(function.__code__)
-    function.__dict__["_torchdynamo_disable"] = True  # read where the function would be inlined into its caller
+    function.__dict__["_torchdynamo_disable"] = True  # read before the function is inlined into its caller
     return function
 
 

@@ -45,28 +45,7 @@ def of_overhead(measurement: Measurement) -> Within:
 
 def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
     """Returns both mean steps without each pair of blocks in turn, for each launch that has several pairs."""
-    return [pairs for pairs in map(_without, measurement.every) if pairs]
-
-
-@once
-def _without(launch: Launch) -> list[tuple[float, float]]:
-    """Returns a launch's mean synchronised and unsynchronised step without each pair of blocks in turn."""
-    known = complete(rank.communication for rank in launch.ranks) or ()
-    number = min((rank.pairs for rank in known), default=0)
-    if number < MIN_BLOCKS:
-        return []
-
-    def left(times: tuple[float, ...], pair: int) -> tuple[float, ...]:
-        size = len(times) // number
-        return (*times[: pair * size], *times[(pair + 1) * size :])
-
-    return [
-        (
-            _mean_of([left(rank.synchronised, pair) for rank in known]),
-            _mean_of([left(rank.unsynchronised, pair) for rank in known]),
-        )
-        for pair in range(number)
-    ]
+    return [without for _, *without in filter(None, map(_steps, measurement.every)) if without]
 
 
 def synchronised_step(measurement: Measurement) -> float | None:
@@ -98,16 +77,31 @@ def synchronisation_kept(measurement: Measurement) -> Finding | None:
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
     """Returns the mean synchronised and unsynchronised step of each diagnosed launch; None without such launches."""
-    return [pair for pair in map(_pair, measurement.every) if pair is not None] or None
+    return [steps[0] for steps in map(_steps, measurement.every) if steps] or None
 
 
 @once
-def _pair(launch: Launch) -> tuple[float, float] | None:
-    """Returns a launch's mean synchronised and unsynchronised step in seconds; None if a rank lacks them."""
+def _steps(launch: Launch) -> list[tuple[float, float]]:
+    """Returns a launch's mean synchronised and unsynchronised step, then both without each pair of blocks, in seconds.
+
+    Empty if a rank lacks them. With few pairs of blocks only the means of all blocks are known.
+    """
     known = complete(rank.communication for rank in launch.ranks)
     if known is None:
-        return None
-    return _mean_of([rank.synchronised for rank in known]), _mean_of([rank.unsynchronised for rank in known])
+        return []
+    number = min(rank.pairs for rank in known)
+
+    def kept(times: tuple[float, ...], pair: int) -> tuple[float, ...]:
+        size = len(times) // max(1, number)
+        return times if pair < 0 else (*times[: pair * size], *times[(pair + 1) * size :])
+
+    return [
+        (
+            _mean_of([kept(rank.synchronised, pair) for rank in known]),
+            _mean_of([kept(rank.unsynchronised, pair) for rank in known]),
+        )
+        for pair in range(-1, number if number >= MIN_BLOCKS else 0)
+    ]
 
 
 def _mean_of(ranks: list[tuple[float, ...]]) -> float:

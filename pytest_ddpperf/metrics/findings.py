@@ -22,7 +22,7 @@ OUTLYING_SIGMAS = 3.0
 OUTLYING_SHARE = 0.05  # launches that agree to within this are no outliers, however little they scatter
 MIN_LAUNCHES = 4  # with fewer, nothing distinguishes the outlier from the others
 MIN_STORED = 3  # of two launches, nothing shows which one was disturbed
-USED = 0.80  # share of the time in which GPUs that nothing holds up have something to run, at least
+USED = 0.80  # the least share of the time in which GPUs run something, if nothing makes them wait
 SIGMA_PER_MAD = 1.4826  # standard deviations per median absolute deviation of a normal distribution
 
 LOAD = 0.10  # share of the usable cores' time that other processes may use; the system itself uses a few percent

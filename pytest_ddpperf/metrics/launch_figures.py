@@ -147,7 +147,6 @@ def mean_step(launch: Launch) -> float:
 
 
 def _mean_of_blocks(blocks: Sequence[tuple[float, int]]) -> float:
-    """Returns the seconds of a step, from the seconds and the number of steps of each block."""
     return math.fsum(seconds for seconds, _ in blocks) / sum(steps for _, steps in blocks)
 
 

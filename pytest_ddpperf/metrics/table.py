@@ -122,13 +122,13 @@ class Metric:
         return series_from(samples, within, metric=self.name, **columns)
 
 
-def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None) -> tuple[Series, ...]:
-    """Returns the series of a measurement, in the table's order, without metrics that it lacks."""
+def series_of(measurement: Measurement, added: Sequence[Metric] = ()) -> tuple[Series, ...]:
+    """Returns the series of the table's and the ``added`` metrics, in order, without metrics that are missing."""
     if not measurement.launches:
         return ()
     return tuple(
         metric.series(samples, None if metric.within is None else metric.within(measurement))
-        for metric in (METRICS if metrics is None else metrics)
+        for metric in (*METRICS, *added)
         if (samples := metric.samples(measurement)) is not None
     )
 

@@ -14,6 +14,7 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch._C._distributed_c10d import _resolve_process_group
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.records.phases import KINDS, collective_kind
@@ -175,7 +176,7 @@ def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
     For a functional collective this applies to the collectives that it calls.
     """
     if func.namespace == _BACKENDS:
-        out = func(*_mapped(tracker.lend, args), **kwargs)
+        out = func(*tree_map_only(torch.Tensor, tracker.lend, args), **kwargs)
         _await(func, out)
         return out
     with _Inside(tracker):  # below the mode that led here, so that the call does not come here again
@@ -197,13 +198,6 @@ class _Inside(TorchDispatchMode):
         for tensor in tensors_in(args):  # including new results that the tracker does not know yet
             self._tracker.see(tensor, "activations" if torch.is_grad_enabled() else "temporaries")
         return communicate(func, args, kwargs or {}, self._tracker)
-
-
-def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Returns an operator's arguments with each tensor replaced by a function's result."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(function, inner) for inner in value)
-    return function(value) if isinstance(value, torch.Tensor) else value
 
 
 def _await(func: OpOverload, out: Any) -> None:

@@ -24,7 +24,7 @@ from pytest_ddpperf.records.counts import RankCopy
 
 _CALLS = 8  # of models, whose inputs are looked at
 _HEAD = 2**18  # elements of a tensor that are looked at
-_PARTS = 8  # of a parameter, each with a sum of its own
+_PARTS = 8  # of a parameter, each with a separate sum
 # By how much a parameter may differ from that of another rank, as a share of its norm. An all-reduce of gloo or NCCL
 # gives each rank the same bits, and so do optimizers on machines of one kind. On others the last bit may differ.
 _ROUNDING = {torch.float16: 1e-3, torch.bfloat16: 1e-3}
@@ -41,7 +41,7 @@ class CopyWatch:
         self._depth, self._calls, self._open = 0, 0, False
         self._batch: int | None = None
         self._stack = Stack()
-        self._entered: Place | None = None  # where no_sync was called last
+        self._entered: Place | None = None  # the last call of no_sync
         self._deferred = False  # whether the last forward of a wrapper was inside of it
 
     @contextmanager

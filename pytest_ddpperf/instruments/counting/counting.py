@@ -25,10 +25,10 @@ from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack, 
 from pytest_ddpperf.instruments.counting.steps import (
     CallWatch,
     Details,
-    Graph,
     OtherSteps,
     Seen,
     counts_of,
+    graph_so_far,
     per_step,
     total_of,
     usual_steps,
@@ -39,12 +39,12 @@ from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.sites import SETTINGS
 from pytest_ddpperf.units import format_count
 
-# Of these no line has a rhythm, for some have none.
+# Counts whose lines have no rhythm, because some of them have no line.
 _OF_MODEL = ("operators", "compiled_operators", "recorded_operators", "flops", "full_precision_flops")
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
-_WHOLE_STEPS = 2  # that are counted with all that there is to count, at least
-SEEN_STEPS = 20  # that are looked at in all: two periods of 10, and what comes in each 10th step twice
-_FEW = 8  # steps of a survey that follow a gap: with fewer it is open how often a step does something else
+_WHOLE_STEPS = 2  # that are counted whole, at least
+SEEN_STEPS = 20  # that are looked at in all: two periods of 10, so that work of each 10th step comes twice
+_FEW = 8  # steps of a survey that follow a gap: fewer do not show how often a step does something else
 _COLLECTED = 4  # steps after which garbage is collected
 _SECONDS = 10.0  # that steps may take beyond those counted whole, or as long as these took if that is more
 
@@ -55,10 +55,10 @@ class Countable:
 
     device: torch.device
     modules: Sequence[nn.Module] = ()  # other models are found as they run
-    size: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # details of the whole model, where known
+    size: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # details of the whole model, if known
     optimizers: Sequence[torch.optim.Optimizer] = ()  # others are found as they step
     period: int = 1  # steps after which it does the same again, if it is known not to do so in each
-    roots: tuple[str, ...] = ()  # of the project; the lines of code that counts come from are told relative to them
+    roots: tuple[str, ...] = ()  # of the project; the lines of code that counts come from are relative to them
     strategy: str = ""  # of the plugin that it trains with
 
 
@@ -132,14 +132,14 @@ class _Pass:
         self._operators = OperatorCounter(self._tracker, self._device, lambda: self.used.running, fake=fake)
         self.seen: list[Seen] = []  # of each step, what takes little time
         self.sites: list[SiteCounts] = []  # the same, if its place is known
-        self._graphs: list[Graph] = []  # of each step
+        self._graphs: list[tuple[int, int]] = []  # of each step, by how much it raises ``graph_so_far``
         self._period = subject.period
         self._gap = False  # whether a watched step did something else, on any rank
         self.cut_short = ""  # how many steps followed it, if these were too few to tell
         self.rows: set[float] = set()  # of the batches of a step, in any of them; 0 if they are not sure
         self._state: dict[str, float] = {}
         self._stack = Stack()
-        self._set = Counter[tuple[str, Place]]()  # what the step's code sets as it runs
+        self._set = Counter[tuple[str, Place]]()  # settings that the step's code makes as it runs
         self.last: SiteCounts = {}  # of the last step that was counted whole, what only such steps show
 
     @contextmanager
@@ -260,9 +260,10 @@ class _Pass:
                 gc.collect()  # the collector is paused, and steps may leave cycles with large tensors
         self._operators.begin_step()
         self._batches.begin_step()
-        before = Graph.so_far()
+        nodes, collectives = graph_so_far()
         run()
-        self._graphs.append(Graph.so_far().since(before))
+        after = graph_so_far()
+        self._graphs.append((after[0] - nodes, after[1] - collectives))
         shown, sites = self._operators.details(), self._operators.sites()
         del shown["operator_bytes"]
         placed = shown.keys() & sites.keys() - {*_OF_MODEL}
@@ -297,7 +298,7 @@ class _Pass:
 
 def _has_hooks(root: nn.Module) -> bool:
     inside = (each for each in root.modules() if isinstance(each, DistributedDataParallel))
-    return any(each._comm_hooks for each in inside)  # noqa: SLF001 - torch does not tell otherwise
+    return any(each._comm_hooks for each in inside)  # noqa: SLF001 - torch has no public list
 
 
 def _differ(steps: Sequence[object], period: int) -> bool:

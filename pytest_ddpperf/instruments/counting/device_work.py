@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -45,12 +45,9 @@ def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
         with record_function(STEP):
             run()
         torch.cuda.synchronize()
-    results = profiler.profiler.kineto_results if profiler.profiler is not None else None
-    if results is None:
-        return {}
-    return work_in(
-        [Recorded(activity_of(event), event.name(), event.start_ns(), event.end_ns()) for event in results.events()]
-    )
+    results: Any = profiler.profiler
+    events = results.kineto_results.events()
+    return work_in([Recorded(activity_of(event), event.name(), event.start_ns(), event.end_ns()) for event in events])
 
 
 def work_in(events: Sequence[Recorded]) -> dict[str, dict[str, float]]:

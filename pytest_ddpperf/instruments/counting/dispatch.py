@@ -44,7 +44,7 @@ from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
 from pytest_ddpperf.records.sites import RECORDED_LINES
 
-CALLS = (  # counts that are not of operators: those of the functions in ``_COSTLY`` of python.py are among them
+CALLS = (  # counts of other calls than operators, also of the functions in ``_COSTLY`` of python.py
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
 )
 
@@ -240,7 +240,7 @@ class OperatorCounter(TorchDispatchMode):
         wait = synchronisation(func, args, kwargs, self._device)
         if wait is not None and not self._tracker.is_state(args[0]):
             asked = wait == "item" and _asked_by_autograd()
-            # What torch reads on a CPU here may be on the host of a GPU, too.
+            # With a GPU, the host may already have a number that torch reads here.
             if self._device != "cpu" or not (asked or self._is_on_host(args[0])):
                 self.add("synchronisations", self._asking or wait)
         copied = host_to_device_bytes(func, args, kwargs, self._device)

@@ -18,18 +18,16 @@ from pytest_ddpperf.instruments.counting.sites import Place, Stack, made_at, mak
 from pytest_ddpperf.instruments.torch_internals import SEED, forget_received, replaced, uncompiled
 
 _DRAWN = 16  # batches whose numbers are kept
-_EARLIER = 2  # loaders before the last one that have to be there: one alone may be a variable's
+_EARLIER = 2  # loaders before the last one that have to exist: a variable may still hold a single one
 _RECORD = "_ddpperf_followed"  # of a loader and of its iterators
 
 
 @dataclass(eq=False, slots=True)
 class _Followed:
-    """The facts about a DataLoader."""
-
     made: Place  # the line that made it, else the one that first asked it for batches
     by: tuple[str, Place]  # the type of what draws its samples, if the line that made that is known, and that line
     data: tuple[str, int]  # the type of its dataset, and the number of samples; 0 if nobody knows
-    length: int  # batches of an epoch; the same
+    length: int  # batches of an epoch; 0 if nobody knows
     workers: int
     persistent: bool
     pinned: bool  # whether it copies batches to memory from which a GPU copies without waiting

@@ -80,11 +80,6 @@ def _recurrent(inputs: Tensor, weights: Tensor | list[Tensor], *others: Any, **_
     return _products(inputs.numel() // inputs.shape[-1], weights if isinstance(weights, list) else (weights, others[0]))
 
 
-def _twice(forward: Callable[..., int]) -> Callable[..., int]:
-    """Returns a function that counts backward's two equal products, for the gradients of inputs and of weights."""
-    return lambda *args, **kwargs: 2 * forward(*args, **kwargs)
-
-
 def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -> int:
     """Counts the matrices that each row goes through, and per sequence 4 x length x length x width for attention."""
     if inputs.is_nested:
@@ -105,7 +100,7 @@ def _attention_layer(inputs: Tensor, _keys: Tensor, _values: Tensor, width: int,
     return _self_attention(inputs, width, (others[1], others[3]))
 
 
-# Where the query is among the arguments of an attention; its keys and values follow.
+# The place of the query among the arguments of an attention; its keys and values follow.
 _QUERIES = {
     getattr(aten, f"_scaled_dot_product_{kind}{backward}"): int(backward != "")
     for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
@@ -122,7 +117,11 @@ _FORMULAS: Mapping[Any, Callable[..., int]] = {
     # The first torch that has them is 2.8.
     **{getattr(aten, name): _grouped for name in ("_grouped_mm", "_scaled_grouped_mm") if hasattr(aten, name)},
     **dict.fromkeys((aten.mkldnn_rnn_layer, aten._cudnn_rnn), _recurrent),  # noqa: SLF001
-    **dict.fromkeys((aten.mkldnn_rnn_layer_backward, aten._cudnn_rnn_backward), _twice(_recurrent)),  # noqa: SLF001
+    # Backward has two such products, for the gradients of inputs and of weights.
+    **dict.fromkeys(
+        (aten.mkldnn_rnn_layer_backward, aten._cudnn_rnn_backward),  # noqa: SLF001
+        lambda *args, **_: 2 * _recurrent(*args),
+    ),
     aten._transformer_encoder_layer_fwd: _encoder_layer,  # noqa: SLF001
     aten._native_multi_head_attention: _attention_layer,  # noqa: SLF001
 }
@@ -164,7 +163,7 @@ _WAITS = {
     aten.equal: "equal",
     aten.bincount: "bincount",
     **dict.fromkeys((aten._unique2, aten.unique_dim, aten.unique_consecutive), "unique"),  # noqa: SLF001
-    aten.repeat_interleave: "repeat_interleave",  # unless it is told how long its result is
+    aten.repeat_interleave: "repeat_interleave",  # unless it gets the length of its result
 }
 _INDEXED = frozenset({aten.index, aten.index_put, aten.index_put_})
 _COPIES = frozenset({aten._to_copy, aten.copy_})  # noqa: SLF001

@@ -34,7 +34,7 @@ from pytest_ddpperf.instruments.torch_internals import backward_under_way, forge
 from pytest_ddpperf.records.sites import BACKWARD, SETTINGS, part_of
 
 IMAGE = 3  # dimensions of a single image, of which a list may hold a batch
-LEAST = 1.0  # objects of a type a step; less is none of the step's own
+LEAST = 1.0  # objects of a type per step; fewer do not come from the step itself
 _SHARED = (type, ModuleType, FunctionType)  # objects that a batch refers to, and that are no part of it
 _TRACED = 3  # steps whose memory has its lines
 _BLOCKS = 4  # of memory that a line has to leave behind in each
@@ -65,11 +65,11 @@ _SLOW_MODES = {
 
 @contextmanager
 def calls_counted(
-    called: Callable[[str, str], None], device: str, waited: Callable[[str, Tensor], None] | None = None
+    called: Callable[[str, str], None], device: str, waited: Callable[[str, Tensor], None]
 ) -> Iterator[None]:
     """Calls ``called``, in this context, for passes of backward and for costly functions, with metric and name.
 
-    For functions that wait for a tensor it calls ``waited`` instead, if given, with the tensor. ``device`` is the type
+    For functions that wait for a tensor it calls ``waited`` instead, with the tensor. ``device`` is the type
     of the step's device. A pass accumulates gradients; a pass inside another does not count. Functions of torch that do
     nothing on a CPU count there too. Starts of DataLoader workers do not: chance decides if an epoch begins here.
     """
@@ -87,7 +87,7 @@ def calls_counted(
         return run(*args, **kwargs)
 
     def tell(metric: str, name: str, first: Any) -> None:
-        if metric == "synchronisations" and waited is not None:
+        if metric == "synchronisations":
             waited(name, first)
         else:
             called(metric, name)

@@ -101,21 +101,20 @@ def _of_module(module: nn.Module) -> tuple[object, str, Mapping[str, object]]:
     return state, f"fully_shard of {type(module).__name__.removeprefix('FSDP')}", _of_fsdp2(state)
 
 
+def _changed(wrapped: object, defaults: Mapping[str, object]) -> dict[str, object]:
+    found = {name: getattr(wrapped, name, default) for name, default in defaults.items()}
+    return {name.removeprefix("_"): value for name, value in found.items() if value != defaults[name]}
+
+
 def _of_ddp(wrapped: Any) -> dict[str, object]:
-    changed = {name: getattr(wrapped, name, default) for name, default in _OF_DDP.items()}
-    settings: dict[str, object] = {name: value for name, value in changed.items() if value != _OF_DDP[name]}
-    size = getattr(wrapped, "bucket_bytes_cap", 0) / 2**20
+    settings, size = _changed(wrapped, _OF_DDP), getattr(wrapped, "bucket_bytes_cap", 0) / 2**20
     settings |= {"bucket_cap_mb": f"{size:g}"} if size not in {0, _BUCKET} else {}
     hooks = [getattr(hook, "__name__", type(hook).__name__) for hook, _ in wrapped._comm_hooks]  # noqa: SLF001  as above
     return {**settings, **({"comm_hook": hooks[-1]} if hooks else {}), **_dtypes(wrapped.mixed_precision)}
 
 
 def _of_fsdp1(wrapped: Any) -> dict[str, object]:
-    found = {name: getattr(wrapped, name, default) for name, default in _OF_FSDP1.items()}
-    settings: dict[str, object] = {
-        name.removeprefix("_"): value for name, value in found.items() if value != _OF_FSDP1[name]
-    }
-    sharding = wrapped.sharding_strategy.name
+    settings, sharding = _changed(wrapped, _OF_FSDP1), wrapped.sharding_strategy.name
     settings |= {"sharding_strategy": sharding} if sharding != "FULL_SHARD" else {}
     return {**settings, **_dtypes(wrapped.mixed_precision)}
 
@@ -135,7 +134,9 @@ def _of_fsdp2(state: Any) -> dict[str, object]:
             settings["reshard_after_forward"] = False
         elif kept is not None and kept.shard_mesh_size != whole:
             settings["reshard_after_forward"] = kept.shard_mesh_size
-        if getattr(group.offload_policy, "pin_memory", None) is not None:  # that of no offloading has nothing to say
+        if (
+            getattr(group.offload_policy, "pin_memory", None) is not None
+        ):  # the policy without offloading has no such field
             settings["offload_policy"] = type(group.offload_policy).__name__
     return settings
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MethodWrapperType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, autograd
@@ -28,7 +28,7 @@ Seen: TypeAlias = "dict[str, Mapping[Any, float]]"
 K = TypeVar("K")
 
 _LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several steps the largest counts, not the mean
-_OF_STEP = _LEVELS | {"retained_bytes"}  # counts that the steps counted whole tell
+_OF_STEP = _LEVELS | {"retained_bytes"}  # counts that only steps counted whole have
 _UNUSUAL = "most steps do other work than the steps in which it was counted"
 _TELLING = (torch.dtype, torch.device, torch.layout, bool, str)  # numbers change from step to step, as a learning rate
 
@@ -126,20 +126,12 @@ def total_of(parts: Mapping[str, float]) -> float:
     return float(sum(parts.values()))
 
 
-class Graph(NamedTuple):
-    """The facts that any step shows, counted or not: the nodes that it adds to autograd's graph, its collectives."""
+def graph_so_far() -> tuple[int, int]:
+    """Returns the nodes of autograd's graph that this thread has added, and the collectives called in all groups.
 
-    nodes: int
-    collectives: int
-
-    @classmethod
-    def so_far(cls) -> Graph:
-        """Returns the nodes that this thread has added, and the calls of collectives in all groups, since its begin."""
-        return cls(torch._C._autograd._get_sequence_nr(), collectives_called(process_groups()))  # noqa: SLF001 - no public number
-
-    def since(self, before: Graph) -> Graph:
-        """Returns the difference from ``before``."""
-        return Graph(self.nodes - before.nodes, self.collectives - before.collectives)
+    Any step shows both numbers, counted or not.
+    """
+    return torch._C._autograd._get_sequence_nr(), collectives_called(process_groups())  # noqa: SLF001 - no public number
 
 
 class CallWatch(TorchFunctionMode):

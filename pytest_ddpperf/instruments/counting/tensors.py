@@ -25,11 +25,9 @@ KEPT = "kept_tensors"  # the name of those that outlive their step
 
 @dataclass(eq=False)
 class _Record:
-    """A storage and the facts about it."""
-
     nbytes: int
     category: str
-    place: Place | None = None  # where it was made; None if nobody saw that
+    place: Place | None = None  # that made it; None if nobody saw that
     reference: weakref.ref[torch.UntypedStorage] | None = None  # None once it is dead
 
 
@@ -121,7 +119,7 @@ class TensorTracker:
         return any(record is not None and record.category == "optimizer_state" for record in records)
 
     def lend(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns another tensor of the same memory, for a backend with threads of its own.
+        """Returns another tensor of the same memory, for a backend with separate threads.
 
         Chance decides when such a thread releases a tensor that it has sent. So memory that only the backend still
         holds counts as dead. To recognise this, the backend gets a separate storage, which lives as long as the backend

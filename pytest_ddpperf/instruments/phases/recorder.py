@@ -10,9 +10,9 @@ from typing import Any
 from pytest_ddpperf.instruments.torch_internals import uncompiled
 from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER, PHASES
 
-# What may open inside what, where torch's own calls are recognised. A dataset may call modules, checkpointing calls
-# them in backward, full buckets are sent in backward: all that stays where it is. A module may be a whole training
-# step, an optimizer may run in backward or ask for a loss (LBFGS): then the inner one has the time.
+# The phases that torch's calls may open inside each phase. A dataset may call modules, checkpointing calls modules in
+# backward, full buckets are sent in backward: the outer phase keeps the time. A module may be a whole training step,
+# an optimizer may run in backward or request a loss (LBFGS): then the inner phase has the time.
 OPENS: Mapping[str, frozenset[str]] = {
     DATA_WAIT: frozenset(),
     FORWARD: frozenset({DATA_WAIT, BACKWARD, OPTIMIZER}),

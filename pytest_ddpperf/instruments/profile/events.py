@@ -35,22 +35,6 @@ def union(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def intersection(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
-    """Returns the intersection of the unions of two lists of spans."""
-    ours, theirs = union(first), union(second)
-    common: list[Span] = []
-    i = j = 0
-    while i < len(ours) and j < len(theirs):
-        start, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
-        if start < end:
-            common.append((start, end))
-        if ours[i][1] < theirs[j][1]:
-            i += 1
-        else:
-            j += 1
-    return common
-
-
 def length(spans: Sequence[Span]) -> float:
     """Returns the length of the union of the spans."""
     return sum(end - start for start, end in union(spans))
@@ -71,7 +55,7 @@ STEP, WARMUP_STEP, LAST_STEP = "step", "warmup_step", "last_step"  # ranges of a
 STEPS = frozenset({STEP, WARMUP_STEP, LAST_STEP})
 
 _NOT_COMPUTED = ("c10d::", "_c10d_functional::", "c10d_functional::", "autograd::", "torch::autograd::")
-# Kernels of a group with symmetric memory have names of their own; the sum of a single rank has NCCL's name nowhere.
+# Kernels of a group with symmetric memory have separate names; the sum of a single rank has NCCL's name nowhere.
 _NCCL = re.compile(
     r"(?:void )?(?:nccl(?:Symk?)?(?:Dev)?Kernel_?(?P<kind>[A-Za-z]+)|nccl"
     r"|(?:\(anonymous namespace\)::)?(?P<one>oneRankReduce)<)",
@@ -88,7 +72,7 @@ class ProfilerEvent:
     start: float  # seconds
     end: float
     nbytes: float | None = None  # that one rank puts into a collective
-    kind: str = ""  # which collective it is, where that is noted; empty to read it from the name
+    kind: str = ""  # the kind of collective, if a note has it; empty to read it from the name
     ranks: int | None = None  # of a collective's group
 
     @property
@@ -146,13 +130,14 @@ def steps_of(
 
 def _step(mark: Span, communication: Sequence[ProfilerEvent], computation: Sequence[Span]) -> ProfiledStep:
     sent = sorted((event for event in communication if mark[0] <= event.start < mark[1]), key=lambda event: event.start)
-    busy = within((event.span for event in communication), mark)
-    computed = within(computation, mark)
+    both = within((event.span for event in communication), mark), within(computation, mark)
+    busy, computed = map(length, both)
+    overlapped = busy + computed - length([*both[0], *both[1]])
     return ProfiledStep(
         seconds=mark[1] - mark[0],
-        busy=length(busy),
-        computed=length(computed),
-        overlapped=length(intersection(busy, computed)),
+        busy=busy,
+        computed=computed,
+        overlapped=min(max(0.0, overlapped), busy, computed),  # rounding may exceed these by a little
         collectives=tuple(
             Collective(
                 kind=event.kind or kind_of(event.name),

@@ -51,7 +51,7 @@ def profile_steps(
 
     ``warmup`` more steps run before, in which the profiler itself warms up, and one after, in which gloo's threads note
     the ends of collectives. On CUDA each step is waited for, so that its kernels are within it. ``modules`` are the
-    models, if known, because DDP reports figures of its own. ``exported`` gets a function that returns the profile as a
+    models, if known, because DDP reports figures too. ``exported`` gets a function that returns the profile as a
     Chrome trace.
     """
     cuda = device.type == "cuda"
@@ -72,11 +72,10 @@ def profile_steps(
     notes = notes_of(recorded, trace)
     events = [_event(event, began, notes) for event in recorded]
     exported(trace)
-    windows = [window_of(module) for module in modules if isinstance(module, DistributedDataParallel)]
+    windows = (window_of(module) for module in modules if isinstance(module, DistributedDataParallel))
     groups = dist.distributed_c10d._world.pg_group_ranks.values()  # noqa: SLF001  there is no other list of them
     subgroups = any(len(group) < dist.get_world_size() for group in groups)
-    steps_seen = steps_of(events, device=device.type)
-    return RankProfile(steps=steps_seen, window=next(iter(windows), None), subgroups=subgroups)
+    return RankProfile(steps=steps_of(events, device=device.type), window=next(windows, None), subgroups=subgroups)
 
 
 def window_of(module: DistributedDataParallel) -> Window | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.environment import Variables
-from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series, series_of
+from pytest_ddpperf.metrics.table import Metric, counted_series, series_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
@@ -94,7 +94,7 @@ def measurement_of(
         diagnoses=tuple(diagnoses),
     )
     counted = () if variant.counts is None else counted_series(variant.counts)
-    return replace(measured, series=(*series_of(measured, (*METRICS, *variant.metrics)), *counted))
+    return replace(measured, series=(*series_of(measured, variant.metrics), *counted))
 
 
 def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:
