@@ -32,9 +32,7 @@ def test_a_gpu_has_the_id_of_nvidias_tools_unless_torch_or_nvidia_does_not_know_
 
 @pytest.mark.parametrize(("version", "newer"), [("2.7.1", False), ("2.8.0", True)])
 def test_a_store_is_served_on_an_open_socket_by_a_server_that_takes_it(
-    version: str,
-    newer: bool,  # noqa: FBT001  a case
-    monkeypatch: pytest.MonkeyPatch,
+    version: str, monkeypatch: pytest.MonkeyPatch, *, newer: bool
 ) -> None:
     """The newer one of torch before 2.8 refuses it, with an error on rank 0's stderr."""
     real, asked = dist.TCPStore, []  # type: ignore[attr-defined]

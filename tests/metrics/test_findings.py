@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from pytest_ddpperf.metrics.findings import busy_baseline, findings_of, thin_baseline, traced_steps
+from pytest_ddpperf.metrics.findings import busy_baseline, findings_of, thin_baseline
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Measurement, Plan
@@ -46,13 +47,20 @@ def test_a_warm_up_that_was_too_short_is_named(launches: list[list[float]], slow
     assert findings_of(measurement(*launches)) == ((Finding("unsettled_warmup", facts),) if slow else ())
 
 
-def test_work_that_events_did_not_see_is_told() -> None:
-    """By the rank that saw least, and in how many launches."""
-    calm = measurement(SETTLED, SETTLED, ranks=2)
-    one, other = calm.launches
-    blind = [replace(rank, unseen=share) for rank, share in zip(one.ranks, (0.0, 0.4), strict=True)]
-    found = findings_of(replace(calm, launches=(replace(one, ranks=tuple(blind)), other)))
-    assert found == (Finding("unseen_work", {"share": 0.4, "seen": 1, "launches": 2}),)
+@pytest.mark.parametrize(
+    ("fields", "finding"),
+    [
+        ({"skipped_steps": (0, 4, 5)}, Finding("skipped_steps", {"steps": 3, "launches": 2})),
+        ({"tracers": ("coverage",)}, Finding("traced_steps", {"tracers": ("coverage",)})),
+        ({"picked": ("workers=2", "they were fastest")}, Finding("picked_loader", {"reason": "they were fastest"})),
+        ({"unseen": 0.4}, Finding("unseen_work", {"share": 0.4, "seen": 1, "launches": 2})),
+    ],
+)
+def test_what_a_rank_reports_of_one_launch_is_named(fields: dict[str, Any], finding: Finding) -> None:
+    base = measurement(SETTLED, SETTLED, ranks=2)
+    one, other = base.launches
+    reporting = replace(one, ranks=(replace(one.ranks[0], **fields), one.ranks[1]))
+    assert findings_of(replace(base, launches=(reporting, other))) == (finding,)
 
 
 def test_an_outlying_launch_is_named_and_kept() -> None:
@@ -85,31 +93,6 @@ def test_what_an_accumulating_step_trains_on_is_named() -> None:
     accumulating = replace(measured, recipe={"accumulation_steps": "4"})
     assert findings_of(accumulating) == (Finding("effective_batch_size", facts),)
     assert findings_of(measured) == ()
-
-
-def test_steps_that_updated_nothing_are_counted() -> None:
-    """Two launches of 12 timed steps of which 9 and 12 remain."""
-    base = measurement(SETTLED[:9], SETTLED)
-    ranks = (replace(base.launches[0].ranks[0], skipped_steps=(0, 4, 5)),)
-    launches = (replace(base.launches[0], ranks=ranks), base.launches[1])
-
-    skipped = Finding("skipped_steps", {"steps": 3, "launches": 2})
-    assert findings_of(replace(base, launches=launches)) == (skipped,)
-
-
-def test_what_traced_the_timed_steps_is_named() -> None:
-    measured = measurement([1.0] * 8, [1.0] * 8)
-    assert traced_steps(measured) is None
-    rank = replace(measured.launches[0].ranks[0], tracers=("coverage",))
-    traced = replace(measured, launches=(replace(measured.launches[0], ranks=(rank,)), measured.launches[1]))
-    assert traced_steps(traced) == Finding("traced_steps", {"tracers": ("coverage",)})
-
-
-def test_the_data_loading_that_was_picked_is_named() -> None:
-    base = measurement(SETTLED)
-    rank = replace(base.launches[0].ranks[0], picked=("workers=2", "2 workers were fastest"))
-    picked = replace(base, launches=(replace(base.launches[0], ranks=(rank,)),))
-    assert findings_of(picked) == (Finding("picked_loader", {"reason": "2 workers were fastest"}),)
 
 
 def test_a_baseline_of_two_launches_is_warned_of_and_one_of_counts_alone_is_not() -> None:

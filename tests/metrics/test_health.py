@@ -101,11 +101,11 @@ def test_what_held_a_gpu_back_is_named() -> None:
 
 
 def test_other_processes_on_a_gpu_are_named() -> None:
-    assert findings_of(
-        on_gpus(GpuHealth(device="a", readings=10, others={7: 3 * 2**30, 8: None}), GpuHealth(device="a", readings=10))
-    ) == (
-        Finding("gpu_used_by_others", {"pid": 7, "nbytes": 3 * 2**30, "seen": 1, "launches": 2}),
-        Finding("gpu_used_by_others", {"pid": 8, "nbytes": None, "seen": 1, "launches": 2}),
+    free = GpuHealth(device="a", readings=10)
+    seen = {"seen": 1, "launches": 2}
+    assert findings_of(on_gpus(replace(free, others={7: 3 * 2**30, 8: None}), free)) == (
+        Finding("gpu_used_by_others", {"pid": 7, "nbytes": 3 * 2**30, **seen}),
+        Finding("gpu_used_by_others", {"pid": 8, "nbytes": None, **seen}),
     )
 
 

@@ -93,7 +93,10 @@ def samples(measured: Measurement, metric: str) -> tuple[float, ...] | None:
 
 
 def test_what_no_allocator_of_ours_holds_is_outside() -> None:
-    """Alone on its GPU: 700 - 400. Two on one GPU: the larger 950 - (400 + 300) = 250, so the first is the most."""
+    """Alone on its GPU: 700 - 400. Two on one GPU: the larger 950 - (400 + 300) = 250, so the first is the most.
+
+    Instances of one GPU have separate memory, though both have the PCI id of the whole GPU.
+    """
     alone, first, second = (
         DeviceMemory(device="p", uuid="a", used=700, total=1000, reserved=400),
         DeviceMemory(device="q", uuid="b", used=900, total=1000, reserved=400),
@@ -101,15 +104,8 @@ def test_what_no_allocator_of_ours_holds_is_outside() -> None:
     )
     assert samples(devices([alone, first, second]), "outside_allocator") == (300,)
     assert samples(devices([first, second]), "outside_allocator") == (250,)
+    assert samples(devices([first, replace(second, uuid="c")]), "outside_allocator") == (650,)
     assert samples(devices([alone, None]), "outside_allocator") is None
-
-
-def test_instances_of_one_gpu_have_memory_of_their_own() -> None:
-    """700 - 400 and 600 - 100, though both have the PCI id of the whole GPU."""
-    one, other = (
-        DeviceMemory(device="p", uuid=uuid, used=u, total=1000, reserved=r) for uuid, u, r in (("a", 7, 4), ("b", 6, 1))
-    )
-    assert samples(devices([one, other]), "outside_allocator") == (5,)
 
 
 def test_what_other_processes_hold_is_not_taken_for_ours() -> None:
@@ -155,9 +151,6 @@ def test_ranks_that_use_unlike_amounts_are_named() -> None:
     facts = {"metric": "peak_resident", "least": 500 * MIB, "least_rank": 1, "most": 800 * MIB, "most_rank": 0}
     uneven = peaks([{"peak_resident": 800 * MIB}, {"peak_resident": 500 * MIB}])
     assert findings_of(uneven) == (Finding("uneven_memory", facts),)
-
-
-def test_ranks_that_use_about_the_same_are_not_named() -> None:
     assert findings_of(peaks([{"peak_resident": 540 * MIB}, {"peak_resident": 500 * MIB}])) == ()  # 8 %
     assert findings_of(peaks([{"peak_resident": 20 * MIB}, {"peak_resident": 5 * MIB}])) == ()  # 15 MiB
 

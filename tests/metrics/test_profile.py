@@ -26,19 +26,19 @@ def test_busy_time_is_shared_out_into_overlap_and_exposed() -> None:
     assert (found.exposed, found.overlap, found.busy_share) == (2, 0.6, 0.5)
 
 
-def test_the_error_is_the_hosts_gaps_at_the_rate_at_which_they_are_elsewhere() -> None:
-    """Not busy: 10 - 4 = 6 seconds, of which 5 - 3 = 2 computed and 4 not. So 3 s of overlap come with 6 s of gaps,
-    of which there can be no more than is exposed: 1 s.
-    """
-    assert merged([RankProfile(steps=(step(),))]).gaps == 1
-    # Not busy 6, computed 6 - 1 = 5, gaps 1: 3 s of overlap come with 3 x 1 / 5.
-    assert merged(
-        [RankProfile(steps=(ProfiledStep(seconds=10, busy=4, computed=6, overlapped=1, collectives=()),))]
-    ).gaps == pytest.approx(0.2)
-    assert (
-        merged([RankProfile(steps=(ProfiledStep(seconds=10, busy=10, computed=5, overlapped=5, collectives=()),))]).gaps
-        == 0
-    )  # nothing to learn it from
+@pytest.mark.parametrize(
+    ("busy", "computed", "overlapped", "gaps"),
+    [
+        (4, 5, 3, 1),  # not busy 6, computed 5 - 3 = 2, gaps 4: 3 s of overlap come with 6, of which 1 is exposed
+        (4, 6, 1, 0.2),  # not busy 6, computed 6 - 1 = 5, gaps 1: 1 s of overlap comes with 1 / 5
+        (10, 5, 5, 0),  # always busy: nothing to learn it from
+    ],
+)
+def test_the_error_is_the_hosts_gaps_at_the_rate_at_which_they_are_elsewhere(
+    busy: float, computed: float, overlapped: float, gaps: float
+) -> None:
+    one = ProfiledStep(seconds=10, busy=busy, computed=computed, overlapped=overlapped, collectives=())
+    assert merged([RankProfile(steps=(one,))]).gaps == pytest.approx(gaps)
 
 
 def test_where_nothing_is_sent_there_is_no_overlap() -> None:

@@ -210,12 +210,13 @@ def test_each_way_to_communicate_is_counted_once(
         assert rank[way].unstable == {}
 
 
-def test_who_sends_and_who_receives_are_told_apart(ways: tuple[dict[str, Counts], ...]) -> None:
+def test_ranks_count_what_they_do_themselves(ways: tuple[dict[str, Counts], ...]) -> None:
+    """One sends and one receives, and one is not in a group. An object travels as its size, of 8 bytes, and itself."""
     assert [communicated(rank["lone send"]) for rank in ways] == [{"send": (1, 28, 28)}, {"recv": (1, 28, 0)}]
-
-
-def test_who_is_not_in_a_group_communicates_nothing(ways: tuple[dict[str, Counts], ...]) -> None:
     assert [communicated(rank["in a group of one"]) for rank in ways] == [{"all_reduce": (1, 400, 0)}, {}]
+    for counts in (rank["an object"] for rank in ways):
+        assert counts.details["collective_calls"] == {"broadcast": 2}
+        assert counts.totals["collective_bytes"] > 8
 
 
 def communicated(counts: Counts) -> dict[str, tuple[float, float, float]]:
@@ -248,13 +249,6 @@ def test_collectives_that_return_when_they_are_done_are_blocking(ways: tuple[dic
     for counts in (rank["blocking or not"] for rank in ways):
         assert counts.details["collective_calls"] == {"all_reduce": 3, "all_gather": 1, "broadcast": 1}
         assert counts.details["blocking_collectives"] == blocking
-
-
-def test_an_object_counts_as_what_it_travels_by(ways: tuple[dict[str, Counts], ...]) -> None:
-    """Its size, of 8 bytes, and itself."""
-    for counts in (rank["an object"] for rank in ways):
-        assert counts.details["collective_calls"] == {"broadcast": 2}
-        assert counts.totals["collective_bytes"] > 8
 
 
 def test_when_a_backend_lets_go_of_what_it_sends_does_not_show(ways: tuple[dict[str, Counts], ...]) -> None:

@@ -100,10 +100,6 @@ def test_bytes_of_the_peak_have_the_lines_that_made_them() -> None:
     """What was there before the step, such as its inputs, has none."""
     counts = counted()
     (site,) = (site for site in counts.sites["peak_tensor_bytes"] if site.part == "activations")
-    assert text_of(site) == text_of_line(PLAIN)
+    assert text_of(site) == linecache.getline(__file__, PLAIN.__code__.co_firstlineno).strip()
     activations = counts.details["peak_tensor_bytes"]["activations"]
     assert 3 * 256 * 16 * 4 <= site.value <= activations
-
-
-def text_of_line(function: Again) -> str:
-    return linecache.getline(__file__, function.__code__.co_firstlineno).strip()

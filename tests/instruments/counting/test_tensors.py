@@ -147,26 +147,17 @@ def test_what_a_backend_gives_back_is_the_memory_that_it_was_handed(tracker: Ten
     assert live(tracker) == {"gradients": 40}
 
 
-def test_what_somebody_else_holds_too_is_alive(tracker: TensorTracker) -> None:
+def test_what_somebody_else_holds_too_is_alive_until_backends_alone_hold_it(tracker: TensorTracker) -> None:
     sent = torch.ones(10)
     tracker.see(sent, "temporaries")
-    backend = Backend(tracker, sent)
+    backends = [Backend(tracker, sent), Backend(tracker, sent)]
+    backends.pop().let_go()
     view = sent[:2]
     del sent
     assert live(tracker) == {"temporaries": 40}
     del view
     assert live(tracker) == {}
-    backend.let_go()
-
-
-def test_what_is_sent_twice_is_dead_when_both_backends_alone_hold_it(tracker: TensorTracker) -> None:
-    sent = torch.ones(10)
-    tracker.see(sent, "temporaries")
-    backends = [Backend(tracker, sent), Backend(tracker, sent)]
     backends.pop().let_go()
-    assert live(tracker) == {"temporaries": 40}
-    del sent
-    assert live(tracker) == {}
 
 
 def test_a_state_is_known_as_such(tracker: TensorTracker) -> None:

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from pytest_ddpperf.instruments.phases import diagnosed_steps
 from pytest_ddpperf.instruments.phases.diagnosed_steps import break_down, diagnose
-from pytest_ddpperf.instruments.phases.recorder import Recorder, Section, Trace
+from pytest_ddpperf.instruments.phases.recorder import Recorder, Section
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
@@ -27,11 +28,7 @@ from tests.factories import SHARDS_ON_CPU, runnable
 
 def taken_apart(recorder: Recorder, run: Callable[[], None], times: Iterable[float], steps: int = 1) -> PhaseTimes:
     trace = recorder.record(run, steps, iter(times).__next__)
-    return break_down(trace, differences(trace))
-
-
-def differences(trace: Trace) -> list[float]:
-    return [after - before for before, after in zip(trace.marks, trace.marks[1:], strict=False)]
+    return break_down(trace, [after - before for before, after in pairwise(trace.marks)])
 
 
 def within(recorder: Recorder, phase: str, *inside: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook, followed, optimizers_followed, torch_phase_hooks
 from pytest_ddpperf.instruments.phases.recorder import Recorder, Section
+from pytest_ddpperf.launch.context import RankContext
 
 Step = Callable[[], object]
 
@@ -183,3 +185,14 @@ def test_a_compiled_model_is_neither_compiled_again_nor_warned_of() -> None:
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert passed(training) == ["forward", "backward", "optimizer"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before > 0
+
+
+def test_a_section_does_nothing_and_hides_no_error() -> None:
+    ctx = RankContext(0, 1, 0, 1, torch.device("cpu"), "gloo", None)
+    section = pickle.loads(pickle.dumps(ctx)).phase("mine")
+    assert isinstance(section, Section)
+    assert section.name == "mine"
+    assert section.before is None
+    with pytest.raises(OSError, match="mine"), section:
+        raise OSError("mine")
+    assert section.before is None
