@@ -37,7 +37,7 @@ def test_the_setup_has_the_links_the_power_limits_and_the_instances(nvml: FakeNv
     assert facts(*BOTH).setup == "nop2p 400w 700w mig"
 
 
-def test_what_the_driver_does_not_tell_is_left_out(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_that_the_driver_does_not_report_are_omitted(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PowerManagementLimit", "P2PStatus", "ComputeMode"):
         monkeypatch.setattr(nvml, f"nvmlDeviceGet{name}", refusing)
     found = facts(*BOTH)

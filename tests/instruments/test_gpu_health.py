@@ -116,7 +116,7 @@ def test_the_library_is_opened_once(nvml: FakeNvml) -> None:
     assert nvml.initialised == 1
 
 
-def test_without_the_library_or_the_driver_the_reason_is_told(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_or_the_driver_there_is_a_reason(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
     health = watch_health([None], gpus=BOTH)(None)
     assert health.gpus == ()

@@ -89,7 +89,7 @@ def test_reads_what_a_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (health.frequency, health.governor) == (2.2e9, "schedutil")
 
 
-def test_a_machine_that_tells_nothing_is_no_error(tmp_path: Path) -> None:
+def test_a_machine_without_counters_is_no_error(tmp_path: Path) -> None:
     reading = read_counters([7], tmp_path)
     assert cpu_health(reading, reading, tmp_path) == CpuHealth()
     assert core_ticks(STAT, {7}) == core_ticks("cpu0 1 2 3\n", {0}) == {}
@@ -131,7 +131,7 @@ def at_seconds(monkeypatch: pytest.MonkeyPatch, times: Iterable[float]) -> None:
     monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
 
-def test_the_power_of_processors_is_told_where_they_show_it(tmp_path: Path) -> None:
+def test_processors_that_show_their_energy_have_a_power(tmp_path: Path) -> None:
     assert watch_health([], root=tmp_path)(None).cpu.power is None
     package = zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
     seen = watch_health([], root=tmp_path)
@@ -156,7 +156,7 @@ def test_power_is_that_of_whole_packages_each_once(tmp_path: Path, monkeypatch: 
     assert power(None) == pytest.approx(20.0)
 
 
-def test_power_is_energy_over_time_also_where_a_counter_goes_round() -> None:
+def test_power_is_energy_over_time_even_if_a_counter_restarts() -> None:
     """One package takes 30 J and 20 J, the other 5 J and, round its range of 100 J, 5 J: 60 J in 2 s."""
     readings = [(10.0, (0, 92_000_000)), (11.0, (30_000_000, 97_000_000)), (12.0, (50_000_000, 2_000_000))]
     assert mean_power(readings, (100_000_000, 100_000_000)) == pytest.approx(30.0)
@@ -164,9 +164,7 @@ def test_power_is_energy_over_time_also_where_a_counter_goes_round() -> None:
     assert mean_power([], ()) is None
 
 
-def test_power_is_that_of_the_window_with_what_is_read_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_power_is_computed_from_the_readings_in_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readings a second apart, by a made-up clock; the counter rises after the third. A single one has no power."""
     folder = zone(tmp_path, "intel-rapl:0", "package-0")
     read = threading.Event()

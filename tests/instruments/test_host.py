@@ -79,7 +79,7 @@ def test_cpu_model_without_a_name_is_the_architecture_with_arms_numbers(
         (grouped("0::/job", V2, {"job/cpu.max": "350000 100000"}), "shared"),
     ],
 )
-def test_a_machine_that_others_use_is_told(tmp_path: Path, files: dict[str, str], kind: str) -> None:
+def test_a_machine_that_others_use_is_recognised(tmp_path: Path, files: dict[str, str], kind: str) -> None:
     assert machine_facts(lay(tmp_path, files)).machine == kind
 
 

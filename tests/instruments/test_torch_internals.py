@@ -79,7 +79,7 @@ def ddp_timings(_ctx: RankContext) -> tuple[list[int], list[str]]:
     return timed, sizes
 
 
-def test_ddp_does_not_time_itself_where_it_is_not_to(launcher: Launcher) -> None:
+def test_ddp_does_not_time_itself_in_unsampled_steps(launcher: Launcher) -> None:
     """On CUDA it waits for the device to do so, in iterations that depend on the warm-up."""
     timed, sizes = launcher.run(ddp_timings, world_size=1, backend="gloo", device="cpu").rank(0)
     assert timed[0] == timed[1] < timed[2]

@@ -77,7 +77,7 @@ def test_a_launch_without_it_is_left_out_and_a_single_pair_knows_no_scatter() ->
     assert of_exposed(measured).moved == of_exposed(unknown).moved == ()
 
 
-def test_what_was_not_measured_for_want_of_memory_is_told_with_both_figures() -> None:
+def test_missing_memory_for_the_measurement_is_reported_with_both_figures() -> None:
     known = BlockTimes(synchronised=(1.0,), unsynchronised=(1.0,))
     measured = measurement((known, known), (None, None), (None, None))
     assert no_memory_headroom(measured) is None

@@ -89,14 +89,14 @@ def test_the_utilisation_of_gpus_is_their_mean_where_all_were_read() -> None:
     assert "gpu_utilisation" not in found(measurement((make_rank_launch(),)))
 
 
-def test_gpus_that_wait_are_told() -> None:
+def test_gpus_that_wait_are_named() -> None:
     half = GpuHealth(device="a", readings=3, utilisation=0.5)
     assert Finding("idle_gpus", {"share": 0.5, "busy": 0.8}) in findings_of(on_gpus(half))
     assert findings_of(make_measurement()) == ()  # nothing was timed
     assert not [each for each in findings_of(on_gpus(replace(half, utilisation=0.9))) if each.code == "idle_gpus"]
 
 
-def test_computing_stands_beside_communicating_where_a_profile_has_both() -> None:
+def test_a_profile_with_both_has_a_ratio_of_computing_to_communicating() -> None:
     """Of a step of 50 ms, 5 ms are communication alone, and collectives are under way for 20."""
     ratio = found(measurement((make_rank_launch(),), profile=PROFILE))["compute_to_communication"]
     assert ratio.samples == pytest.approx((2.25,))

@@ -64,7 +64,7 @@ def test_what_another_node_did_is_named_with_the_node() -> None:
     assert measured.lost == 0.2  # of 0.4, 0.2 and 0.01
 
 
-def test_the_controllers_node_is_named_where_there_are_others() -> None:
+def test_the_controllers_node_is_named_if_there_are_others() -> None:
     (launch,) = on_nodes(CpuHealth()).launches
     busy = replace(launch, health=Health(cpu=CpuHealth(swapped=2**30), nodes={"node 1 (b)": CpuHealth()}))
     facts = {"least": 2**30, "most": 2**30, "seen": 1, "launches": 1, "node": "node 0"}
@@ -130,7 +130,7 @@ def unread(*reasons: str) -> Measurement:
     return replace(on_gpus(), launches=(replace(launch, health=health),))
 
 
-def test_gpus_of_ranks_that_the_driver_does_not_tell_are_named() -> None:
+def test_gpus_of_ranks_that_the_driver_does_not_report_are_named() -> None:
     facts = {"seen": 1, "launches": 1}
     assert findings_of(unread("a: GPU is lost")) == (Finding("unread_gpus", {"reasons": ("a: GPU is lost",), **facts}),)
     unknown = ("torch does not say which NVIDIA GPUs they are",)

@@ -39,7 +39,7 @@ def test_a_figure_is_computed_once_for_each_launch() -> None:
     assert asked == [some, none]
 
 
-def test_what_is_kept_changes_no_launch_and_follows_no_copy() -> None:
+def test_a_kept_figure_changes_no_launch_and_follows_no_copy() -> None:
     one = make_launch((1.0, 2.0, 3.0, 4.0, 5.0))
     assert mean_step(one) == 3.0
     assert one == make_launch((1.0, 2.0, 3.0, 4.0, 5.0))
@@ -105,7 +105,7 @@ def test_blocks_that_took_turns_are_those_that_count() -> None:
 
 
 @pytest.mark.parametrize("times", [(), (1.0,), (1.0, 1.0, 1.0), (0.0, 0.0, 1.0, 1.0)], ids=len)
-def test_a_single_block_or_a_clock_that_stands_still_tells_nothing(times: tuple[float, ...]) -> None:
+def test_a_single_block_or_a_clock_that_stands_still_shows_no_scatter(times: tuple[float, ...]) -> None:
     assert moved_step(Launch(round=0, ranks=(rank(times),), seconds=1.0)) == ()
 
 
@@ -134,7 +134,7 @@ def test_cpu_time_is_that_of_the_least_blocks_of_the_busiest_rank() -> None:
     ],
     ids=["not told", "a single block", "no ticks of the clock"],
 )
-def test_cpu_time_that_a_rank_does_not_tell_is_not_known(other: RankLaunch) -> None:
+def test_without_the_cpu_time_of_a_rank_its_scatter_is_unknown(other: RankLaunch) -> None:
     known = rank([1.0] * 4, [2, 2], cpu=0.0 if other.cpu_time == 0 else 2.0, cpu_blocks=[0.0, 0.0])
     assert of_cpu(measurement(known, other)).moved == ((),)
 
@@ -230,7 +230,7 @@ def test_no_phase_is_named_if_long_steps_have_no_period() -> None:
     assert (long_steps_of(once).number, long_steps_of(once).phase) == (1, None)
 
 
-def test_what_is_not_made_of_steps_knows_nothing() -> None:
+def test_a_metric_that_is_not_made_of_steps_has_no_scatter() -> None:
     series = by_name(measurement(replace(rank([0.1] * 20), memory={"peak_resident": 1e6}, loss=1.0)))
     for name in ("peak_resident", "final_loss"):
         assert (series[name].within, series[name].interval) == ((), None)

@@ -51,7 +51,7 @@ def test_growth_is_that_of_the_rank_that_grows_most() -> None:
     assert (growth.unit, growth.scale, growth.value, growth.gated) == ("B", "difference", 40, True)
 
 
-def test_it_is_told_by_launches_that_diagnose() -> None:
+def test_growth_comes_from_launches_that_diagnose() -> None:
     """By the one of them that there is; those that are timed do not look."""
     timed, told = measurement([(), ()], [(), ()]), measurement([steady(10), steady(MIB)])
     both = replace(timed, diagnoses=told.launches)
@@ -118,7 +118,7 @@ def test_what_other_processes_hold_is_not_taken_for_ours() -> None:
     assert samples(replace(devices([memory]), launches=(disturbed,)), "outside_allocator") is None
 
 
-def test_an_allocator_that_tells_nothing_is_named_and_leaves_nothing_outside() -> None:
+def test_an_allocator_without_statistics_is_named_and_leaves_nothing_outside() -> None:
     found = devices([DeviceMemory(device="p", uuid="a", used=700, total=1000, reserved=None)])
     on_gpu = replace(found, environment=make_environment(device="cuda", device_count=1, world_size=1))
     assert findings_of(on_gpu) == (Finding("no_allocator_statistics", {}),)
@@ -135,7 +135,7 @@ def test_fragmentation_is_the_share_that_tensors_did_not_fill() -> None:
     assert samples(peaks([{"peak_resident": gib}]), "fragmentation") is None
 
 
-def test_what_the_allocator_tells_besides_is_shown_and_not_gated() -> None:
+def test_further_figures_of_the_allocator_are_shown_and_not_gated() -> None:
     kinds = ("peak_active", "peak_requested", "peak_inactive_split")
     found = {one.metric: one for one in series_of(peaks([dict.fromkeys(kinds, 5.0)]))}
     assert [(found[kind].value, found[kind].gated) for kind in kinds] == [(5.0, False)] * 3

@@ -92,7 +92,7 @@ def test_ranks_that_may_never_have_met_are_not_put_side_by_side(group: int | Non
     assert not merged([sized(subgroups=True)] * 4).unplaced, "nothing is sent"
 
 
-def test_what_is_known_to_have_been_among_all_ranks_is_put_side_by_side() -> None:
+def test_collectives_among_all_ranks_are_compared() -> None:
     """Smaller groups there are, but nothing was sent in them: 8 bytes in 2 s, and the bus factor 2 x 3 / 4."""
     found = merged([sized((2, 8), group=4, subgroups=True)] * 4)
     assert not found.unplaced

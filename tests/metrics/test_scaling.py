@@ -56,7 +56,7 @@ def counted(point: Measurement, *flops: float) -> Measurement:
     return replace(point, counts=Counts(totals=totals, details={}, unstable={}, by_rank=by_rank))
 
 
-def test_the_work_of_a_model_that_grows_is_what_is_counted_of_a_rank() -> None:
+def test_the_work_of_a_model_that_grows_is_counted_on_a_rank() -> None:
     """From 100 to 150 FLOPs in 1.0 s and 1.2 s: 1.0 / 1.2 x 1.5; to 300 in 3.0 s: 1.0 / 3.0 x 3."""
     base, two = counted(measurement(1, {0: 1.0}), 100), counted(measurement(2, {0: 1.2}), 140, 160)
     four = counted(measurement(4, {0: 3.0}), 300)
@@ -71,7 +71,7 @@ def test_the_work_of_a_model_that_grows_is_what_is_counted_of_a_rank() -> None:
     ]
 
 
-def test_a_model_that_grows_and_loses_is_told_by_the_work_from_point_to_point() -> None:
+def test_a_model_that_grows_scales_negatively_by_the_work_from_point_to_point() -> None:
     """From 2 to 4 ranks work doubles and time quintuples: 4/2 x 2 / 5 = 0.8 of the work per second."""
     sizes = ((1, 1.0, 1), (2, 1.0, 1), (4, 5.0, 2))
     points = [counted(measurement(n, {0: time, 1: time}), flops) for n, time, flops in sizes]
@@ -97,7 +97,7 @@ def test_samples_are_paired_by_round() -> None:
 
 
 @pytest.mark.parametrize(("cores", "gated"), [(2, True), (1, False)])
-def test_ranks_that_share_a_core_are_not_held_to_their_efficiency(cores: int, gated: bool) -> None:  # noqa: FBT001
+def test_the_efficiency_of_ranks_that_share_a_core_is_not_gated(cores: int, gated: bool) -> None:  # noqa: FBT001
     point = measurement(2, {0: 1.0}, cores=cores)
     assert [one.gated for one in scaling_series(measurement(1, {0: 1.0}), point, "weak")] == [gated, False]
 

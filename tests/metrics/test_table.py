@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import pytest
@@ -58,7 +57,7 @@ def test_the_value_over_launches_is_the_mean_of_times_and_the_harmonic_mean_of_r
     assert series["peak_allocated"].value == pytest.approx(200)
 
 
-def test_stragglers_are_told_by_the_ranks_own_steps() -> None:
+def test_stragglers_are_recognised_by_the_ranks_own_steps() -> None:
     """Own median steps of 1, 1.2 and 1.5 s: 1.5 / 1.2 - 1."""
     ranks = [make_rank_launch(0, (1.0,)), make_rank_launch(1, (1.2,)), make_rank_launch(2, (1.5,))]
     skew = named(series_of(measurement(ranks)))["straggler_skew"]
@@ -67,7 +66,7 @@ def test_stragglers_are_told_by_the_ranks_own_steps() -> None:
     assert "straggler_skew" not in named(series_of(measurement(ranks[:1])))
 
 
-def test_the_busiest_rank_tells_how_long_a_step_has_a_core() -> None:
+def test_cpu_time_is_that_of_the_busiest_rank() -> None:
     """Where every rank tells it; it is gated beside another revision alone."""
     known, unknown = (
         [make_rank_launch(0, (1.0,), cpu_time=0.5), make_rank_launch(1, (1.0,), cpu_time=0.75)],
@@ -104,12 +103,6 @@ def test_what_one_rank_does_not_know_the_group_does_not_have() -> None:
     found = set(named(series_of(measurement(ranks))))
     assert found == {"step_time", "step_time_median", "step_time_min", "step_time_max", "straggler_skew"}
     assert series_of(make_measurement()) == (), "there are no launches"
-
-
-def test_names_are_unique_and_every_row_is_well_formed() -> None:
-    assert len({metric.name for metric in METRICS}) == len(METRICS)
-    assert all(metric.name == metric.name.lower() and metric.name.isidentifier() for metric in METRICS)
-    assert all(math.isfinite(metric.min_tolerance) and metric.min_tolerance >= 0 for metric in METRICS)
 
 
 def test_a_pause_in_every_tenth_step_is_in_the_step_time_however_long_it_is() -> None:

@@ -212,7 +212,7 @@ def test_steps_that_are_alike_are_watched_and_not_counted() -> None:
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_what_looks_at_batches_beside_is_no_part_of_a_watched_step() -> None:
+def test_the_watch_of_copies_is_no_part_of_a_watched_step() -> None:
     """It looks at some batches only."""
     with CopyWatch().watching():
         _, counted = counted_steps(users_step())
@@ -371,7 +371,7 @@ def test_a_value_that_a_function_of_the_user_reads_in_backward_is_a_wait() -> No
     assert count(step).details["synchronisations"] == {"float(tensor)": 1.0}
 
 
-def test_a_wait_for_a_number_is_called_by_what_is_written() -> None:
+def test_a_wait_for_a_number_has_the_name_of_the_code_that_waits() -> None:
     def read(loss: Tensor) -> None:
         if loss.detach() > -1:
             int(loss.detach())
@@ -492,7 +492,7 @@ def test_a_period_of_steps_counts_as_their_mean_and_memory_as_their_most() -> No
     assert found.details["model_state_bytes"] == plain.details["model_state_bytes"]
 
 
-def test_what_is_another_number_in_each_step_is_told_by_its_least_and_most() -> None:
+def test_a_count_that_differs_in_each_step_is_reported_by_its_least_and_most() -> None:
     left = iter(range(29, 0, -1))
 
     def ever_less(loss: Tensor) -> None:
@@ -555,7 +555,7 @@ def test_flops_are_those_of_the_line_that_calls_the_model() -> None:
     assert sites == [("0", 1, "step", twice), ("0", 3, "step", 96.0), ("outside of modules", 4, "step", twice)]
 
 
-def test_buffers_and_parameters_are_told_apart_at_the_peak() -> None:
+def test_buffers_and_parameters_are_distinguished_at_the_peak() -> None:
     model = nn.BatchNorm1d(16)  # 2 x 16 parameters; buffers: 2 x 16 floats and a counter of 8 bytes
     inputs = torch.ones(4, 16)
     at_peak = count(lambda: model(inputs).sum().backward()).details["peak_tensor_bytes"]
@@ -638,7 +638,7 @@ def test_a_step_that_fails_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("seeing", [2, 1])
-def test_on_cuda_as_many_steps_again_are_profiled_and_count_where_all_profiles_see_the_device(
+def test_on_cuda_two_more_steps_are_profiled_and_count_if_both_profiles_see_the_device(
     monkeypatch: pytest.MonkeyPatch, seeing: int
 ) -> None:
     order: list[str] = []

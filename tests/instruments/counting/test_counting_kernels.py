@@ -14,7 +14,7 @@ from pytest_ddpperf.training.seen import not_counted
 KERNEL = Recorded("kernel", "ampere_sgemm_128x64_tn")
 
 
-def test_kernels_and_copies_are_told_from_what_the_host_did() -> None:
+def test_kernels_and_copies_are_counted_without_the_work_of_the_host() -> None:
     events = [
         ("cpu_op", "aten::mm"),
         ("cuda_runtime", "cudaLaunchKernel"),
@@ -104,7 +104,7 @@ def test_a_metric_that_one_step_or_period_lacks_is_left_out() -> None:
     assert counts_of(whole, [seen, seen], [{}], unusual=False).totals["kernel_launches"] == 2.0
 
 
-def test_what_was_not_counted_on_a_gpu_is_told() -> None:
+def test_counts_that_a_gpu_lacks_are_reported() -> None:
     blind = Counts(totals={"operators": 1.0}, details={"operators": {"aten.mm": 1.0}}, unstable={})
     all_three = ("kernel_launches", "device_copies", "device_synchronisations")
     assert not_counted(blind, torch.device("cuda", 0)) == [Finding("no_device_counts", {"counts": all_three})]

@@ -124,7 +124,7 @@ def test_an_encoder_in_one_operator_has_the_flops_of_its_parts() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_an_encoder_leaves_out_what_is_padded() -> None:
+def test_an_encoder_omits_the_padding() -> None:
     """Of 2 sequences one has 8 rows, one 3: 11 x 2 x 2048 for matrices, 4 x 16 x (64 + 9) for attention."""
     stack = nn.TransformerEncoder(encoder(), 1).eval()
     padded = torch.arange(8) >= torch.tensor([[8], [3]])

@@ -70,7 +70,7 @@ def test_the_objects_that_each_step_leaves_behind_are_counted_by_type() -> None:
 
 
 @pytest.mark.usefixtures("frozen")
-def test_fewer_than_three_counts_tell_nothing() -> None:
+def test_fewer_than_three_counts_show_nothing() -> None:
     census, kept = ObjectCensus(), list[Spec]()
     assert census.left_behind() is None
     for steps in (0, 2):

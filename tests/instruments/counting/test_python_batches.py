@@ -36,7 +36,7 @@ IDS = torch.zeros(4, 7, dtype=torch.long)
         (("text", 3), ()),
     ],
 )
-def test_a_batch_tells_its_rows_or_nothing(batch: Any, shape: tuple[int, ...]) -> None:
+def test_a_batch_shows_its_rows_or_nothing(batch: Any, shape: tuple[int, ...]) -> None:
     assert shape_of(batch) == shape
 
 

@@ -46,7 +46,7 @@ def test_the_innermost_line_of_the_project_or_of_a_strategy_counts_and_else_that
     assert found(OURS, TORCH) == ("", 0)
 
 
-def test_the_innermost_line_of_a_package_that_the_projects_line_called_is_told_too() -> None:
+def test_a_place_has_the_innermost_line_of_a_package_that_the_projects_line_called() -> None:
     other = PACKAGE.replace("trainer", "accelerator")
     place = in_a_thread(through(PACKAGE, USERS, PACKAGE, other, TORCH))
     assert (place.file, place.through) == (USERS, (other, 3, "step"))

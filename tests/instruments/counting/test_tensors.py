@@ -79,7 +79,7 @@ def test_a_temporary_of_the_peak_that_turns_out_to_be_a_gradient_is_one(tracker:
     assert live(tracker) == {"gradients": 40}
 
 
-def test_resizing_in_place_is_followed_where_no_operator_tells(tracker: TensorTracker) -> None:
+def test_resizing_in_place_is_followed_without_an_operator(tracker: TensorTracker) -> None:
     tensor = torch.ones(10)
     tracker.see(tensor, "parameters")
     with tracker.resizes_seen():

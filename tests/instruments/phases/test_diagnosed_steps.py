@@ -113,7 +113,7 @@ def test_the_inner_one_has_the_time(outer: str, inner: str) -> None:
     assert seconds(found) == {outer: 10, inner: 4, "other": 17}
 
 
-def test_sections_share_the_time_with_what_is_around_them() -> None:
+def test_sections_share_the_time_with_the_phases_around_them() -> None:
     """Marks: outer 1, inner 3, out of it 7, forward 15, inner 31, out of it 63, of forward 127, of outer 255, end 511.
 
     Inner is 4, then 32; outer is 254, of which 36 are inner's. Forward is 127 - 15, inner's 32 included.
@@ -160,7 +160,7 @@ def test_a_section_named_like_a_phase_is_that_phase() -> None:
     assert [(section.path, section.seconds) for section in found.sections] == [("forward", (4,))]
 
 
-def test_what_was_left_open_ends_with_what_is_around_it_or_with_the_step() -> None:
+def test_an_open_phase_ends_with_the_section_around_it_or_with_the_step() -> None:
     """The optimizer of the section is left open from 3 to 7, where the section ends; the second one at 15 to 31."""
     recorder = Recorder()
 

@@ -34,7 +34,7 @@ def test_a_union_counts_all_time_once(spans: list[Span], merged: list[Span]) -> 
     assert length(spans) == sum(end - start for start, end in merged)
 
 
-def test_a_window_cuts_off_what_is_outside() -> None:
+def test_a_window_cuts_off_the_time_outside() -> None:
     assert within([(0, 3), (4, 5), (8, 12), (20, 30)], (2, 10)) == [(2, 3), (4, 5), (8, 10)]
 
 
@@ -61,7 +61,7 @@ def test_a_window_cuts_off_what_is_outside() -> None:
         ("cudaLaunchKernel", "cuda_runtime", None),
     ],
 )
-def test_events_are_told_apart(name: str, activity: str, expected: str | None) -> None:
+def test_each_event_has_its_class(name: str, activity: str, expected: str | None) -> None:
     assert class_of(ProfilerEvent(name=name, activity=activity, start=0, end=1)) == expected
 
 

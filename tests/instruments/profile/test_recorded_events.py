@@ -45,7 +45,7 @@ def test_a_step_has_its_computation_and_its_collectives(profile: Mapping[str, An
 
 
 @pytest.mark.parametrize("profile", profiles())
-def test_what_an_event_is_follows_from_where_it_ran(profile: Mapping[str, Any]) -> None:
+def test_the_kind_of_an_event_follows_from_its_device(profile: Mapping[str, Any]) -> None:
     """torch before 2.12 does not say; there the plugin concludes it."""
     for event in profile["events"]:
         silent = SimpleNamespace(

@@ -74,7 +74,7 @@ class Memory:
 @pytest.mark.parametrize(
     ("wrong", "reason"), [("", ""), ("record", "this allocator records nothing"), ("dump", "no snapshot")]
 )
-def test_a_snapshot_is_written_or_the_reason_told_and_the_steps_are_run_in_any_case(
+def test_a_snapshot_is_written_or_a_reason_returned_and_the_steps_run_in_any_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, reason: str
 ) -> None:
     memory, ran, file = Memory(wrong), list[int](), tmp_path / "x_rank_0_memory.pickle"
