@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 def test_reads_the_kernels_table_if_the_system_has_one(tmp_path: Path) -> None:
-    assert read_resident(tmp_path) is most_taken(tmp_path) is None
+    assert (read_resident(tmp_path), most_taken(tmp_path)) == (None, None)
     (tmp_path / "status").write_text("Name:\tpython\n")
     assert read_resident(tmp_path) is None
     text = "Name:\tpython\nVmHWM:\t    300 kB\nVmRSS:\t    200 kB\nRssAnon:\t    150 kB\nRssFile:\t     50 kB\n"

@@ -27,8 +27,13 @@ from tests.factories import SHARDS_ON_CPU, runnable
 PARAMETERS = 1088
 FEW = 4  # steps are looked at: all of a case are alike
 M = 4 * PARAMETERS
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[float, float]], float]] = {
-    # Strategy and step; calls and bytes of each collective; bytes that each rank sends, in M (n-1)/n.
+Expected = dict[str, tuple[float, float]]  # calls and bytes of each collective
+TWICE: Expected = {"all_gather": (4, 2 * M), "reduce_scatter": (2, M)}  # in forward and backward of each block
+ONCE: Expected = {"all_gather": (2, M), "reduce_scatter": (2, M)}
+# Each of two micro-batches gathers 2 M, in 4 calls; and torch prefetches a block, of M / 2, in vain.
+ACCUMULATING: Expected = {"all_gather": (9, 4.5 * M), "reduce_scatter": (2, M)}
+CASES: dict[str, tuple[str, dict[str, Any], Expected, float]] = {
+    # Strategy and step; collectives; bytes that each rank sends, in M (n-1)/n.
     "naive": ("naive", {}, {"all_reduce": (8, M)}, 2.0),  # one for each parameter
     "each rank alone": ("naive", {"synchronised": False}, {}, 0.0),
     "flat": ("flat", {}, {"all_reduce": (1, M)}, 2.0),
@@ -41,22 +46,11 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[float, float]], floa
     "ddp bf16": ("ddp[comm_hook=bf16]", {}, {"all_reduce": (1, M / 2)}, 1.0),
     # torch broadcasts each parameter from the rank that updated it; the paper's ZeRO-1 would send 2 M (n-1)/n.
     "zero1": ("zero1", {}, {"all_reduce": (1, M), "broadcast": (8, M)}, 3.0),
-    # Forward and backward of each block.
-    "fsdp1": ("fsdp1", {}, {"all_gather": (4, 2 * M), "reduce_scatter": (2, M)}, 3.0),
-    "fsdp1 SHARD_GRAD_OP": (
-        *("fsdp1[sharding=SHARD_GRAD_OP]", {}),
-        *({"all_gather": (2, M), "reduce_scatter": (2, M)}, 2.0),
-    ),
-    "fsdp2": ("fsdp2", {}, {"all_gather": (4, 2 * M), "reduce_scatter": (2, M)}, 3.0),
-    # Each of two micro-batches gathers 2 M, in 4 calls; and torch prefetches a block, of M / 2, in vain.
-    "fsdp2 accumulating": (
-        *("fsdp2", {"micro_steps": 2}),
-        *({"all_gather": (9, 4.5 * M), "reduce_scatter": (2, M)}, 5.5),
-    ),
-    "fsdp2 without resharding": (
-        *("fsdp2[reshard_after_forward=false]", {}),
-        *({"all_gather": (2, M), "reduce_scatter": (2, M)}, 2.0),
-    ),
+    "fsdp1": ("fsdp1", {}, TWICE, 3.0),
+    "fsdp1 SHARD_GRAD_OP": ("fsdp1[sharding=SHARD_GRAD_OP]", {}, ONCE, 2.0),
+    "fsdp2": ("fsdp2", {}, TWICE, 3.0),
+    "fsdp2 accumulating": ("fsdp2", {"micro_steps": 2}, ACCUMULATING, 5.5),
+    "fsdp2 without resharding": ("fsdp2[reshard_after_forward=false]", {}, ONCE, 2.0),
 }
 
 
