@@ -79,7 +79,6 @@ def test_the_steps_own_waits_are_counted_by_their_calls(runtime: str) -> None:
         ("cudaMallocHost", "cudaMallocHost"),
         ("cudaMemcpyAsync", None),  # the host goes on
         ("cudaMalloc", None),
-        ("hipStreamWaitEvent", None),
     ],
 )
 def test_calls_that_return_when_the_device_is_done_are_waits(called: str, counted: str | None) -> None:

@@ -140,13 +140,6 @@ def test_loaders_of_earlier_epochs_that_are_still_there_are_kept(kept: int, foun
         assert [place.function for place in loaders.of_epochs(4)["loaders_kept"]] == ["loader"] * found
 
 
-def test_one_loader_of_three_epochs_keeps_no_other() -> None:
-    with Loaders().followed() as loaders:
-        batches = loader(1)
-        assert [len(list(batches)) for _ in range(3)] == [1, 1, 1]
-        assert loaders.of_epochs(3)["loaders_kept"] == []
-
-
 def test_two_loaders_of_one_kind_side_by_side_replace_none() -> None:
     with Loaders().followed() as loaders:
         data = TensorDataset(torch.zeros(2))

@@ -21,7 +21,6 @@ IDS = torch.zeros(4, 7, dtype=torch.long)
 @pytest.mark.parametrize(
     ("batch", "shape"),
     [
-        (torch.zeros(8, 64), (8, 64)),
         ((torch.zeros(8, 64), torch.zeros(8)), (8, 64)),
         ({"input_ids": IDS, "attention_mask": IDS, "labels": torch.zeros(4)}, (4, 7)),
         (([torch.zeros(8, 3, 32, 32), torch.zeros(8)], 0), (8, 3)),  # Lightning gives batch and number
