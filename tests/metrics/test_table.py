@@ -89,7 +89,7 @@ def test_the_busiest_rank_tells_how_long_a_step_has_a_core() -> None:
     """Where every rank tells it; it is gated beside another revision alone."""
     known, unknown = [rank(0, [1.0], cpu=0.5), rank(1, [1.0], cpu=0.75)], [rank(0, [1.0], cpu=0.5), rank(1, [1.0])]
     series = named(series_of(measurement(known, known[:1])))["cpu_time"]
-    assert (series.samples, series.gated, series.rules.paired_only) == ((0.75, 0.5), False, True)
+    assert (series.samples, series.gated, series.rules.stands_in) == ((0.75, 0.5), False, True)
     assert "cpu_time" not in named(series_of(measurement(known, unknown)))
 
 
