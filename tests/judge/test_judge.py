@@ -141,12 +141,6 @@ def judge(found: StoredBaseline, tolerance: float = 0.03) -> Judge:
     return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), stored(found))
 
 
-def test_without_a_baseline_one_look_is_enough() -> None:
-    one = judge(StoredBaseline(record=None, origin="no baseline"))
-    assert one((measured(STEADY),), after(4.0)) == Action("stop")
-    assert one.results[0].verdict is Verdict.NEW
-
-
 def test_what_is_to_be_stored_is_measured_for_longer() -> None:
     one = Judge(
         "test_it", Settings(launches=4, save="default"), stored(StoredBaseline(record=None, origin="no baseline"))

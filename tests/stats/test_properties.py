@@ -57,18 +57,6 @@ def test_the_unit_does_not_matter(new: list[float], base: list[float], factor: f
     assert verdict(scaled) is verdict(plain)
 
 
-@given(new=times, base=times)
-@steadily
-def test_the_order_of_launches_does_not_matter(new: list[float], base: list[float]) -> None:
-    """But for the last digits of the mean, which is computed from the first sample."""
-    as_made, in_order = change(new, base, scale="ratio"), change(new[::-1], sorted(base), scale="ratio")
-    assert as_made is not None
-    assert in_order is not None
-    assert in_order.shift == pytest.approx(as_made.shift, abs=1e-12)
-    assert in_order.standard_error == pytest.approx(as_made.standard_error, abs=1e-12)
-    assert in_order.df == as_made.df
-
-
 @given(
     pairs=st.lists(st.tuples(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0)), min_size=2, max_size=24), robust=st.booleans()
 )

@@ -13,7 +13,6 @@ from pytest_ddpperf.parsers import reports
 from pytest_ddpperf.reports.documents.run_file import read_run
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import MARK
-from pytest_ddpperf.reports.plots import write_plots
 
 SUITE = """
 import pytest
@@ -84,11 +83,7 @@ def test_pictures_and_junit_have_the_figures_of_the_runs_json_file(inner: pytest
     inner.makepyfile(test_suite=TIMED, test_other="def test_other(): pass")
     options = ("--ddpperf-report=json:run.json", "--ddpperf-report=plots:pictures", "--junitxml=out.xml")
     inner.runpytest(*options).assert_outcomes(passed=2)
-    later = write_plots(read_run(inner.path / "run.json"), inner.path / "later", "--plots")
-    assert {file.name: file.read_bytes() for file in later} == {
-        file.name: file.read_bytes() for file in (inner.path / "pictures").iterdir()
-    }
-    assert "test_suite.test_step-custom-w2.png" in {file.name for file in later}
+    assert (inner.path / "pictures" / "test_suite.test_step-custom-w2.png").is_file()
     found = properties(inner.path / "out.xml")
     assert found["test_other"] == {}
     (result,) = read_run(inner.path / "run.json").results
@@ -178,7 +173,7 @@ def test_junit_has_the_change_of_a_red_test(suite: pytest.Pytester) -> None:
 
 BESIDE = """
 def test_theirs(benchmark):
-    benchmark(sum, [1, 2])
+    benchmark.pedantic(sum, ([1, 2],), rounds=2)
 """
 
 
