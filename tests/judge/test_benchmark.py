@@ -193,15 +193,6 @@ def test_an_alarm_turns_a_result_red_and_stays_undecided_alone() -> None:
     assert judged(measured(quotient(WILD[::-1])), beside(quotient(WILD))).verdict is Verdict.INCONCLUSIVE
 
 
-def test_what_the_other_revision_alone_measures_is_named() -> None:
-    result = judged(
-        measured(series("final_loss", STEADY)), beside(*(series(m, STEADY) for m in ("step_time", "final_loss")))
-    )
-    assert findings(result) == (
-        "the other revision has step_time, but this run does not: it can no longer fail the test",
-    )
-
-
 @pytest.mark.parametrize(
     ("step", "work", "gated"),
     [

@@ -12,7 +12,6 @@ from pytest_ddpperf.judge.detection import LAST_SHARE, SEPARATE_LOOKS
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change, change, paired, with_launches
 from pytest_ddpperf.stats.launches import Expected
-from tests.factories import known
 from tests.judge.made_up import difference, needed
 
 # As in test_decision: levels of all looks together that make 0.05 of one before the last, and of the last one.
@@ -34,13 +33,6 @@ def test_what_has_no_known_scatter_takes_no_known_number() -> None:
 )
 def test_launches_needed_worked_by_hand(shift: float, expected: int | None) -> None:
     assert needed(difference(shift, 0.1), tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
-
-
-def test_launches_needed_to_rule_out_the_margin() -> None:
-    """Of 4 launches with an error of 0.1: 4 (0.1 * 1.64485 / 0.2)^2 = 2.7, but one more at least; of 0.2: 10.8."""
-    one, other = difference(0.0, 0.1), difference(0.0, 0.2)
-    assert needed(one, tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 5
-    assert needed(other, tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 11
 
 
 def test_launches_do_not_shrink_the_error_of_the_baseline() -> None:
@@ -80,10 +72,3 @@ def test_launches_needed_are_those_that_trying_each_number_finds(*, together: bo
         told.append(enough if enough is None or enough <= most else None)
         assert told[-1] == brute_force(found, alpha, most)
     assert len(set(told)) > 4  # not all of them at once, nor never
-
-
-def test_three_launches_do_where_the_degrees_of_freedom_of_two_say_hundreds() -> None:
-    """Rounds of +30.1 and +30.2 %, which any third one like them proves."""
-    found = known(paired([1.301, 1.302], [1.0, 1.0], scale="ratio"))
-    assert decide(found, better="lower", tolerance=0.03, alpha=0.0005) is Verdict.INCONCLUSIVE
-    assert needed(found, tolerance=0.03, alpha=0.0005) == 3

@@ -18,7 +18,6 @@ from pytest_ddpperf.run.call.planning import (
     Purpose,
     grouped,
     pilot_of,
-    pilot_plan,
     planned,
 )
 from pytest_ddpperf.run.call.preparation import prepare_job
@@ -291,14 +290,6 @@ def test_on_cuda_twelve_steps_or_more_warm_up(device: str, wanted: int, warmup: 
     found = planned([variant], make_limits(8, wanted, 2, 30), run)
     assert (asked, found.plans) == ([Plan(warmup=warmup, steps=5)], (Plan(warmup=warmup, steps=8),))
     assert prepare_job(Settings(warmup=wanted), variant).training.plan == Plan(warmup=warmup, steps=5)
-
-
-def test_a_pilot_has_few_steps() -> None:
-    assert [pilot_plan(3, steps) for steps in (None, 2, 100)] == [
-        Plan(warmup=3, steps=5),
-        Plan(warmup=3, steps=2),
-        Plan(warmup=3, steps=5),
-    ]
 
 
 LIMITS = make_limits(5, 0, 2, 30)
