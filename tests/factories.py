@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -47,6 +47,15 @@ OTHER_PLUGINS = {
     "pytest_rerunfailures": ("rerunfailures",),
 }
 """By module, the names by which pytest loads plugins that only tests of their own use."""
+
+
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    """The value, which is not None."""
+    assert value is not None
+    return value
 
 
 def without_plugins(*kept: str) -> str:

@@ -176,7 +176,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
         for series in reference.record.series
         if series.gated
         and not (told and series.scale == "exact")
-        and not series.rules.paired_only
+        and not series.rules.stands_in
         and not count_row(series.metric).guessed
         and not (series.metric == SPEEDUP and reference.record.over != measurement.over)
         and (measurement.diagnoses or not series.rules.diagnosed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_ddpperf.judge.sequential import Key
@@ -23,12 +22,12 @@ def wants_launches(comparison: Comparison) -> bool:
         return False
     if comparison.paired or not series.drifts or comparison.baseline is None:
         return True
-    return comparison.note is not None and comparison.note.code == "not_gross" and _beyond(comparison)
+    note = comparison.note
+    return note is not None and note.code == "not_gross" and _beyond(comparison, note.facts["gross"])
 
 
-def _beyond(comparison: Comparison) -> bool:
+def _beyond(comparison: Comparison, gross: float) -> bool:
     """Returns whether the estimate of a change exceeds the gross slowdown, though this is not proven."""
-    gross = comparison.note.facts["gross"] if comparison.note is not None else math.inf
     change, lower = comparison.change or 0.0, comparison.series.better == "lower"
     if comparison.series.scale == "difference":
         return (change if lower else -change) > gross * abs(comparison.baseline or 0.0)

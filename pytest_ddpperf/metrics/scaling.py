@@ -72,7 +72,7 @@ def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
     """Wraps ``derive`` so that it gets measurements with more gated metrics, for a run with a reference revision."""
 
     def gated(point: Measurement) -> Measurement:
-        series = (replace(series, gated=series.gated or series.rules.paired_only) for series in point.series)
+        series = (replace(series, gated=series.gated or series.rules.stands_in) for series in point.series)
         return replace(point, series=tuple(series))
 
     return lambda measured: derive(tuple(map(gated, measured)))

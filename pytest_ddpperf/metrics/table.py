@@ -236,12 +236,7 @@ METRICS: tuple[Metric, ...] = (
     _step_metric("step_time_median", "s", of_launches(step_time_median), gated=False, rules=_MADE_OF_STEP_TIME),
     # A core's speed differs by the hour, so CPU time is gated only with a reference of the same minutes.
     _step_metric(
-        "cpu_time",
-        "s",
-        cpu_time,
-        gated=False,
-        within=of_cpu,
-        rules=replace(_TIMED, paired_only=True, stands_in=True, alarm_only=True),
+        "cpu_time", "s", cpu_time, gated=False, within=of_cpu, rules=replace(_TIMED, stands_in=True, alarm_only=True)
     ),
     _step_metric("throughput", "samples/s", throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
     _step_metric("token_throughput", "tokens/s", token_throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),

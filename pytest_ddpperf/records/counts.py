@@ -17,17 +17,17 @@ class CountRow:
 
     unit: str = "1"  # or B, or FLOP
     gated: bool = True  # whether it is judged; counts that add up to another one are only shown
-    made_up: bool = False  # whether it matters what it is made of; details of others are modules, which may be renamed
+    made_up: bool = False  # whether its parts are compared too; parts of other counts are modules, which may be renamed
     by_kernel: bool = False  # whether it depends on the kernels that torch picks: on the GPU's model and on CUDA
-    follows: str = ""  # the count that it moves with, though not with that alone
-    symptom: bool = False  # whether it only shows what other counts name
-    profiled: bool = False  # whether the profiler counts it on the device, where that is possible
-    floor: float = 0.0  # of changes, in its unit: what changes by no more than that is unchanged
-    floor_share: float = 0.0  # the same as a share of what it was; the larger floor holds
-    floor_alone: bool = False  # whether its floor holds only if no collective, FLOP or wait became more
-    of_work: bool = False  # whether it is the amount of work of a step: less is worse, and more is another step
-    wanted_of: str = ""  # the count of which it is the part that should be large: less is worse, more is no change
-    guessed: bool = False  # whether not every run is sure of it: without it nothing is lost
+    follows: str = ""  # another count, whose change usually changes this count too
+    symptom: bool = False  # whether it only shows the effect of changes that other counts name
+    profiled: bool = False  # whether the profiler counts it on the device, if the device allows this
+    floor: float = 0.0  # the largest change that is ignored, in its unit
+    floor_share: float = 0.0  # the same as a share of the earlier value; the larger of the two floors applies
+    floor_alone: bool = False  # whether its floor applies only if collective calls, FLOPs and waits did not grow
+    of_work: bool = False  # whether it is the amount of work of a step: less is worse, and more means another step
+    wanted_of: str = ""  # the count of which this one should be a large part: less is worse, more is no change
+    guessed: bool = False  # whether some runs cannot determine it: such a run has not lost it
 
 
 COUNTS: Mapping[str, CountRow] = {
@@ -80,10 +80,10 @@ def count_row(metric: str) -> CountRow:
 
 _OF_RHYTHM = 2  # different values
 _OF_WRAPPER = 4  # operators, such as those of DDP's forward
-_ROUNDED = 1e-9  # of what sums of fractions may differ by
-WORK = ("collective_calls", "flops", "synchronisations")  # counts that name what a step does more of
+_ROUNDED = 1e-9  # relative rounding error of sums of fractions
+WORK = ("collective_calls", "flops", "synchronisations")  # counts that name additional work of a step
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
-SHOWN = 5  # changes that are named; of the others only the number is told
+SHOWN = 5  # the most changes that are named; reports give only the number of the others
 
 COLLECTIVES = (
     *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"),

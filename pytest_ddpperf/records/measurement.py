@@ -283,8 +283,8 @@ class MetricRules:
         partnered: whether it is a quotient of two benchmarks of one run.
         diagnosed: whether it is measured in launches after the verdict on times.
         repeats_step_time: whether its verdict only repeats the verdict on the step time.
-        stands_in: whether it can be red only while the step time is undecided.
-        paired_only: whether it is gated only if the reference is measured in the same rounds.
+        stands_in: whether it is gated only if the reference is measured in the same rounds, and only while the step
+            time is undecided.
         drifts: whether it changes with the machine's speed, as times, rates and quotients of times do, unlike bytes,
             counts and losses.
         usual_scatter: usual standard deviation between launches, for runs with few launches; None if unknown.
@@ -300,7 +300,6 @@ class MetricRules:
     diagnosed: bool = False
     repeats_step_time: bool = False
     stands_in: bool = False
-    paired_only: bool = False
     drifts: bool = True
     usual_scatter: float | None = None
     negligible: float = 0.0

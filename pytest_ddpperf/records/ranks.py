@@ -10,8 +10,8 @@ from pytest_ddpperf.records.counts import Alike, Counts, RankCopy, count_row
 from pytest_ddpperf.records.rhythm import Components, rhythm_of_all
 from pytest_ddpperf.records.sites import RECORDED_LINES, SETTINGS, CallSite
 
-_TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
-_OTHERS = 3  # kinds of ranks whose lines are kept, besides those of the rank with most
+_TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # details of these are kept by rank
+_OTHERS = 3  # kinds of ranks whose lines are kept, besides the lines of the rank with the largest count
 
 
 def merged(ranks: Sequence[Counts]) -> Counts:

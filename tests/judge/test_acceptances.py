@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.benchmark import with_accepted
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.judge.benchmark import acceptances, with_accepted
 from pytest_ddpperf.records.acceptance import Acceptance, allowed, worsenings
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.settings import Settings
 from tests.factories import make_measurement, make_result, make_series
 
 REASON = "two buckets in place of one"
@@ -73,13 +75,6 @@ def test_a_worsening_is_accepted_up_to_a_share_or_an_amount(
     assert (remark.facts["needed"], remark.facts["covered"]) == (True, covered)
 
 
-def test_what_was_0_is_accepted_as_an_amount_and_without_a_limit() -> None:
-    from_none = compared("synchronisations", 0.0, 3.0, Verdict.REGRESSED, unit="1", scale="exact")
-    assert [one.covers(from_none) for one in accepting(synchronisations="+900%")] == [False]
-    assert [one.covers(from_none) for one in accepting(synchronisations="+3")] == [True]
-    assert Acceptance("synchronisations", REASON).covers(from_none)
-
-
 def of_counts(then: Counts, now: Counts, before: float, after: float, metric: str = "collective_calls") -> Comparison:
     made = compared(metric, before, after, Verdict.REGRESSED, unit="1", scale="exact")
     return replace(made, note=Finding("count_changed", {"metric": metric, "then": then, "now": now}))
@@ -91,43 +86,67 @@ def counts(*, ranks: tuple[float, ...] = (), **parts: float) -> Counts:
     return Counts(totals=total, details={"collective_calls": parts}, by_rank=by_rank, unstable={})
 
 
-def test_calls_of_another_kind_and_on_another_rank_are_more_than_their_sum() -> None:
-    kind = of_counts(counts(all_reduce=3.0), counts(all_gather=3.0), 3.0, 3.0)
-    rank = of_counts(
-        counts(all_reduce=10.0, ranks=(10.0, 2.0)), counts(all_reduce=10.0, ranks=(10.0, 10.0)), 10.0, 10.0
-    )
-    for worse, amount in ((kind, 3), (rank, 8)):
-        assert [one.covers(worse) for one in accepting(collective_calls=f"+{amount}")] == [True]
-        assert [one.covers(worse) for one in accepting(collective_calls=f"+{amount - 1}")] == [False]
-
-
-def test_a_rank_that_grows_to_what_another_one_does_is_more() -> None:
-    """Rank 0 makes 8 calls more, and then all make as many."""
-    before, after = counts(all_reduce=10.0, ranks=(2.0, 10.0)), counts(all_reduce=10.0)
-    of_rank = of_counts(before, after, 10.0, 10.0)
-    assert [one.covers(of_rank) for one in accepting(collective_calls="+8")] == [True]
-    assert [one.covers(of_rank) for one in accepting(collective_calls="+7")] == [False]
-
-
-def test_parts_that_grow_on_a_rank_are_more_than_its_total() -> None:
-    """Rank 1 gathers 8 times, and then reduces in place of that."""
-    parts = {"collective_calls": {"all_reduce": (10.0, 2.0), "all_gather": (0.0, 8.0)}}
-    before = replace(counts(all_reduce=10.0, ranks=(10.0, 10.0)), details_by_rank=parts)
-    of_rank = of_counts(before, counts(all_reduce=10.0), 10.0, 10.0)
-    assert [one.covers(of_rank) for one in accepting(collective_calls="+8")] == [True]
-    assert [one.covers(of_rank) for one in accepting(collective_calls="+7")] == [False]
-
-
-def test_buckets_are_accepted_by_their_number() -> None:
+def buckets(*sizes: float) -> Counts:
     """Their details are bytes."""
+    details = {"ddp_buckets": {f"bucket {number}": size for number, size in enumerate(sizes)}}
+    return Counts(totals={"ddp_buckets": float(len(sizes))}, details=details, unstable={})
 
-    def buckets(*sizes: float) -> Counts:
-        details = {"ddp_buckets": {f"bucket {number}": size for number, size in enumerate(sizes)}}
-        return Counts(totals={"ddp_buckets": float(len(sizes))}, details=details, unstable={})
 
-    more = of_counts(buckets(2e6, 3e6), buckets(2e6, 2e6, 1e6), 2.0, 3.0, "ddp_buckets")
-    assert [one.covers(more) for one in accepting(ddp_buckets="+1")] == [True]
-    assert [one.covers(more) for one in accepting(ddp_buckets="+40%")] == [False]
+ON_RANKS = replace(
+    counts(all_reduce=10.0, ranks=(10.0, 10.0)),
+    details_by_rank={"collective_calls": {"all_reduce": (10.0, 2.0), "all_gather": (0.0, 8.0)}},
+)
+"""Rank 1 gathers 8 times."""
+
+
+@pytest.mark.parametrize(
+    ("worse", "enough", "short"),
+    [
+        pytest.param(
+            compared("synchronisations", 0.0, 3.0, Verdict.REGRESSED, unit="1", scale="exact"), "+3", "+900%", id="of 0"
+        ),
+        pytest.param(
+            of_counts(counts(all_reduce=3.0), counts(all_gather=3.0), 3.0, 3.0), "+3", "+2", id="another kind"
+        ),
+        pytest.param(
+            of_counts(
+                counts(all_reduce=10.0, ranks=(10.0, 2.0)), counts(all_reduce=10.0, ranks=(10.0, 10.0)), 10.0, 10.0
+            ),
+            "+8",
+            "+7",
+            id="another rank",
+        ),
+        pytest.param(
+            of_counts(counts(all_reduce=10.0, ranks=(2.0, 10.0)), counts(all_reduce=10.0), 10.0, 10.0),
+            "+8",
+            "+7",
+            id="a rank does as much as the others now",
+        ),
+        pytest.param(of_counts(ON_RANKS, counts(all_reduce=10.0), 10.0, 10.0), "+8", "+7", id="a part on a rank"),
+        pytest.param(
+            of_counts(buckets(2e6, 3e6), buckets(2e6, 2e6, 1e6), 2.0, 3.0, "ddp_buckets"), "+1", "+40%", id="buckets"
+        ),
+        pytest.param(
+            compared("backward_passes", 8.0, 1.0, Verdict.REGRESSED, unit="1", scale="exact"),
+            None,
+            "+2",
+            id="less work in a step",
+        ),
+        pytest.param(
+            replace(STEP, change=0.003, note=Finding("not_the_code", {"change": 2.0})),
+            "+200%",
+            "+5%",
+            id="both sides are slower than what is stored",
+        ),
+    ],
+)
+def test_the_worsening_is_that_of_the_part_and_the_rank_that_grew_most(
+    worse: Comparison, enough: str | None, short: str
+) -> None:
+    assert Acceptance(worse.series.metric, REASON).covers(worse)
+    limits = [enough or short, short]
+    found = [one.covers(worse) for limit in limits for one in accepting(**{worse.series.metric: limit})]
+    assert found == [enough is not None, False]
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -137,19 +156,6 @@ def test_the_order_of_acceptances_does_not_matter(*, turned: bool) -> None:
     both = accepting(collective_bytes="+50%", collective_send_bytes="+100%")
     judged = with_accepted(result(more, replace(sent, gated=False), BYTES), both[::-1] if turned else both)
     assert judged.verdict is Verdict.UNCHANGED
-
-
-def test_less_work_in_a_step_is_accepted_without_a_limit_alone() -> None:
-    lost = compared("backward_passes", 8.0, 1.0, Verdict.REGRESSED, unit="1", scale="exact")
-    assert [one.covers(lost) for one in accepting(backward_passes="+2")] == [False]
-    assert Acceptance("backward_passes", REASON).covers(lost)
-
-
-def test_a_time_that_is_worse_than_the_stored_one_is_accepted_by_that_change() -> None:
-    """Both sides that were measured now are three times as slow as what is stored."""
-    slow = replace(STEP, change=0.003, note=Finding("not_the_code", {"change": 2.0}))
-    assert [one.covers(slow) for one in accepting(step_time="+5%")] == [False]
-    assert [one.covers(slow) for one in accepting(step_time="+200%")] == [True]
 
 
 def test_a_count_that_follows_and_is_worse_than_what_is_accepted_is_red() -> None:
@@ -210,3 +216,8 @@ def test_other_worsenings_are_refused(wrong: object) -> None:
 def test_a_test_without_a_metric_is_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"^a test and a metric, such as "):
         allowed(wrong)
+
+
+def test_an_accepted_metric_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"^accepted: there is no metric 'step_tim'; did you mean step_time\?"):
+        acceptances("t.py::test", Settings(allow=(("t.py", "step_tim"),)), ())

@@ -32,7 +32,6 @@ from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, ju
 def test_a_benchmark_is_judged_against_its_reference(metric: str, factor: float, expected: Verdict) -> None:
     slower = factor if metric == "step_time" else 1 / factor
     result = judged(measured(series(metric, STEADY, factor=slower)), beside(series(metric, STEADY)))
-
     assert result.verdict is expected
     assert result[metric].verdict is expected
     assert result[metric].change == pytest.approx(slower - 1)
@@ -40,6 +39,7 @@ def test_a_benchmark_is_judged_against_its_reference(metric: str, factor: float,
     assert result[metric].promising is (expected is Verdict.IMPROVED)
     assert result[metric].baseline == pytest.approx(1.0, abs=1e-3)
     assert result[metric].base_samples == STEADY
+    assert (result.test, result.measurement.name) == ("test_x.py::test_a", "ddp")
 
 
 @pytest.mark.parametrize(
@@ -56,19 +56,6 @@ def test_in_how_many_launches_a_metric_was_worse(
 ) -> None:
     then = series("step_time", (41, 42, 90, 41))
     assert judged(measured(series("step_time", now)), reference(then))["step_time"].worse_in == expected
-
-
-def test_the_result_carries_where_the_baseline_came_from() -> None:
-    base = found(series("step_time", STEADY))
-    new = measured(series("step_time", STEADY))
-    result = judged(new, base)
-
-    assert (result.test, result.measurement, result.baseline, result.reference.origin) == (
-        "test_x.py::test_a",
-        new,
-        base.record,
-        "cpu-8c-gloo-w2",
-    )
 
 
 def test_what_there_was_no_time_to_measure_is_undecided_unless_its_counts_are_worse() -> None:
@@ -89,7 +76,6 @@ def test_what_there_was_no_time_to_measure_is_undecided_unless_its_counts_are_wo
 
 def test_without_a_baseline_everything_is_new() -> None:
     result = judged(measured(series("step_time", STEADY)), StoredBaseline(record=None, origin="no baseline"))
-
     assert result.verdict is Verdict.NEW
     assert result["step_time"].verdict is Verdict.NEW
     assert (result["step_time"].change, result["step_time"].mde, result["step_time"].baseline) == (None, None, None)
@@ -98,7 +84,6 @@ def test_without_a_baseline_everything_is_new() -> None:
 def test_a_metric_that_the_baseline_lacks_is_new_and_the_others_are_judged() -> None:
     new = measured(series("peak_allocated", STEADY), series("peak_resident", [5e8] * 8))
     result = judged(new, found(series("peak_allocated", STEADY)))
-
     assert result["peak_allocated"].verdict is Verdict.UNCHANGED
     assert result["peak_resident"].verdict is Verdict.NEW
     assert finding_text(result["peak_resident"].note) == "not in the baseline"
@@ -108,7 +93,6 @@ def test_a_metric_that_the_baseline_lacks_is_new_and_the_others_are_judged() -> 
 def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges(metric: str) -> None:
     base = found(series(metric, STEADY), differs=("torch 2.11 -> 2.13", "cores 4 -> 8"))
     result = judged(on_machine(measured(series(metric, STEADY, factor=3.0))), base)
-
     assert result.verdict is Verdict.INCOMPATIBLE
     assert result[metric].change == pytest.approx(2.0)
     assert result[metric].mde is None
@@ -118,7 +102,6 @@ def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges(metri
 def test_ungated_metrics_never_decide() -> None:
     skewed = measured(series("step_time", STEADY), series("straggler_skew", [0.9] * 8))
     result = judged(skewed, beside(series("step_time", STEADY), series("straggler_skew", [0.1] * 8)))
-
     assert result["straggler_skew"].verdict is Verdict.REGRESSED
     assert result.verdict is Verdict.UNCHANGED
 
@@ -126,7 +109,6 @@ def test_ungated_metrics_never_decide() -> None:
 def test_the_worst_gated_metric_decides() -> None:
     new = measured(series("step_time", STEADY, factor=0.5), series("peak_allocated", [1.2e9] * 8))
     result = judged(new, beside(series("step_time", STEADY), series("peak_allocated", [1e9] * 8)))
-
     assert [one.verdict for one in result.comparisons] == [Verdict.IMPROVED, Verdict.REGRESSED]
     assert result.verdict is Verdict.REGRESSED
 
@@ -136,7 +118,6 @@ def test_findings_of_the_measurement_come_with_the_result() -> None:
     launch = Launch(round=0, ranks=(make_rank_launch(rank=0, step_times=(0.04,) * 60),), seconds=1.0)
     new = replace(measured(environment=crowded, findings=(Finding("said before"),)), launches=(launch,))
     result = judged(new, StoredBaseline(record=None, origin="no baseline"))
-
     assert findings(result)[0] == "said before"
     assert findings(result)[1].startswith("oversubscribed: 16 ranks share 8 cores")
 
@@ -156,7 +137,6 @@ def test_without_gated_metrics_the_baseline_alone_decides(base: StoredBaseline, 
 def test_a_metric_that_vanished_does_not_pass_in_silence() -> None:
     base = found(series("peak_allocated", STEADY), series("final_loss", [1.0] * len(STEADY)))
     result = judged(measured(series("peak_allocated", STEADY)), base)
-
     assert result.verdict is Verdict.INCOMPATIBLE
     assert any(text.startswith("the baseline has final_loss, but this run does not") for text in findings(result))
 
@@ -213,15 +193,6 @@ def test_an_alarm_turns_a_result_red_and_stays_undecided_alone() -> None:
     assert judged(measured(quotient(WILD[::-1])), beside(quotient(WILD))).verdict is Verdict.INCONCLUSIVE
 
 
-def test_what_the_other_revision_alone_measures_is_named() -> None:
-    result = judged(
-        measured(series("final_loss", STEADY)), beside(*(series(m, STEADY) for m in ("step_time", "final_loss")))
-    )
-    assert findings(result) == (
-        "the other revision has step_time, but this run does not: it can no longer fail the test",
-    )
-
-
 @pytest.mark.parametrize(
     ("step", "work", "gated"),
     [
@@ -241,28 +212,23 @@ def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], wor
 
 
 @pytest.mark.parametrize(
-    ("work", "last", "verdict"),
+    ("step", "work", "last", "verdict"),
     [
-        (1.1, False, Verdict.INCONCLUSIVE),  # measured on
-        (1.1, True, Verdict.UNCHANGED),
-        (1.0, False, Verdict.UNCHANGED),
+        (1.001, 1.1, False, Verdict.INCONCLUSIVE),  # measured on
+        (1.001, 1.1, True, Verdict.UNCHANGED),
+        (1.001, 1.0, False, Verdict.UNCHANGED),
+        (0.999, 1.1, False, Verdict.UNCHANGED),  # a step that is shorter is proven whatever its work looks like
     ],
 )
-def test_no_step_is_proven_unchanged_while_its_work_looks_more(work: float, verdict: Verdict, *, last: bool) -> None:
+def test_no_step_is_proven_unchanged_while_its_work_looks_more(
+    step: float, work: float, verdict: Verdict, *, last: bool
+) -> None:
     cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
     base = beside(series("step_time", STEADY), series("cpu_time", STEADY))
     rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=last)
-    result = compare("test_x.py::test_a", measured(series("step_time", STEADY, factor=1.001), cpu_time), base, rules)
+    result = compare("test_x.py::test_a", measured(series("step_time", STEADY, factor=step), cpu_time), base, rules)
     assert (result["step_time"].verdict, result["cpu_time"].gated) == (verdict, verdict is Verdict.INCONCLUSIVE)
     assert result.verdict is verdict
-
-
-def test_a_step_that_is_shorter_is_proven_whatever_its_work_looks_like() -> None:
-    cpu_time = replace(series("cpu_time", STEADY, factor=1.1), gated=True)
-    base = beside(series("step_time", STEADY), series("cpu_time", STEADY))
-    rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=False)
-    result = compare("test_x.py::test_a", measured(series("step_time", STEADY, factor=0.999), cpu_time), base, rules)
-    assert (result["step_time"].verdict, result["cpu_time"].gated) == (Verdict.UNCHANGED, False)
 
 
 def test_what_no_launch_diagnosed_is_not_missed() -> None:

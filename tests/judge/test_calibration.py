@@ -53,8 +53,3 @@ def test_what_a_run_rules_out_and_finds_is_that_of_the_median_run() -> None:
 )
 def test_gross_is_half_as_much_again_as_runs_were_apart(seconds: Sequence[float], gross: float) -> None:
     assert calibrated(*(run(seconds=each) for each in seconds)).gross == pytest.approx(gross)
-
-
-def test_the_measurement_is_that_of_the_last_run() -> None:
-    runs = [run(seconds=each) for each in (1.0, 2.0)]
-    assert calibrated(*runs).measurement is runs[1].measurement

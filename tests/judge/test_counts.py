@@ -136,10 +136,6 @@ def test_what_depends_on_kernels_is_not_comparable_between_gpus_and_hides_no_reg
     assert against(counts(operators=3.0, kernel_launches=5.0, collective_calls=2.0)).verdict is Verdict.REGRESSED
 
 
-def test_counts_without_a_baseline_are_new() -> None:
-    assert counted(counts(flops=11.0), None).verdict is Verdict.NEW
-
-
 @pytest.mark.parametrize(
     ("operators", "recorded", "verdict"),
     [
@@ -273,16 +269,10 @@ def parts_of(metric: str, parts: Mapping[str, float]) -> Counts:
 @pytest.mark.parametrize(
     ("metric", "then", "now", "verdict"),
     [
-        ("operators", {"aten.mm": 2.0}, {"aten.mm": 2.0}, Verdict.UNCHANGED),
-        ("operators", {"aten.mm": 2.0}, {"aten.mm": 3.0}, Verdict.REGRESSED),
-        ("operators", {"aten.mm": 2.0}, {"aten.mm": 1.0}, Verdict.IMPROVED),
         ("collective_calls", {"all_reduce": 1.0}, {"broadcast": 1.0}, Verdict.REGRESSED),
         ("collective_bytes", {"all_reduce": 8.0, "send": 2.0}, {"all_reduce": 2.0, "send": 8.0}, Verdict.REGRESSED),
         ("collective_calls", {"all_reduce": 3.0}, {"broadcast": 2.0}, Verdict.IMPROVED),  # fewer in all
         ("optimizer_steps", {"SGD": 1.0}, {"Adam": 1.0}, Verdict.REGRESSED),
-        ("backward_passes", {"backward": 4.0}, {"backward": 1.0}, Verdict.REGRESSED),  # a lost accumulation
-        ("backward_passes", {"backward": 1.0}, {"backward": 4.0}, Verdict.INCOMPATIBLE),  # a step of more samples
-        ("backward_passes", {"backward": 4.0}, {"backward": 4.0}, Verdict.UNCHANGED),
         ("retained_bytes", {"kept_tensors": 0.0}, {"kept_tensors": 1024.0}, Verdict.UNCHANGED),
         ("retained_bytes", {"kept_tensors": 0.0}, {"kept_tensors": 1025.0}, Verdict.REGRESSED),
         ("peak_tensor_bytes", {"activations": 1e6}, {"activations": 1e6 + 4096}, Verdict.UNCHANGED),
@@ -293,7 +283,6 @@ def parts_of(metric: str, parts: Mapping[str, float]) -> Counts:
         ("operators", {"aten.mm": 200.0}, {"aten.mm": 200.0, "aten.pow": 2.0}, Verdict.UNCHANGED),  # 1 %
         ("operators", {"aten.mm": 200.0}, {"aten.mm": 200.0, "aten.pow": 3.0}, Verdict.REGRESSED),
         ("synchronisations", {"item": 200.0}, {"item": 201.0}, Verdict.REGRESSED),
-        ("collective_bytes", {"all_reduce": 1e6}, {"all_reduce": 1e6 + 8}, Verdict.REGRESSED),
         ("ddp_buckets", BUCKETS, {"bucket 0": 1.0, "bucket 1": 20.0, "bucket 2": 9.0}, Verdict.REGRESSED),
         ("ddp_buckets", BUCKETS, {"bucket 0": 1.0, "bucket 1": 20.0, "bucket 2": 4.0}, Verdict.IMPROVED),
         ("ddp_buckets", BUCKETS, {**BUCKETS, "bucket 3": 1.0}, Verdict.REGRESSED),
@@ -432,10 +421,8 @@ def test_another_name_of_a_module_is_no_change(metric: str) -> None:
     ("then", "now", "verdict"),
     [
         ((3, 0), (3, 2), Verdict.REGRESSED),
-        ((3, 0), (3, 3), Verdict.REGRESSED),
         ((3, 0), (2, 1), Verdict.REGRESSED),  # though the most of all ranks fell
         ((3, 2), (3, 0), Verdict.IMPROVED),
-        ((3, 3), (3, 0), Verdict.IMPROVED),
         ((3, 2), (3, 2), Verdict.UNCHANGED),
         ((3, 2), (3, 2, 9), Verdict.REGRESSED),  # of another world size; no reason to fail
     ],

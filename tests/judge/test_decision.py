@@ -14,7 +14,8 @@ from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import change, paired, t_quantile
 from pytest_ddpperf.stats.launches import OWN_IN_TURNS, Expected, expected
-from tests.judge.made_up import STEADY, difference, needed, quotient, series
+from tests.factories import known
+from tests.judge.made_up import STEADY, difference, quotient, series
 
 # Levels of all looks together that make 0.05 of one before the last, and of the last one: there the interval reaches
 # 1.95996 standard errors with infinite degrees of freedom; one-sided 1.64485.
@@ -47,8 +48,6 @@ def test_a_bound_within_the_resolution_is_ok(shift: float, standard_error: float
         (0.05, 0.03, Verdict.INCONCLUSIVE),  # 0.05 < 0.0588: not significant
         (0.02, 0.002, Verdict.UNCHANGED),  # significant, but even the bound, 0.0233, is within the tolerance
         (0.02, 0.008, Verdict.INCONCLUSIVE),  # significant and small, but the bound is 0.0332
-        (0.0, 0.018, Verdict.UNCHANGED),  # bound 0.0296
-        (0.0, 0.019, Verdict.INCONCLUSIVE),  # bound 0.0313
         (-0.05, 0.02, Verdict.IMPROVED),
         (-0.05, 0.03, Verdict.UNCHANGED),  # an improvement by luck perhaps, but not worse: bound -0.0007
         (-0.05, 0.05, Verdict.INCONCLUSIVE),  # bound 0.0322
@@ -61,7 +60,6 @@ def test_a_bound_within_the_resolution_is_ok(shift: float, standard_error: float
 def test_two_keys_open_a_verdict(shift: float, standard_error: float | None, expected: Verdict) -> None:
     """With a margin that is the tolerance."""
     one = difference(shift, standard_error)
-
     assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA, margin=1.0) is expected
 
 
@@ -72,7 +70,6 @@ def test_two_keys_open_a_verdict(shift: float, standard_error: float | None, exp
         (0.0, 0.031, Verdict.INCONCLUSIVE),  # bound 0.051
         (0.03, 0.012, Verdict.UNCHANGED),  # significant, but no more than is accepted; bound 0.0497
         (0.031, 0.0, Verdict.REGRESSED),  # the tolerance alone is a key
-        (0.031, 0.01, Verdict.REGRESSED),  # 0.031 > 0.0196
         (0.031, 0.016, Verdict.INCONCLUSIVE),  # 0.031 < 0.0314: not significant, and the estimate beyond the tolerance
         (0.04, 0.004, Verdict.REGRESSED),  # though the bound, 0.0466, is within the margin
     ],
@@ -136,21 +133,6 @@ def test_an_earlier_proof_does_not_hold_once_long_steps_come(whole: float, decis
     assert decide_metric(evidence, context) == decision
 
 
-def test_a_stricter_level_needs_stronger_evidence() -> None:
-    """0.05 is 2.5 standard errors: more than 1.96, less than 2.58."""
-    one = difference(0.05, 0.02)
-
-    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is Verdict.REGRESSED
-    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA / 5) is Verdict.INCONCLUSIVE
-
-
-def test_without_tolerance_equal_counts_are_unchanged() -> None:
-    same = change([12345.0] * 3, [12345.0] * 7, scale="ratio")
-    assert same is not None
-
-    assert decide(same, better="lower", tolerance=0.0, alpha=0.01) is Verdict.UNCHANGED
-
-
 def test_the_smallest_detectable_effect_worked_by_hand() -> None:
     """(1.95996 + 1.64485) * 0.01 = 0.0360481; as a ratio exp(0.0360481) - 1 = 0.0367057."""
     assert mde(difference(0.0, 0.01), alpha=ALPHA_LAST) == pytest.approx(0.0360481, rel=1e-5)
@@ -168,24 +150,19 @@ def test_unknown_scatter_detects_nothing_that_could_be_named() -> None:
 
 
 def test_hopeless_scatter_still_gives_a_finite_effect() -> None:
-    effect = mde(quotient(1.0, 1e6), alpha=ALPHA_LAST)
-
-    assert effect is not None
+    effect = known(mde(quotient(1.0, 1e6), alpha=ALPHA_LAST))
     assert math.isfinite(effect)
 
 
 RUNS_WITH_MDE = 2000  # of 95 %, three binomial standard deviations are 1.5 %
 
 
-@pytest.mark.parametrize("tolerance", [0.0, 0.5])
 @pytest.mark.parametrize(
-    ("launches", "certainty"),
+    ("launches", "certainty", "tolerance"),
     [
-        pytest.param(2, 0, id="1 degree of freedom"),
-        pytest.param(4, 0, id="3"),
-        pytest.param(11, 0, id="10"),
-        pytest.param(2, 4, id="1 and 4 of what is expected"),
-        pytest.param(6, 4, id="5 and 4"),
+        pytest.param(2, 0, 0.0, id="1 degree of freedom"),
+        pytest.param(4, 0, 0.5, id="3"),
+        pytest.param(6, 4, 0.0, id="5 and 4 of what is expected"),
     ],
 )
 def test_a_slowdown_of_the_printed_size_is_found_in_95_of_100_runs(
@@ -199,10 +176,8 @@ def test_a_slowdown_of_the_printed_size_is_found_in_95_of_100_runs(
     for _ in range(RUNS_WITH_MDE):
         samples = [float(one) for one in rng.normal(size=launches)]
         told = Expected(float(rng.chisquare(certainty)) / certainty, float(certainty)) if certainty else None
-        one = paired(samples, [0.0] * launches, scale="difference", expected=told)
-        assert one is not None
-        effect = mde(one, alpha=0.002, tolerance=tolerance)
-        assert effect is not None
+        one = known(paired(samples, [0.0] * launches, scale="difference", expected=told))
+        effect = known(mde(one, alpha=0.002, tolerance=tolerance))
         slower = dataclasses.replace(one, shift=one.shift + effect)
         verdict = decide(slower, better="lower", tolerance=tolerance, alpha=0.002, last=True)
         found += verdict is Verdict.REGRESSED
@@ -213,41 +188,27 @@ SUITE = 26  # benchmarks
 EIGHT_PERCENT = (0.08, -0.08) * 10  # pairs of blocks: 20 * 0.0064 / (20 * 19) = 0.000337, an error of 1.8 %
 
 
-@pytest.mark.parametrize(("rounds", "slowdown", "error"), [(2, 0.5, 0.0175), (4, 0.3, 0.0117)])
-def test_a_few_rounds_find_what_is_far_slower(rounds: int, slowdown: float, error: float) -> None:
-    """Pairs of blocks scatter by 8 %, and the rounds lie 2 % to either side of the slowdown.
+def test_two_rounds_find_what_is_far_slower() -> None:
+    """Pairs of blocks scatter by 8 %, and the rounds lie 2 % to either side of the slowdown of 50 %.
 
-    With the 1.5 % of the launches' own 0.000562 are expected. Two rounds: (4 * 0.000562 + 0.0008) / 5 / 2 makes an
-    error of 1.75 % with 5 degrees; four: (4 * 0.000562 + 0.0016) / 7 / 4 makes 1.17 % with 7. At the first look of a
-    suite of 26 benchmarks, of three metrics each, that is 32 and 13 % on either side. With the 2 % and 1 degree of two
-    rounds alone nothing could be told.
+    With the 1.5 % of the launches' own 0.000562 are expected: (4 * 0.000562 + 0.0008) / 5 / 2 makes an error of 1.75 %
+    with 5 degrees. At the first look of a suite of 26 benchmarks, of three metrics each, that is 32 % on either side.
+    With the 2 % and 1 degree of two rounds alone nothing could be told.
     """
     alpha = alpha_of_benchmark(SUITE, paired=True) / 3
-    new = [(1 + slowdown) * math.exp(0.02), (1 + slowdown) * math.exp(-0.02)] * (rounds // 2)
-    known = expected([EIGHT_PERCENT] * rounds, OWN_IN_TURNS)
-    found = paired(new, [1.0] * rounds, scale="ratio", robust=True, expected=known)
-    alone = paired(new[:2], [1.0, 1.0], scale="ratio", robust=True)
+    new = [1.5 * math.exp(0.02), 1.5 * math.exp(-0.02)]
+    found = paired(new, [1.0] * 2, scale="ratio", robust=True, expected=expected([EIGHT_PERCENT] * 2, OWN_IN_TURNS))
+    alone = paired(new, [1.0, 1.0], scale="ratio", robust=True)
     assert found is not None
     assert alone is not None
-    assert found.standard_error == pytest.approx(error, abs=1e-4)
+    assert found.standard_error == pytest.approx(0.0175, abs=1e-4)
     assert decide(found, better="lower", tolerance=0.015, alpha=alpha) is Verdict.REGRESSED
     assert decide(alone, better="lower", tolerance=0.015, alpha=alpha, last=True) is Verdict.INCONCLUSIVE
-
-
-def test_two_rounds_that_are_the_same_are_neither_worse_nor_proven() -> None:
-    """+-2 % around no change: the one-sided bound, 2.015 * 1.75 %, lies beyond the margin of 2.5 %."""
-    new, known = [math.exp(0.02), math.exp(-0.02)], expected([EIGHT_PERCENT] * 2, OWN_IN_TURNS)
-    found = paired(new, [1.0, 1.0], scale="ratio", robust=True, expected=known)
-    assert found is not None
-    assert decide(found, better="lower", tolerance=0.015, alpha=0.01, last=True) is Verdict.INCONCLUSIVE
-    assert not looks_worse(found, better="lower", tolerance=0.015)
-    assert needed(found, tolerance=0.015, alpha=0.01) == 4
 
 
 def test_the_last_look_asks_for_less() -> None:
     """0.036 is 1.8 standard errors: more than the 1.64485 of a level of 0.1, less than the 1.95996 of one of 0.05."""
     one = difference(0.036, 0.02)
-
     assert decide(one, better="lower", tolerance=0.03, alpha=2 * ALPHA_LAST, last=True) is Verdict.REGRESSED
     assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is Verdict.INCONCLUSIVE
 
@@ -256,7 +217,6 @@ def test_looks_at_both_sides_of_a_round_get_less_of_the_level() -> None:
     """2.9 standard errors: more than 2.8070 (a level of 0.005), less than 3.2272 (a quarter of that)."""
     separate = difference(0.058, 0.02)
     together = dataclasses.replace(separate, paired_rounds=True)
-
     assert decide(separate, better="lower", tolerance=0.03, alpha=ALPHA / 10) is Verdict.REGRESSED
     assert decide(together, better="lower", tolerance=0.03, alpha=ALPHA / 10) is Verdict.INCONCLUSIVE
 
@@ -275,7 +235,6 @@ def test_a_suspicion_needs_both_keys_but_little_certainty(
     shift: float, standard_error: float | None, *, expected: bool
 ) -> None:
     one = difference(shift, standard_error)
-
     assert looks_worse(one, better="lower", tolerance=0.03) is expected
     assert looks_better(one, better="higher", tolerance=0.03) is expected
     if standard_error is not None:
@@ -314,6 +273,5 @@ def test_looking_after_every_launch_keeps_to_the_level(*, together: bool) -> Non
             for levels in ([*[early] * (len(reach) - 1), LAST_SHARE * LEVEL], [LEVEL] * len(reach))
         ]
     most = LEVEL * RUNS + 3 * math.sqrt(LEVEL * (1 - LEVEL) * RUNS)
-
     assert 0 < alarms[0] <= most
     assert alarms[1] > most

@@ -30,7 +30,7 @@ from pytest_ddpperf.run.call.references import PairedReferences, StoredReference
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import t_quantile
-from tests.factories import make_environment, make_rank_launch, make_variant
+from tests.factories import known, make_environment, make_rank_launch, make_variant
 
 PLAN = Plan(warmup=1, steps=4)
 REVISION = Revision("main", "3f2a1c0" + "0" * 33, Path("/project"))
@@ -141,12 +141,6 @@ def judge(found: StoredBaseline, tolerance: float = 0.03) -> Judge:
     return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), stored(found))
 
 
-def test_without_a_baseline_one_look_is_enough() -> None:
-    one = judge(StoredBaseline(record=None, origin="no baseline"))
-    assert one((measured(STEADY),), after(4.0)) == Action("stop")
-    assert one.results[0].verdict is Verdict.NEW
-
-
 def test_what_is_to_be_stored_is_measured_for_longer() -> None:
     one = Judge(
         "test_it", Settings(launches=4, save="default"), stored(StoredBaseline(record=None, origin="no baseline"))
@@ -192,15 +186,6 @@ def test_growth_of_memory_is_red_when_fresh_launches_show_it_as_well() -> None:
     assert one((growing(900.0),), DIAGNOSED) == Action("stop")
     assert one.results[0].verdict is Verdict.REGRESSED
     assert [c.series.metric for c in one.results[0].comparisons if c.verdict is Verdict.REGRESSED] == ["memory_growth"]
-
-
-def test_growth_that_fresh_launches_do_not_show_was_none() -> None:
-    one = judge(not_growing())
-    one((taking(STEADY),), AT_THE_END)
-    assert one((growing(1024.0),), DIAGNOSED).kind == "confirm"
-    assert one((growing(0.0),), DIAGNOSED) == Action("stop")
-    assert one.results[0]["memory_growth"].verdict is Verdict.UNCHANGED
-    assert one.results[0].verdict is Verdict.OK  # of its times, compared with stored ones
 
 
 @pytest.mark.parametrize(
@@ -290,29 +275,6 @@ def test_what_looks_grossly_slower_than_stored_times_is_measured_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tolerance", "apart", "expected"),
-    [
-        pytest.param(None, 0.025, Verdict.UNCHANGED, id="bound of 2.44 %"),
-        pytest.param(None, 0.026, Verdict.OK, id="bound of 2.56 %"),
-        pytest.param(0.01, 0.018, Verdict.OK, id="a smaller tolerance asks for a better proof"),
-        pytest.param(0.04, 0.028, Verdict.UNCHANGED, id="a wider one for less"),
-    ],
-)
-def test_side_by_side_what_is_unchanged_is_shown_not_to_be_2_5_percent_worse(
-    tolerance: float | None, apart: float, expected: Verdict
-) -> None:
-    """Of four differences +a, -a, +a, -a the variance is 4 / 3 a ** 2, with 3 degrees; 0.015 ** 2 is expected with 4.
-
-    For 0.025 that is 3.7 times as much, so that of these 2 / 3.7 count, 2.16: (2.16 * 0.000225 + 4 * a ** 2) / 5.16 / 4
-    is the square of 1.2 %, and of its 5.16 degrees the bound at 5 % is 2.005 of these.
-    """
-    one = of_one(Settings(launches=4, tolerance=tolerance))
-    here = in_turns([0.1 * math.exp(apart * sign) for sign in (1, -1, 1, -1)])
-    one((here, in_turns([0.1] * 4)), AT_THE_END)
-    assert one.results[0]["step_time"].verdict is expected
-
-
-@pytest.mark.parametrize(
     ("resolution", "expected"), [(0.026, Verdict.OK), (0.0255, Verdict.INCONCLUSIVE), (0.0, Verdict.INCONCLUSIVE)]
 )
 def test_what_is_no_worse_than_the_resolution_is_ok(resolution: float, expected: Verdict) -> None:
@@ -326,12 +288,12 @@ def test_what_is_no_worse_than_the_resolution_is_ok(resolution: float, expected:
     assert (step.note is None) is (expected is Verdict.OK)
 
 
-@pytest.mark.parametrize(("over", "alpha"), [(0.5, 0.025), (1.0, 0.05)])
-def test_a_comparison_has_all_that_its_bound_and_interval_are_recomputed_from(over: float, alpha: float) -> None:
+def test_a_comparison_has_all_that_its_bound_and_interval_are_recomputed_from() -> None:
     """The first look that proves may spend 5 % times the share of the time that is over."""
+    alpha = 0.025
     one = of_one(Settings(launches=4, max_time=60.0))
     here = in_turns([0.1 * math.exp(0.03 * sign) for sign in (1, -1, 1, -0.5)])
-    one((here, in_turns([0.1] * 4)), replace(AT_THE_END, over=over))
+    one((here, in_turns([0.1] * 4)), replace(AT_THE_END, over=0.5))
     step = one.results[0]["step_time"]
     assert step.bound_alpha == pytest.approx(alpha)
     assert step.interval_alpha == pytest.approx(alpha)
@@ -342,6 +304,7 @@ def test_a_comparison_has_all_that_its_bound_and_interval_are_recomputed_from(ov
     shift, reach = math.log1p(step.change), [t_quantile(1 - each, step.df) for each in (alpha, alpha / 2)]
     assert math.log1p(step.bound) == pytest.approx(shift + reach[0] * step.standard_error)
     assert math.log1p(step.change_interval.high) == pytest.approx(shift + reach[1] * step.standard_error)
+    assert step.change_interval.confidence == 0.95
 
 
 def test_a_probe_asks_on_which_side_of_the_tolerance_it_is() -> None:
@@ -374,7 +337,6 @@ def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() 
     """The last look of the screening may still raise a suspicion; of any after it nothing could confirm one."""
     unsure = in_turns([0.098, 0.102, 0.098, 0.104]), in_turns([0.1, 0.099, 0.1, 0.098])
     slower = in_turns([1.2 * time for time in STEADY]), in_turns(STEADY)
-
     one = of_one()
     assert one(unsure, side_by_side(10.0)) == Action("more", 1)
     assert one(slower, side_by_side(30.0)) == Action("confirm", 4, ("step_time",))
@@ -389,14 +351,6 @@ def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() 
     assert not result["step_time"].suspicious, "it can be found worse no more"
     assert one(slower, replace(side_by_side(61.0), diagnosed=True)) == Action("stop")
     assert one.results[0].verdict is Verdict.INCONCLUSIVE
-
-
-def test_after_the_screening_it_may_still_be_shown_that_nothing_is_worse() -> None:
-    one = of_one()
-    unsure = in_turns([0.098, 0.102, 0.098, 0.104]), in_turns([0.1, 0.099, 0.1, 0.098])
-    assert one(unsure, side_by_side(30.0)) == Action("more", 1)
-    assert one((in_turns(STEADY * 2), in_turns(STEADY * 2)), side_by_side(60.0)) == Action("stop")
-    assert one.results[0].verdict is Verdict.UNCHANGED
 
 
 def test_a_suspect_that_was_chance_is_cleared() -> None:
@@ -429,9 +383,7 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
 
 def bound_of(one: Judge, number: int) -> float:
     """The slowdown of a benchmark's step time that the last look ruled out."""
-    bound = one.results[number]["step_time"].bound
-    assert bound is not None
-    return bound
+    return known(one.results[number]["step_time"].bound)
 
 
 def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
@@ -457,38 +409,6 @@ def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
 
 
 NOISY_B, NOISY_A = [0.1, 0.109, 0.093, 0.106, 0.096, 0.1], [0.1, 0.14, 0.07, 0.11, 0.09, 0.12] * 3
-
-
-def test_what_waits_has_at_the_last_look_what_a_single_one_would_have() -> None:
-    """b waits from the first look on, at a fifteenth of the errors; the last look has 0.6 of all of them."""
-    one, single = of_several("ab", LONG), of_several("ab", LONG)
-    for launches, seconds in ((6, 4.0), (8, 16.0)):
-        asked = one(waiting(NOISY_A[:launches], NOISY_B), of_budget(seconds))
-        early = bound_of(one, 1)
-    assert one(waiting(NOISY_A[:9], NOISY_B), of_budget(60.0)).kind == "stop"
-    single(waiting(NOISY_A[:9], NOISY_B), of_budget(60.0))
-    assert asked == Action("more", 1)
-    assert bound_of(single, 1) < bound_of(one, 1) < 0.7 * early
-
-
-def test_proofs_are_spent_on_looks_at_launches_of_the_benchmark_alone() -> None:
-    """b waits from 6 s until it is launched on at 33 s: looks at a alone in between took no part of its errors."""
-    one, of_b = of_several("ab", LONG), [*NOISY_B, *[0.1, 0.1002, 0.0998] * 3]
-    for launches, seconds in ((6, 6.0), (7, 13.0), (8, 27.0)):
-        assert one(waiting(NOISY_A[:launches], NOISY_B), of_budget(seconds)).benchmarks == frozenset({("a", 2)})
-        assert one.results[1].verdict is Verdict.OK
-    one(waiting(NOISY_A[:8], of_b), of_budget(33.0))
-    assert one.results[1].verdict is Verdict.UNCHANGED
-
-
-def test_a_look_for_which_there_is_less_time_takes_the_place_of_the_one_before() -> None:
-    """The first look at launches may spend all of the errors until then, asked once or twice."""
-    one, once = of_several("ab", LONG), of_several("ab", LONG)
-    sides, late = waiting(NOISY_A[:4], NOISY_B[:4]), replace(look_at(20.0, last=True, screened=True), shared=True)
-    assert one(sides, of_budget(20.0)) == Action("more", 1)
-    assert one(sides, late) == Action("stop")
-    once(sides, late)
-    assert one.results == once.results
 
 
 def test_what_looks_worse_is_confirmed_by_as_many_launches_as_it_had() -> None:
@@ -528,8 +448,7 @@ def test_the_hint_of_max_time_counts_rounds_of_the_benchmark_itself() -> None:
     one = of_several("ab", LONG)
     interim = Interim(60.0, 0.5, last=True, screened=True, of_each={("a", 2): 4.0, ("b", 2): 0.5})
     one(waiting(NOISY_A[:6], NOISY_B), interim)
-    note = one.results[0]["step_time"].note
-    assert note is not None
+    note = known(one.results[0]["step_time"].note)
     assert note.code == "launches_needed"
     assert note.facts["max_time"] == 60 + 4 * (note.facts["launches"] - 6)
 
@@ -543,29 +462,6 @@ def test_the_mde_is_that_of_the_launches_that_went_on_alone() -> None:
         one(waiting([0.1, 0.103, 0.097, 0.101, 0.099, 0.102] * 4, STEADY), interim)
         found.append(one.results[0]["step_time"].mde)
     assert found == pytest.approx([0.0196, 0.0224], abs=1e-4)
-
-
-def test_of_a_budget_nothing_waits_for_what_no_launches_decide() -> None:
-    """c scatters by half, and seems slower by about the resolution: two hundred launches would not show which it is."""
-    times = {"b": [0.1, 0.103, 0.097, 0.101, 0.099, 0.102], "c": [0.1, 0.2, 0.05, 0.18, 0.06, 0.16]}
-    here = [replace(in_turns(times[name]), name=name) for name in "bc"]
-    there = [replace(in_turns([0.1] * 6), name=name) for name in "bc"]
-    one = of_several("bc", LONG)
-    assert one((*here, *there), of_budget(31.0)) == Action("more", 1)
-    assert [result.verdict for result in one.results] == [Verdict.OK, Verdict.INCONCLUSIVE]
-
-
-def test_of_a_budget_nothing_waits_for_what_looked_worse_too_late() -> None:
-    """b could not see in the screening, and is slower by 15 % after it: it is not red, and a goes on, too."""
-    one = of_several("ab", LONG)
-    noisy = [0.1, 0.2, 0.05, 0.18]
-    assert one(waiting(NOISY_B, noisy), of_budget(31.0)).kind == "more"
-    assert one.results[1].verdict is Verdict.INCONCLUSIVE
-    late = [1.15 * time for time in NOISY_B * 6]
-    assert one(waiting(NOISY_B, [*noisy, *late]), of_budget(58.0)) == Action("more", 1)
-    note = one.results[1]["step_time"].note
-    assert note is not None
-    assert note.code == "unconfirmed"
 
 
 @pytest.mark.parametrize(("shared", "measured_on"), [(False, "bc"), (True, "c")])
@@ -586,20 +482,6 @@ def test_beside_a_stored_baseline_all_are_launched_together() -> None:
     found = stored(baseline(STEADY), baseline(STEADY))
     one = Judge("test_it", Settings(launches=4, max_time=60.0, tolerance=0.06), found)
     assert one(here, after(4.0)) == Action("more", 1)
-
-
-def test_an_open_quotient_keeps_nothing_from_green() -> None:
-    """Both ways rule a slowdown of 10 % out; where one is longer the other is shorter, so their quotient does not."""
-    apart = [0.008, -0.008, 0.007, -0.007, 0.0075, -0.0075]
-    here = [replace(in_turns([0.1 + sign * by for by in apart]), name=name) for name, sign in (("a", 1), ("b", -1))]
-    there = [replace(in_turns([0.1] * len(apart)), name=name) for name in "ab"]
-    derive = partial(with_speedup, over="a", gated=True)
-    one = of_several("ab", LONG, derive)
-    one((*here, *there), side_by_side(60.0))
-    a, b = one.results
-    assert (a.verdict, b["step_time"].verdict, b["speedup"].verdict) == (Verdict.OK, Verdict.OK, Verdict.INCONCLUSIVE)
-    assert b["speedup"].gated
-    assert b.verdict is Verdict.OK
 
 
 def test_what_is_gated_over_another_one_is_launched_on_with_it() -> None:
@@ -647,17 +529,6 @@ def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
     assert one.results[0]["step_time"].verdict is Verdict.REGRESSED
 
 
-def test_speedup_is_over_the_partner_of_the_same_round() -> None:
-    """Rounds of 0.1 and 0.2 s against 0.05 and 0.1 s: twice as fast in each, though the rounds differ."""
-    base = replace(measured([0.1, 0.2]), name="naive")
-    fast = measured([0.05, 0.1])
-    same, faster = with_speedup([base, fast], "naive")
-    assert same == base
-    assert faster["speedup"].samples == pytest.approx((2.0, 2.0))
-    assert not faster["speedup"].gated
-    assert faster.over == "naive"
-
-
 def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
     """Twice as fast on both sides: the speedup is the same, and so is what is held against the other side."""
     variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
@@ -680,16 +551,6 @@ WORK = [0.0900, 0.0901, 0.0899, 0.0900, 0.0902, 0.0899]
 MORE_WORK = [0.1001, 0.0999, 0.1000, 0.1000, 0.0999, 0.1002]
 NOISY = [0.10, 0.20, 0.15, 0.12, 0.11, 0.19]
 NOISY_AND_LONGER = [0.20, 0.12, 0.13, 0.16, 0.21, 0.11]
-
-
-def test_more_work_is_found_beside_another_revision() -> None:
-    one = of_one(derive=gated_if_paired(alone))
-    sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
-    assert one(sides, after(4.0)) == Action("confirm", 6, ("cpu_time",))
-    assert one(sides, after(8.0)) == Action("stop", explain=True, worse=True)
-    (result,) = one.results
-    assert [c.series.metric for c in result.comparisons if c.verdict is Verdict.REGRESSED] == ["cpu_time"]
-    assert result.verdict is Verdict.REGRESSED
 
 
 def test_without_a_pair_more_work_is_shown_only() -> None:
@@ -786,9 +647,7 @@ def test_what_the_other_side_cannot_run_is_new() -> None:
     assert one.results[0].paired == PairedRevision(revision=REVISION.label, commit=REVISION.commit, lacking="it raised")
 
 
-@pytest.mark.parametrize(
-    ("fresh", "verdict"), [(1.03, Verdict.REGRESSED), (1.012, Verdict.REGRESSED), (1.0, Verdict.OK)]
-)
+@pytest.mark.parametrize(("fresh", "verdict"), [(1.012, Verdict.REGRESSED), (1.0, Verdict.OK)])
 def test_all_launches_show_what_is_slower_where_fresh_ones_look_so_again(fresh: float, verdict: Verdict) -> None:
     """Four launches were 6 % slower, and all eight half as much; fresh ones may be within the tolerance of 1.5 %."""
     one = of_one()
@@ -817,48 +676,28 @@ def test_looks_share_the_error_of_proofs() -> None:
     assert not end.at_interim(1.0, last=True).proves
 
 
-@pytest.mark.parametrize(("latest", "looks"), [(0.5, 5), (0.75, 3), (0.95, 2), (0.95, 1), (0.9, 5)])
-def test_all_looks_together_prove_in_5_percent_what_is_worse_by_the_margin(latest: float, looks: int) -> None:
-    """Looks at the end, at ``latest`` of the time and at half of the time of the next, on independent launches."""
-    shares = [latest * 0.5**i for i in range(looks - 1, -1, -1)]
-    proofs, levels = Proofs(), []
-    for share in (*shares, 1.0):
-        proofs = proofs.at_interim(share, last=share == 1.0)
-        assert proofs.proves
-        levels.append(proofs.level)
-    steps = np.diff([0.0, *shares, 1.0])
-    walks = np.random.default_rng(0).normal(0.0, np.sqrt(steps), (100_000, len(steps))).cumsum(axis=1)
-    reached = walks / np.sqrt([*shares, 1.0]) < [NormalDist().inv_cdf(level) for level in levels]
-    assert reached.any(axis=1).mean() <= 0.0515
-
-
-@pytest.mark.parametrize(("shares", "launches"), [((0.5, 1.0), (1, 50)), ((0.4, 0.8, 1.0), (4, 9, 39))])
-def test_looks_prove_a_little_more_often_where_nearly_all_launches_come_last(
-    shares: tuple[float, ...], launches: tuple[int, ...]
+@pytest.mark.parametrize(
+    ("shares", "launches", "most"),
+    [
+        pytest.param((1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0), None, 0.0515, id="each after twice the time"),
+        pytest.param((0.95, 1.0), None, 0.0515, id="shortly before the end"),
+        pytest.param((0.4, 0.8, 1.0), (4, 9, 39), 0.065, id="nearly all launches come last"),
+    ],
+)
+def test_all_looks_together_prove_in_5_percent_what_is_worse_by_the_margin(
+    shares: tuple[float, ...], launches: tuple[float, ...] | None, most: float
 ) -> None:
-    """A benchmark that waited for others has had most of the time and few launches; the goal is 7 %."""
+    """On independent launches; a benchmark that waited for others has had most of the time and few launches."""
+    launches = launches or shares
     proofs, levels = Proofs(), []
     for share in shares:
         proofs = proofs.at_interim(share, last=share == 1.0)
+        assert proofs.proves
         levels.append(proofs.level)
     steps = np.diff([0.0, *launches])
     walks = np.random.default_rng(0).normal(0.0, np.sqrt(steps), (100_000, len(steps))).cumsum(axis=1)
     reached = walks / np.sqrt(launches) < [NormalDist().inv_cdf(level) for level in levels]
-    assert 0.05 < reached.any(axis=1).mean() <= 0.065
-
-
-def test_the_interval_that_is_printed_holds_over_all_looks() -> None:
-    """After a quarter of the time 1.25 % of the error may be spent: 0.625 % on each side, in place of 2.5 %."""
-    one = of_one()
-    one((measured([0.101, 0.0995, 0.1005, 0.1]), measured([0.1] * 4)), after(15.0))
-    found = one.results[0]["step_time"]
-    assert found.change is not None
-    assert found.change_interval is not None
-    assert found.standard_error is not None
-    half = t_quantile(1 - 0.0125 / 2, found.df) * found.standard_error
-    assert half > 0.01
-    assert math.log1p(found.change_interval.high) - math.log1p(found.change) == pytest.approx(half)
-    assert found.change_interval.confidence == 0.95
+    assert reached.any(axis=1).mean() <= most
 
 
 def test_a_look_that_leads_to_a_confirmation_spends_nothing() -> None:
@@ -888,6 +727,7 @@ def test_more_work_is_red_only_at_a_look_that_could_prove_steps_to_be_no_longer(
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(sides, after(4.0)).kind == "confirm"
     assert one(sides, after(20.0)) == Action("stop", explain=True, worse=True)
+    assert [c.series.metric for c in one.results[0].comparisons if c.verdict is Verdict.REGRESSED] == ["cpu_time"]
     other = of_one(derive=gated_if_paired(alone))
     five = working(NOISY[:5], WORK[:5]), working(NOISY[4::-1], WORK[:5])
     assert other(five, after(18.0)).kind == "more"  # which could prove

@@ -21,31 +21,37 @@ from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import findings
-from tests.factories import make_rank_launch
+from tests.factories import known, make_rank_launch
 from tests.judge.made_up import STEADY, beside, found, judged, measured, on_machine, series, stored, with_commit
 
 
 @pytest.mark.parametrize(
-    ("growth", "expected"), [(20_000, Verdict.UNCHANGED), (200_000, Verdict.REGRESSED), (0, Verdict.UNCHANGED)]
+    ("metric", "before", "now", "expected"),
+    [
+        ("memory_growth", 1000, 20_000, Verdict.UNCHANGED),  # 64 KiB are tolerated, whatever the baseline was
+        ("memory_growth", 1000, 200_000, Verdict.REGRESSED),
+        ("memory_growth", 1000, 0, Verdict.UNCHANGED),
+        ("final_loss", 0.001, 0.02, Verdict.UNCHANGED),
+        ("final_loss", 0.001, 0.5, Verdict.REGRESSED),
+        ("final_loss", 0.001, -1.0, Verdict.IMPROVED),
+        ("peak_allocated", 0.0, 0.0, Verdict.UNCHANGED),
+        ("peak_allocated", 0.0, 5.0, Verdict.INCONCLUSIVE),  # which is no number of per cent
+    ],
 )
-def test_growth_of_memory_is_gated_beyond_a_fixed_number_of_bytes(growth: float, expected: Verdict) -> None:
-    """The baseline grows by 1000 bytes a step, which would make any fraction of it a tolerance of nothing."""
-    base = found(series("memory_growth", [900, 1100, 1000, 1000]))
-    one = judged(measured(series("memory_growth", [growth, growth + 100, growth, growth])), base)["memory_growth"]
-
-    assert (one.verdict, one.tolerance) == (expected, 64 * 1024)
+def test_values_near_zero_are_compared_by_subtraction_if_their_metric_allows_it(
+    metric: str, before: float, now: float, expected: Verdict
+) -> None:
+    assert judged(measured(series(metric, [now] * 4)), found(series(metric, [before] * 4)))[metric].verdict is expected
 
 
 def test_a_metric_that_a_foreign_baseline_lacks_is_incompatible_too() -> None:
     result = judged(measured(series("step_time", STEADY)), found(differs=("cores 4 -> 8",)))
-
     assert result.verdict is Verdict.INCOMPATIBLE
 
 
 def test_a_metric_that_changed_its_unit_is_not_compared() -> None:
     milliseconds = replace(series("step_time", STEADY, factor=1000.0), unit="ms")
     one = judged(measured(series("step_time", STEADY)), found(milliseconds))["step_time"]
-
     assert (one.verdict, one.change) == (Verdict.INCOMPATIBLE, None)
     assert (
         finding_text(one.note)
@@ -82,34 +88,11 @@ def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
     result = judged(
         new, found(series("final_loss", [0.5] * 4), series("peak_allocated", STEADY), plan=Plan(warmup=3, steps=100))
     )
-
     assert result["final_loss"].verdict is Verdict.INCOMPATIBLE
     assert (
         finding_text(result["final_loss"].note) == "the baseline's loss was taken after 103 steps, this run's after 63"
     )
     assert result["peak_allocated"].verdict is Verdict.UNCHANGED
-
-
-@pytest.mark.parametrize(
-    ("loss", "expected"), [(0.02, Verdict.UNCHANGED), (0.5, Verdict.REGRESSED), (-1.0, Verdict.IMPROVED)]
-)
-def test_a_loss_near_zero_is_compared_by_subtraction(loss: float, expected: Verdict) -> None:
-    result = judged(measured(series("final_loss", [loss] * 4)), found(series("final_loss", [0.001] * 4)))
-
-    assert result.verdict is expected
-
-
-def test_a_baseline_of_zero_has_no_percentage() -> None:
-    result = judged(measured(series("peak_allocated", [5.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
-
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert finding_text(result["peak_allocated"].note) == "no change can be computed from a baseline of 0"
-
-
-def test_nothing_that_stays_nothing_is_unchanged() -> None:
-    result = judged(measured(series("peak_allocated", [0.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
-
-    assert result.verdict is Verdict.UNCHANGED
 
 
 def test_parts_of_a_step_may_differ_by_what_the_step_may() -> None:
@@ -148,8 +131,7 @@ def test_two_rounds_tell_resident_memory_because_its_scatter_is_known() -> None:
     """They lie 11 % apart, and two of them alone would leave up to 44 % open; one alone still tells nothing."""
     sizes = [[size * 2.0**20 for size in side] for side in ([34, 37], [36, 35])]
     new, base = (series("peak_resident", side) for side in sizes)
-    bound = judged(measured(new), beside(base))["peak_resident"].bound
-    assert bound is not None
+    bound = known(judged(measured(new), beside(base))["peak_resident"].bound)
     assert 0.05 < bound < 0.15
     (one, other) = (series("peak_resident", side[:1]) for side in sizes)
     assert judged(measured(one), beside(other))["peak_resident"].bound is None
@@ -161,8 +143,7 @@ def test_two_sides_of_one_run_are_compared_by_rounds() -> None:
     new = measured(series("step_time", rounds, factor=1.04))
     result = judged(new, beside(series("step_time", rounds)), tolerance=0.03)
     assert result.verdict is Verdict.REGRESSED
-    interval = result["step_time"].change_interval
-    assert interval is not None
+    interval = known(result["step_time"].change_interval)
     assert (interval.low, interval.high) == pytest.approx((0.04, 0.04))
     assert result["step_time"].mde == pytest.approx(0.03)
     assert result["step_time"].paired
@@ -199,9 +180,7 @@ def change_of(new: Series, base: Series, *, turns: bool) -> Interval:
     side = beside(base)
     assert side.record is not None
     result = judged(replace(measured(new), turns=turns), replace(side, record=replace(side.record, turns=turns)))
-    interval = result["step_time"].change_interval
-    assert interval is not None
-    return interval
+    return known(result["step_time"].change_interval)
 
 
 @pytest.mark.parametrize(
@@ -226,17 +205,6 @@ def test_of_two_rounds_their_pairs_of_blocks_tell_the_scatter_and_launches_add_t
     )
 
 
-@pytest.mark.parametrize("factor", [1.3, 2.0])
-def test_two_rounds_are_enough_to_find_what_is_far_slower(factor: float) -> None:
-    base = replace(series("step_time", [1.0, 1.0]), within=((0.0,) * 20,) * 2, own=0.03)
-    side = beside(base)
-    assert side.record is not None
-    side = replace(side, record=replace(side.record, turns=True))
-    assert judged(replace(measured(two_launches(factor)), turns=True), side).verdict is Verdict.REGRESSED
-    blind = replace(two_launches(factor), within=())
-    assert judged(replace(measured(blind), turns=True), side).verdict is Verdict.INCONCLUSIVE
-
-
 @pytest.mark.parametrize("metric", ["step_time", "peak_allocated"])
 def test_an_improvement_says_that_the_baseline_is_stale(metric: str) -> None:
     """Beside it, or beside its commit; what is better than another revision makes no baseline stale."""
@@ -255,10 +223,8 @@ def inconclusive(new: Sequence[float], base: Sequence[float], tolerance: float =
 
 def test_what_could_not_be_decided_says_what_it_takes() -> None:
     one = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045, 1.0], STEADY[:6], tolerance=0.02)
-
     assert one.mde is not None
-    told = re.fullmatch(r"about (\d+) launches would decide it", finding_text(one.note))
-    assert told is not None
+    assert re.fullmatch(r"about (\d+) launches would decide it", finding_text(one.note))
 
     def note(*, last: bool) -> str:
         rules = DecisionContext(
@@ -268,8 +234,7 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
         return finding_text(compare("test_x.py::test_a", new, base, rules)["step_time"].note)
 
     assert note(last=False) == finding_text(one.note)  # there is time yet
-    more = re.fullmatch(r"about (\d+) launches \(--ddpperf-max-time=(\d+)\) would decide it", note(last=True))
-    assert more is not None
+    more = known(re.fullmatch(r"about (\d+) launches \(--ddpperf-max-time=(\d+)\) would decide it", note(last=True)))
     assert int(more[2]) == 31 + 2 * (int(more[1]) - 6)  # six are there
     few = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045], STEADY[:5], tolerance=0.02)
     assert re.fullmatch(r"about \d+ launches would decide it, as far as 5 can tell", finding_text(few.note))
@@ -303,7 +268,6 @@ def test_what_only_thousands_of_launches_would_decide_says_what_else_might() -> 
 
 
 def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
-    """In one metric, and in none worse: improved; beside a baseline it would take all of them."""
     now, then = (
         Counts(totals={"collective_calls": calls, "flops": 10.0}, details={}, unstable={}) for calls in (1.0, 2.0)
     )
@@ -313,8 +277,6 @@ def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
     assert findings(result) == (
         "collective_calls is 1 per step, 2 in the other revision: collective_calls 2 -> 1 calls per step (-1)",
     )
-    faster = judged(measured(series("step_time", STEADY, factor=0.8)), beside(series("step_time", STEADY)))
-    assert (faster.verdict, finding_text(faster["step_time"].note)) == (Verdict.IMPROVED, "")
 
 
 @pytest.mark.parametrize(

@@ -35,32 +35,12 @@ def test_launches_needed_worked_by_hand(shift: float, expected: int | None) -> N
     assert needed(difference(shift, 0.1), tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
 
 
-def test_launches_needed_to_rule_out_the_margin() -> None:
-    """Of 4 launches with an error of 0.1: 4 (0.1 * 1.64485 / 0.2)^2 = 2.7, but one more at least; of 0.2: 10.8."""
-    one, other = difference(0.0, 0.1), difference(0.0, 0.2)
-    assert needed(one, tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 5
-    assert needed(other, tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 11
-
-
 def test_launches_do_not_shrink_the_error_of_the_baseline() -> None:
     """(0.1 / 1.64485)^2 = 0.003696: less than 0.005 that stays, and 0.002696 more than 0.001 that stays."""
     hopeless = difference(0.0, 0.1, fixed=0.005)
     slow = difference(0.0, 0.1, fixed=0.001)
-
     assert needed(hopeless, tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) is None
     assert needed(slow, tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == math.ceil(4 * 0.009 / 0.002696)
-
-
-def test_launches_needed_do_decide_if_estimate_and_scatter_stay() -> None:
-    now = difference(0.02, 0.1)
-    enough = needed(now, tolerance=0.1, alpha=ALPHA_LAST, margin=1.0)
-    assert enough is not None
-
-    then = difference(0.02, 0.1 * math.sqrt(4 / enough))
-    one_less = difference(0.02, 0.1 * math.sqrt(4 / (enough - 1)))
-
-    assert decide(then, better="lower", tolerance=0.1, alpha=ALPHA, margin=1.0) is Verdict.UNCHANGED
-    assert decide(one_less, better="lower", tolerance=0.1, alpha=ALPHA, margin=1.0) is Verdict.INCONCLUSIVE
 
 
 def brute_force(found: Change, alpha: float, most: int) -> int | None:
@@ -75,8 +55,8 @@ def brute_force(found: Change, alpha: float, most: int) -> int | None:
 @pytest.mark.parametrize("together", [False, True])
 def test_launches_needed_are_those_that_trying_each_number_finds(*, together: bool) -> None:
     """Also with few launches, whose degrees of freedom grow, and with what is expected of them, which do not."""
-    rng, most, told = np.random.default_rng(5), 300, []
-    for _ in range(20):
+    rng, most, told = np.random.default_rng(5), 200, []
+    for _ in range(12):
         spread, launches = float(rng.choice([0.01, 0.02, 0.04])), int(rng.integers(2, 9))
         new = [math.exp(one) for one in rng.normal(rng.choice([0.0, 0.02, 0.06]), spread, launches)]
         base = [math.exp(one) for one in rng.normal(0.0, spread, launches if together else 16)]
@@ -91,12 +71,4 @@ def test_launches_needed_are_those_that_trying_each_number_finds(*, together: bo
         enough = needed(found, tolerance=0.03, alpha=alpha)
         told.append(enough if enough is None or enough <= most else None)
         assert told[-1] == brute_force(found, alpha, most)
-    assert len(set(told)) > 5  # not all of them at once, nor never
-
-
-def test_three_launches_do_where_the_degrees_of_freedom_of_two_say_hundreds() -> None:
-    """Rounds of +30.1 and +30.2 %, which any third one like them proves."""
-    found = paired([1.301, 1.302], [1.0, 1.0], scale="ratio")
-    assert found is not None
-    assert decide(found, better="lower", tolerance=0.03, alpha=0.0005) is Verdict.INCONCLUSIVE
-    assert needed(found, tolerance=0.03, alpha=0.0005) == 3
+    assert len(set(told)) > 4  # not all of them at once, nor never

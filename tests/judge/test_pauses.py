@@ -68,11 +68,10 @@ def measured(launches: list[Launch], fresh_from: int) -> Measurement:
     return replace(one, series=series_of(one))
 
 
-RUNS = 6
+RUNS = 3
 
 
-@pytest.mark.parametrize("steps", [16, 80])
-@pytest.mark.parametrize("more", [0.1, 7.0])
+@pytest.mark.parametrize(("steps", "more"), [(16, 0.1), (80, 7.0)])
 def test_a_pause_in_each_tenth_step_is_red(steps: int, more: float) -> None:
     """It adds so much to the mean; launches of 16 steps hold one or two of them."""
     rng = np.random.default_rng(steps)
@@ -80,26 +79,28 @@ def test_a_pause_in_each_tenth_step_is_red(steps: int, more: float) -> None:
     assert verdicts == {Verdict.REGRESSED}
 
 
-@pytest.mark.parametrize("steps", [16, 80])
-def test_a_pause_that_makes_up_for_faster_steps_is_not_good(steps: int) -> None:
+def test_code_beside_itself_is_green_and_what_is_slower_by_a_tenth_is_red() -> None:
+    """Rounds differ by 20 %, and both sides of a round by 1.4 %."""
+    rng = np.random.default_rng(1)
+    same, slower = ([judged(rng, 80, 0.0, faster=factor).verdict for _ in range(RUNS)] for factor in (1.0, 1.1))
+    assert {*same} <= GREEN
+    assert {*slower} == {Verdict.REGRESSED}
+
+
+def test_a_pause_that_makes_up_for_faster_steps_is_not_good() -> None:
     """Steps take a tenth less, and pauses add 30 %: 20 % more in all."""
-    rng = np.random.default_rng(steps)
-    found = [judged(rng, steps, 0.3 * 10 * STEP, faster=0.9) for _ in range(RUNS)]
-    assert not {result.verdict for result in found} & GREEN
-    assert [result.verdict for result in found].count(Verdict.REGRESSED) >= RUNS - 1
-
-
-@pytest.mark.parametrize(("period", "more"), [(40, 7.0), (80, 0.5)])
-def test_pauses_that_most_launches_do_not_hold_are_never_good(period: int, more: float) -> None:
-    """Launches have 16 steps: the estimate hardly counts those with a pause, and would call each eightieth step ok."""
     rng = np.random.default_rng(16)
-    verdicts = {judged(rng, 16, more * period * STEP, period=period).verdict for _ in range(RUNS)}
-    assert not verdicts & GREEN
+    assert not {judged(rng, 16, 0.3 * 10 * STEP, faster=0.9).verdict for _ in range(RUNS)} & GREEN
 
 
-@pytest.mark.parametrize(("steps", "pause"), [(16, 0.1), (80, 3.0)])
-def test_the_same_pauses_on_both_sides_are_no_alarm(steps: int, pause: float) -> None:
-    rng = np.random.default_rng(steps)
-    verdicts = {judged(rng, steps, pause, same=True).verdict for _ in range(RUNS)}
+def test_pauses_that_most_launches_do_not_hold_are_never_good() -> None:
+    """Launches have 16 steps: the estimate hardly counts those with a pause in each eightieth, and would be ok."""
+    rng = np.random.default_rng(16)
+    assert not {judged(rng, 16, 0.5 * 80 * STEP, period=80).verdict for _ in range(RUNS)} & GREEN
+
+
+def test_the_same_pauses_on_both_sides_are_no_alarm() -> None:
+    rng = np.random.default_rng(80)
+    verdicts = {judged(rng, 80, 3.0, same=True).verdict for _ in range(RUNS)}
     assert Verdict.REGRESSED not in verdicts
     assert verdicts & GREEN

@@ -11,6 +11,7 @@ import pytest
 from pytest_ddpperf.judge.quality import QualityRules, held, lost, trained
 from pytest_ddpperf.records.convergence import Convergence, Curve, Standing, Trainings
 from pytest_ddpperf.stats.intervals import t_quantile
+from tests.factories import known
 
 RULES = QualityRules(metric="accuracy", better="higher", tolerance=0.02)
 
@@ -145,8 +146,7 @@ def test_all_rows_share_the_level_of_one_test() -> None:
         number = 2 * len(rows)  # the loss and the metric of each
         found = [row for row in held([FIRST, *rows], MOVED, set(), RULES) if row.quantity == "accuracy"]
         for row in found:
-            interval = row.worse.interval
-            assert interval is not None
+            interval = known(row.worse.interval)
             assert interval.confidence == pytest.approx(1 - 0.05 / number)
             half = t_quantile(1 - 0.025 / number, 2) * 0.0125 / math.sqrt(3)  # of 0.05, 0.0625 and 0.075
             assert interval.high - row.worse.value == pytest.approx(half)

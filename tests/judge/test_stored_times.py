@@ -104,11 +104,6 @@ def test_stored_times_say_nothing_if_the_machine_is_or_was_busy(
     assert (one.verdict, one.note) == (Verdict.INCONCLUSIVE, Finding("busy", facts))
 
 
-def test_a_tenth_of_the_cores_is_not_busy() -> None:
-    assert beside_stored(1.0, 0.10).verdict is Verdict.OK
-    assert beside_stored(9.0, 0.10).verdict is Verdict.REGRESSED
-
-
 @pytest.mark.parametrize("factor", [0.5, 1.0, 9.0])
 @pytest.mark.parametrize(
     ("then", "now", "host"), [("there", "here", "there"), (None, "here", "unknown"), (None, None, "unknown")]

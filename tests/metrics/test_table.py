@@ -73,7 +73,7 @@ def test_cpu_time_is_that_of_the_busiest_rank() -> None:
         [make_rank_launch(0, (1.0,), cpu_time=0.5), make_rank_launch(1, (1.0,))],
     )
     series = named(series_of(measurement(known, known[:1])))["cpu_time"]
-    assert (series.samples, series.gated, series.rules.paired_only) == ((0.75, 0.5), False, True)
+    assert (series.samples, series.gated, series.rules.stands_in) == ((0.75, 0.5), False, True)
     assert "cpu_time" not in named(series_of(measurement(known, unknown)))
 
 

@@ -48,24 +48,16 @@ def test_the_written_form_stands_for_the_same_settings(text: str) -> None:
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-def test_the_order_of_the_words_does_not_matter() -> None:
-    assert str(loader_settings("sampler=rank,pin_memory=on,workers=02")) == "workers=2,pin_memory=true,sampler=rank"
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         ("", EXPECTED),
-        ("fast", EXPECTED),
         ("workers=", EXPECTED),
         (2, EXPECTED),
-        ({}, EXPECTED),
         ({"auto": False}, EXPECTED),
         ("num_workers=2", f"{EXPECTED}; there is no num_workers, did you mean workers?"),
         ({"pin": True}, f"{EXPECTED}; there is no pin, did you mean pin_memory?"),
-        ("xyz=1", f"{EXPECTED}; there is no xyz"),
         ("workers=two", "workers to be a whole number of at least 0, not 'two'"),
-        ("workers=-1", "workers to be a whole number of at least 0, not '-1'"),
         ("prefetch_factor=0", "prefetch_factor to be a whole number of at least 1, not '0'"),
         ("pin_memory=maybe", "pin_memory to be true or false, not 'maybe'"),
         ("sampler=random", "sampler to be one of rank, not 'random'"),
@@ -75,10 +67,6 @@ def test_the_order_of_the_words_does_not_matter() -> None:
         (
             "workers=0,prefetch_factor=2",
             "prefetch_factor with workers=1 or more: with workers=0 the rank fetches its batches itself",
-        ),
-        (
-            "workers=0,persistent_workers=true",
-            "persistent_workers with workers=1 or more: with workers=0 the rank fetches its batches itself",
         ),
     ],
 )

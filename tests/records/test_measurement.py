@@ -8,41 +8,11 @@ import pytest
 
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import BUSY, Measurement, MetricRules, Plan, Series
-from tests.factories import make_environment, make_series
+from pytest_ddpperf.records.measurement import BUSY, Measurement, MetricRules
+from tests.factories import make_environment, make_launch, make_measurement, make_series
 
-CPU = make_environment(cpu_model="AMD EPYC", cores=2)
-STEP_TIME = Series(
-    metric="step_time",
-    unit="s",
-    better="lower",
-    family="absolute",
-    scale="ratio",
-    gated=True,
-    min_tolerance=0.0,
-    samples=(0.0418,) * 8,
-    value=0.0418,
-    interval=None,
-)
-LAUNCH = Launch(
-    round=0,
-    ranks=(
-        RankLaunch(
-            rank=0, step_times=(0.0418,) * 100, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
-        ),
-    ),
-    seconds=1.0,
-)
-MEASURED = Measurement(
-    name="ddp",
-    strategy="ddp",
-    mode=None,
-    plan=Plan(warmup=5, steps=100),
-    environment=CPU,
-    launches=(LAUNCH,) * 8,
-    series=(STEP_TIME,),
-)
+LAUNCH = make_launch((0.0418,) * 100)
+MEASURED = make_measurement(series=(make_series("step_time", 0.0418),), launches=(LAUNCH,) * 8)
 
 
 def test_a_measurement_is_its_name_its_ranks_and_its_step_time() -> None:

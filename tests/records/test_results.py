@@ -3,63 +3,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.measurement import Measurement, Plan, Series
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Provenance, Result, StoredBaseline, record_of
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Provenance, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment, make_launch, make_measurement
+from tests.factories import make_environment, make_launch, make_measurement, make_result, make_series
 
-CPU = make_environment(cpu_model="AMD EPYC", cores=2)
-STEP_TIME = Series(
-    metric="step_time",
-    unit="s",
-    better="lower",
-    family="absolute",
-    scale="ratio",
-    gated=True,
-    min_tolerance=0.0,
-    samples=(0.0473,),
-    value=0.0473,
-    interval=None,
-)
-MEASURED = Measurement(
-    name="ddp",
-    strategy="ddp",
-    mode=None,
-    plan=Plan(warmup=5, steps=60),
-    environment=CPU,
-    launches=(),
-    series=(STEP_TIME,),
-)
+STEP_TIME = make_series("step_time", 0.0473, samples=(0.0473,))
+MEASURED = make_measurement(series=(STEP_TIME,))
+RESULT = make_result(test="t.py::test_x", measurement=MEASURED, verdict=Verdict.UNCHANGED)
 
 
 def test_shown_in_a_prompt_a_result_is_its_verdict_and_its_change() -> None:
     slower = Comparison(
-        series=STEP_TIME,
-        baseline=0.0418,
-        change=0.132,
-        change_interval=None,
-        tolerance=0.03,
-        mde=0.02,
-        verdict=Verdict.REGRESSED,
-        gated=True,
+        series=STEP_TIME, baseline=0.0418, change=0.132, tolerance=0.03, verdict=Verdict.REGRESSED, gated=True
     )
-    result = Result(
-        test="t.py::test_x",
-        measurement=MEASURED,
-        comparisons=(slower,),
-        verdict=Verdict.REGRESSED,
-        reference=StoredBaseline(record=None, origin="somewhere"),
-    )
-    assert repr(result) == ("<Result regressed: t.py::test_x ddp, 2 ranks, step_time 47.3 ms in 0 launches (+13.2 %)>")
-    assert repr(
-        Result(
-            test="t.py::test_x",
-            measurement=MEASURED,
-            comparisons=(),
-            verdict=Verdict.NEW,
-            reference=StoredBaseline(record=None, origin="nothing"),
-        )
-    ).endswith(" in 0 launches>")
+    red = replace(RESULT, comparisons=(slower,), verdict=Verdict.REGRESSED)
+    assert repr(red) == "<Result regressed: t.py::test_x ddp, 2 ranks, step_time 47.3 ms in 0 launches (+13.2 %)>"
+    assert repr(RESULT).endswith(" in 0 launches>")
 
 
 def test_a_record_keeps_what_tells_whether_its_times_can_be_compared() -> None:
@@ -83,11 +42,8 @@ def test_a_record_keeps_what_tells_whether_its_times_can_be_compared() -> None:
 def test_the_pair_of_a_result_is_the_revision_that_its_times_are_judged_by() -> None:
     pair = PairedRevision(revision="3f2a1c0", commit="3f2a1c0")
     stored = StoredBaseline(record=None, origin="")
-    result = Result(
-        test="t.py::test_x", measurement=MEASURED, comparisons=(), verdict=Verdict.UNCHANGED, reference=stored
-    )
-    assert (result.pair, result.paired) == (None, None)
-    beside_commit = replace(result, reference=replace(stored, pair=pair))
+    assert (RESULT.pair, RESULT.paired) == (None, None)
+    beside_commit = replace(RESULT, reference=replace(stored, pair=pair))
     assert (beside_commit.pair, beside_commit.paired) == (pair, None)
-    beside_revision = replace(result, reference=pair)
+    beside_revision = replace(RESULT, reference=pair)
     assert (beside_revision.pair, beside_revision.paired) == (pair, pair)

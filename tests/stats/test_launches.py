@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import astuple
 from itertools import accumulate
 from statistics import fmean, stdev
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_ddpperf.records.launch import LongSteps
-from pytest_ddpperf.stats.intervals import Change, change, interval_at, paired, t_quantile
+from pytest_ddpperf.stats.intervals import Change, interval_at, paired, t_quantile
 from pytest_ddpperf.stats.launches import (
     CAP,
     CAPPED_VARIANCE,
@@ -31,12 +32,12 @@ from pytest_ddpperf.stats.launches import (
     paired_blocks,
     variance_of,
 )
+from tests.factories import known
 
 
 def test_the_mean_has_students_error() -> None:
     """Of 1 2 3 6: mean 3, squares 4 + 1 + 0 + 9 = 14; 14 / (4 * 3), 3 degrees."""
     side = center_of([6.0, 1.0, 3.0, 2.0])
-
     assert (side.n, side.mean, side.df) == (4, 3.0, 3.0)
     assert side.variance == pytest.approx(14 / 12)
 
@@ -48,7 +49,6 @@ def test_what_lies_beyond_the_cap_at_either_end_counts_as_if_at_it() -> None:
     0.6352 * (1.0571 * 2.487 / 1.2 * 7 / 5)**2 / 7 = 0.8537, with 4 degrees.
     """
     side = center_of([10.0, -1.0, -1.0, 0.0, 1.0, 1.0, -10.0], robust=True)
-
     assert side.mean == pytest.approx(0.0, abs=1e-12)
     assert side.variance == pytest.approx(0.8537, rel=1e-3)
     assert side.df == 4
@@ -57,19 +57,11 @@ def test_what_lies_beyond_the_cap_at_either_end_counts_as_if_at_it() -> None:
     assert side.variance == pytest.approx(far.variance)
 
 
-def test_where_nothing_lies_beyond_the_cap_the_center_is_the_mean() -> None:
-    samples = [3.0, 1.0, 2.0]
-
-    assert center_of(samples, robust=True).mean == 2.0
-    assert center_of(samples, robust=True).variance == pytest.approx(center_of(samples).variance)
-    assert center_of(samples, robust=True).df == 2
-
-
 def test_where_most_samples_are_the_same_there_is_no_scale_but_that_of_the_mean() -> None:
     assert center_of([0.0, 0.0, 5.0, 0.0, 0.0], robust=True) == center_of([0.0, 0.0, 5.0, 0.0, 0.0])
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 8, 13, 40])
+@pytest.mark.parametrize("n", [2, 3, 8, 40])
 def test_the_capped_center_solves_hubers_two_equations(n: int) -> None:
     """Deviations, capped at 1.2 scales, add up to 0, and their squares to those of normal samples of that scale."""
     rng = np.random.default_rng(n)
@@ -80,21 +72,19 @@ def test_the_capped_center_solves_hubers_two_equations(n: int) -> None:
         share = (side.df + 1) / n
         scale = math.sqrt(side.variance * n / CAPPED_VARIANCE) * share / (1 + (1 - share) / share / n)
         capped = np.clip(samples - side.mean, -CAP * scale, CAP * scale)
-
         assert capped.sum() == pytest.approx(0, abs=1e-9)
         assert (capped**2).sum() == pytest.approx((n - 1) * CAPPED_VARIANCE * scale**2)
 
 
 @pytest.mark.parametrize("robust", [False, True])
-@pytest.mark.parametrize("n", range(2, 12))
+@pytest.mark.parametrize("n", [2, 7])
 def test_equal_samples_have_exactly_their_value(n: int, *, robust: bool) -> None:
     side = center_of([0.1] * n, robust=robust)
-
     assert side.mean == 0.1
     assert side.variance == 0.0
 
 
-@pytest.mark.parametrize(("robust", "n"), [(False, 6), (True, 2), (True, 3), (True, 6), (True, 12)])
+@pytest.mark.parametrize(("robust", "n"), [(False, 6), (True, 3), (True, 12)])
 def test_the_interval_holds_what_it_promises(n: int, *, robust: bool) -> None:
     """95 % of intervals hold the mean of the normal samples; Huber's miss it by a quarter more often at most."""
     rng, runs, held = np.random.default_rng(1), 1000, 0
@@ -102,19 +92,20 @@ def test_the_interval_holds_what_it_promises(n: int, *, robust: bool) -> None:
         side = center_of(list(map(float, rng.normal(size=n))), robust=robust)
         assert side.variance is not None
         held += abs(side.mean) <= t_quantile(0.975, side.df) * math.sqrt(side.variance)
-
     assert held >= 0.93 * runs
 
 
-def test_few_launches_go_by_what_is_expected_of_them() -> None:
-    """Of 1 and 3 the variance is 2, with 1 degree; 3 with 4 are expected: (4 * 3 + 1 * 2) / 5 = 2.8, halved."""
-    side = moderated(center_of([1.0, 3.0]), Expected(3.0, 4.0))
-    assert side.variance == pytest.approx(1.4)
-    assert (side.n, side.mean, side.df, side.assumed) == (2, 2.0, 5.0, 4.0)
-
-
-def test_a_single_launch_has_nothing_else() -> None:
-    assert moderated(center_of([7.0]), Expected(3.0, 4.0)) == Center(1, 7.0, 3.0, 4.0, 4.0)
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        pytest.param([1.0, 3.0], Center(2, 2.0, 1.4, 5.0, 4.0), id="variance 2 with 1 degree: (4 * 3 + 1 * 2) / 5 / 2"),
+        pytest.param([2.0, 2.0], Center(2, 2.0, 1.2, 5.0, 4.0), id="equal launches: (4 * 3 + 1 * 0) / 5 / 2"),
+        pytest.param([7.0], Center(1, 7.0, 3.0, 4.0, 4.0), id="a single launch has nothing else"),
+    ],
+)
+def test_few_launches_go_by_the_expected_scatter(samples: list[float], expected: Center) -> None:
+    """A variance of 3 is expected, with 4 degrees of freedom."""
+    assert astuple(moderated(center_of(samples), Expected(3.0, 4.0))) == pytest.approx(astuple(expected))
 
 
 def test_the_more_launches_there_are_the_less_it_counts() -> None:
@@ -150,11 +141,6 @@ def test_where_nothing_is_expected_the_launches_alone_count() -> None:
 def test_an_expectation_of_no_scatter_at_all_is_believed_of_nothing_but_equal_launches() -> None:
     assert moderated(center_of([1.0, 3.0]), Expected(0.0, 4.0)).df == 1.0
     assert moderated(center_of([1.0, 1.0]), Expected(0.0, 4.0)).variance == 0.0
-
-
-def test_equal_launches_are_not_believed_to_be_without_scatter() -> None:
-    """(4 * 3 + 1 * 0) / 5 = 2.4, of the mean half."""
-    assert moderated(center_of([2.0, 2.0]), Expected(3.0, 4.0)).variance == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +191,7 @@ HALVES = (0.3, -0.3)  # variance (0.09 + 0.09) / (2 * 1) = 0.09
 
 def told(within: Sequence[Sequence[float]], own: float) -> tuple[float, float]:
     """The variance that is expected, and its degrees of freedom."""
-    found = expected(within, own)
-    assert found is not None
+    found = known(expected(within, own))
     return found.variance, found.df
 
 
@@ -240,9 +225,7 @@ def rounds(rng: np.random.Generator, launches: int, own: float) -> Rounds:
 
 def side_by_side(differences: Sequence[float], within: Sequence[tuple[float, ...]]) -> Change:
     new, base = list(map(math.exp, differences)), [1.0] * len(differences)
-    found = paired(new, base, scale="ratio", robust=True, expected=expected(within, OWN_IN_TURNS))
-    assert found is not None
-    return found
+    return known(paired(new, base, scale="ratio", robust=True, expected=expected(within, OWN_IN_TURNS)))
 
 
 def covered(launches: int, own: float, runs: int = 1500) -> float:
@@ -250,51 +233,19 @@ def covered(launches: int, own: float, runs: int = 1500) -> float:
     rng = np.random.default_rng(launches)
     held = 0
     for _ in range(runs):
-        interval = interval_at(side_by_side(*rounds(rng, launches, own)), 0.05)
-        assert interval is not None
+        interval = known(interval_at(side_by_side(*rounds(rng, launches, own)), 0.05))
         held += interval.low <= 0 <= interval.high
     return held / runs
 
 
-@pytest.mark.parametrize("launches", [2, 3, 6, 10])
+@pytest.mark.parametrize("launches", [2, 6])
 def test_intervals_hold_what_they_promise_where_launches_add_what_is_assumed(launches: int) -> None:
     assert 0.95 <= covered(launches, OWN_IN_TURNS) <= 0.995
 
 
-@pytest.mark.parametrize(("launches", "least"), [(6, 0.88), (10, 0.91), (16, 0.925)])
-def test_they_hold_most_of_it_where_launches_add_four_times_as_much(launches: int, least: float) -> None:
-    """Launches that lie apart by far more than expected are believed, not the expectation: the more, the better.
-
-    In 6000 runs of each 89.5, 92.3 and 93.8 %.
-    """
-    assert covered(launches, 4 * OWN_IN_TURNS) >= least
-
-
-def test_they_are_far_narrower_than_what_two_launches_tell_alone() -> None:
-    """Median half widths. Two launches know 1 degree of freedom: 12.7 of their standard errors."""
-    rng = np.random.default_rng(7)
-    made = [rounds(rng, 2, OWN_IN_TURNS) for _ in range(300)]
-    moderated = [interval_at(side_by_side(*one), 0.05) for one in made]
-    alone = [interval_at(side_by_side(differences, []), 0.05) for differences, _ in made]
-    half, without = (float(np.median([one.high - one.low for one in found if one])) / 2 for found in (moderated, alone))
-    assert 0.03 < half < 0.06
-    assert without > 2 * half
-
-
-def test_separate_runs_hold_what_they_promise_too() -> None:
-    """Six launches of each side, whose ten blocks scatter by 8 %, and which add 3 % of their own."""
-    rng, held, runs = np.random.default_rng(1), 0, 700
-    for _ in range(runs):
-        blocks = rng.normal(0.0, 0.08, (12, 10))
-        means = blocks.mean(axis=1)
-        moved = [tuple(map(float, row)) for row in (blocks - means[:, None])[:6]]
-        times = [math.exp(float(one)) for one in means + rng.normal(0.0, 0.03, 12)]
-        found = change(times[:6], times[6:], scale="ratio", expected=expected(moved, 0.03))
-        assert found is not None
-        interval = interval_at(found, 0.05)
-        assert interval is not None
-        held += interval.low <= 0 <= interval.high
-    assert 0.95 <= held / runs <= 0.995
+def test_they_hold_most_of_it_where_launches_add_four_times_as_much() -> None:
+    """Launches that lie apart by far more than expected are believed, not the expectation: in 6000 runs 92.3 %."""
+    assert covered(10, 4 * OWN_IN_TURNS) >= 0.91
 
 
 def with_long(*places: int, steps: int = 20, long: float = 11.0) -> list[float]:
@@ -367,42 +318,25 @@ def after(*increases: int) -> list[int]:
     return list(accumulate(increases, initial=1000))
 
 
-def test_what_each_step_leaves_behind_is_the_slope() -> None:
-    assert growth_per_step(after(*[7] * 10)) == 7
+COMES_AND_GOES = [1000 + 2 * step + 900 * (step % 2 or step == 10) for step in range(11)]
 
 
-def test_without_growth_there_is_none() -> None:
-    assert growth_per_step(after(*[0] * 5)) == 0
-
-
-def test_two_jumps_in_ten_steps_are_no_growth() -> None:
-    """Ten increases: the two largest and the two smallest are left out, six of 3 remain."""
-    assert growth_per_step(after(3, 3, 5000, 3, 3, 3, 9000, 3, 3, 3)) == 3
-
-
-def test_a_cache_that_has_filled_up_is_no_leak() -> None:
-    assert growth_per_step(after(800, 800, 0, 0, 0, 0, 0, 0, 0, 0)) == 0
-
-
-def test_what_comes_and_goes_is_no_growth() -> None:
-    """2 stay in each step, and 900 are there after every second one and the last two.
-
-    The lasting increases are 4, 0, 4, 0, 4, 0, 4, 0, 902, 2: without two at either end 0, 0, 2, 4, 4, 4 are left.
-    """
-    comes = [0, 900, 0, 900, 0, 900, 0, 900, 0, 900, 900]
-    readings = [1000 + 2 * step + extra for step, extra in enumerate(comes)]
-    assert growth_per_step(readings) == pytest.approx(14 / 6)
-
-
-def test_a_leak_in_every_third_step_is_seen() -> None:
-    """0, 0, 60, 0, 0, 60, 0, 0, 60, 0 without two of the zeros and two of the sixties: 60 in six steps."""
-    assert growth_per_step(after(0, 0, 60, 0, 0, 60, 0, 0, 60, 0)) == 10
-
-
-def test_memory_that_shrinks_shows_no_growth() -> None:
-    assert growth_per_step([9, 8, 7, 6, 5, 4]) == 0
-
-
-def test_few_steps_are_left_with_the_middle_one() -> None:
-    assert growth_per_step(after(0, 10, 12, 30, 400)) == 12
-    assert growth_per_step(after(5, 9)) == 7
+@pytest.mark.parametrize(
+    ("readings", "slope"),
+    [
+        pytest.param(after(*[7] * 10), 7, id="as much in each step"),
+        # The two largest and the two smallest of ten increases are left out: six of 3 remain.
+        pytest.param(after(3, 3, 5000, 3, 3, 3, 9000, 3, 3, 3), 3, id="two jumps"),
+        pytest.param(after(800, 800, 0, 0, 0, 0, 0, 0, 0, 0), 0, id="a cache that has filled up"),
+        # 900 are there after every second step and the last two. The lasting increases are 4, 0, 4, 0, 4, 0, 4, 0, 902
+        # and 2: without two at either end 0, 0, 2, 4, 4 and 4 are left.
+        pytest.param(COMES_AND_GOES, 14 / 6, id="what comes and goes"),
+        # Without two of the zeros and two of the sixties, 60 in six steps.
+        pytest.param(after(0, 0, 60, 0, 0, 60, 0, 0, 60, 0), 10, id="a leak in every third step"),
+        pytest.param([9, 8, 7, 6, 5, 4], 0, id="memory that shrinks"),
+        pytest.param(after(0, 10, 12, 30, 400), 12, id="of five increases the middle one"),
+        pytest.param(after(5, 9), 7, id="of two their mean"),
+    ],
+)
+def test_what_each_step_leaves_behind_is_a_robust_slope(readings: list[int], slope: float) -> None:
+    assert growth_per_step(readings) == pytest.approx(slope)

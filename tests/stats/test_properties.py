@@ -12,9 +12,10 @@ from pytest_ddpperf.judge.decision import decide
 from pytest_ddpperf.judge.detection import looks_better, looks_worse, mde
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change, change, half_width, paired, with_launches
+from tests.factories import known
 
 # The same examples in every run: a suite that is run all day must not fail by luck.
-steadily = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+steadily = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 
 TOLERANCE, ALPHA = 0.03, 0.01
 MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
@@ -46,11 +47,8 @@ def verdict(found: Change | None) -> Verdict:
 @given(new=times, base=times, factor=st.sampled_from([1e-6, 1e-3, 0.5, 60.0, 1e3]))
 @steadily
 def test_the_unit_does_not_matter(new: list[float], base: list[float], factor: float) -> None:
-    plain = change(new, base, scale="ratio")
-    scaled = change([factor * one for one in new], [factor * one for one in base], scale="ratio")
-
-    assert plain is not None
-    assert scaled is not None
+    plain = known(change(new, base, scale="ratio"))
+    scaled = known(change([factor * one for one in new], [factor * one for one in base], scale="ratio"))
     assert scaled.shift == pytest.approx(plain.shift, abs=1e-9)
     if plain.standard_error is not None:
         assert scaled.standard_error == pytest.approx(plain.standard_error, rel=1e-6, abs=1e-9)
@@ -59,30 +57,14 @@ def test_the_unit_does_not_matter(new: list[float], base: list[float], factor: f
     assert verdict(scaled) is verdict(plain)
 
 
-@given(new=times, base=times)
-@steadily
-def test_the_order_of_launches_does_not_matter(new: list[float], base: list[float]) -> None:
-    """But for the last digits of the mean, which is computed from the first sample."""
-    as_made, in_order = change(new, base, scale="ratio"), change(new[::-1], sorted(base), scale="ratio")
-
-    assert as_made is not None
-    assert in_order is not None
-    assert in_order.shift == pytest.approx(as_made.shift, abs=1e-12)
-    assert in_order.standard_error == pytest.approx(as_made.standard_error, abs=1e-12)
-    assert in_order.df == as_made.df
-
-
 @given(
     pairs=st.lists(st.tuples(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0)), min_size=2, max_size=24), robust=st.booleans()
 )
 @steadily
 def test_in_rounds_both_sides_are_each_others_mirror(pairs: list[tuple[float, float]], *, robust: bool) -> None:
     new, base = zip(*pairs, strict=True)
-    there = paired(new, base, scale="ratio", robust=robust)
-    back = paired(base, new, scale="ratio", robust=robust)
-
-    assert there is not None
-    assert back is not None
+    there = known(paired(new, base, scale="ratio", robust=robust))
+    back = known(paired(base, new, scale="ratio", robust=robust))
     assert back.shift == pytest.approx(-there.shift, abs=1e-9)
     assert back.standard_error == pytest.approx(there.standard_error, rel=1e-6, abs=1e-9)
 
@@ -93,7 +75,6 @@ def test_better_and_worse_are_symmetric(found: Change) -> None:
     """What regresses where less is better improves where more is, and the other way round."""
     worse = decide(found, better="lower", tolerance=TOLERANCE, alpha=ALPHA)
     better = decide(found, better="higher", tolerance=TOLERANCE, alpha=ALPHA)
-
     if worse in MIRRORED or better in MIRRORED:
         assert better is MIRRORED[worse]
     looks = looks_worse(found, better="lower", tolerance=TOLERANCE)
@@ -104,11 +85,8 @@ def test_better_and_worse_are_symmetric(found: Change) -> None:
 @given(samples=times, other=times)
 @steadily
 def test_a_time_and_its_rate_get_the_same_verdict(samples: list[float], other: list[float]) -> None:
-    slower = change(samples, other, scale="ratio")
-    rate = change([1 / one for one in samples], [1 / one for one in other], scale="ratio")
-
-    assert slower is not None
-    assert rate is not None
+    slower = known(change(samples, other, scale="ratio"))
+    rate = known(change([1 / one for one in samples], [1 / one for one in other], scale="ratio"))
     assume(slower.standard_error is None or slower.standard_error > 1e-6)
     assert decide(rate, better="higher", tolerance=TOLERANCE, alpha=ALPHA) is verdict(slower)
 
@@ -118,7 +96,6 @@ def test_a_time_and_its_rate_get_the_same_verdict(samples: list[float], other: l
 def test_more_launches_make_nothing_less_sure(found: Change, more: int) -> None:
     """With the same estimate and scatter: intervals shrink, what was decided stays so, and less can be seen."""
     then = with_launches(found, found.launches + more)
-
     assert (half_width(then, ALPHA) or 0.0) <= (half_width(found, ALPHA) or 0.0) + 1e-12
     if verdict(found) is not Verdict.INCONCLUSIVE:
         assert verdict(then) in {verdict(found), Verdict.IMPROVED}  # what is unchanged may turn out to be better
@@ -134,28 +111,3 @@ def test_red_takes_both_keys_and_comes_under_suspicion_first(found: Change) -> N
     if verdict(found) is Verdict.REGRESSED:
         assert found.shift > TOLERANCE
         assert looks_worse(found, better="lower", tolerance=TOLERANCE)
-
-
-@given(value=st.floats(1e-4, 10.0), factor=st.floats(0.5, 2.0), n=st.integers(2, 12))
-@steadily
-def test_without_any_scatter_the_size_decides(value: float, factor: float, n: int) -> None:
-    assume(abs(abs(math.log(factor)) - math.log1p(TOLERANCE)) > 1e-9)
-    expected = Verdict.REGRESSED if factor > 1 + TOLERANCE else Verdict.UNCHANGED
-    if factor < 1 / (1 + TOLERANCE):
-        expected = Verdict.IMPROVED
-
-    assert verdict(change([factor * value] * n, [value] * n, scale="ratio")) is expected
-
-
-@given(new=st.floats(1e-4, 10.0), base=st.floats(1e-4, 10.0))
-@steadily
-def test_a_single_launch_on_either_side_tells_nothing(new: float, base: float) -> None:
-    assert verdict(change([new], [base], scale="ratio")) is Verdict.INCONCLUSIVE
-
-
-@given(samples=times, strange=st.sampled_from([math.nan, math.inf, -math.inf]))
-@steadily
-def test_what_is_no_number_makes_no_change(samples: list[float], strange: float) -> None:
-    assert change([*samples, strange], samples, scale="ratio") is None
-    assert change(samples, [strange, *samples], scale="ratio") is None
-    assert paired([strange], [1.0], scale="ratio") is None

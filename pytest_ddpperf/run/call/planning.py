@@ -115,7 +115,8 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
         seen = pilot.step * max(SEEN_STEPS, EPOCHS * (pilot.epoch or 0))  # shows events of some steps only
         most = min(max(least, WORTH * fixed, seen), MAX_SHARE_OF_TIMEOUT * limits.settings.timeout - pilot.fixed)
         seconds = min(most, max(share - pilot.fixed, pilot.fixed))
-        fitting = _whole_periods(pilot, fitting_steps(pilot.step, seconds, max_steps(variant)), seconds)
+        fitting = min(max_steps(variant), max(MIN_STEPS, math.ceil(seconds / max(pilot.step, 1e-9))))
+        fitting = _whole_periods(pilot, fitting, seconds)
         agreed[variant.key] = steps = limits.settings.steps or followed or fitting
         plans.append(Plan(warmup=warmup_of(variant, limits.settings.warmup), steps=steps))
 
@@ -195,11 +196,6 @@ def max_steps(variant: Variant) -> int:
     """Returns the largest number of steps that a launch of a variant times; a script must have at least as many."""
     on_device = variant.environment.device == "cuda" and not isinstance(variant.subject, Script)
     return MAX_DEVICE_STEPS if on_device else MAX_STEPS
-
-
-def fitting_steps(step: float, seconds: float, most: int = MAX_STEPS) -> int:
-    """Returns the number of steps of ``step`` seconds that a launch times in ``seconds``."""
-    return min(most, max(MIN_STEPS, math.ceil(seconds / max(step, 1e-9))))
 
 
 def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:

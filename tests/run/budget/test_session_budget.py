@@ -120,6 +120,11 @@ def test_nothing_is_timed_if_counting_needs_all_that_is_left() -> None:
     assert not budget.is_over
     clock.spend(2.0)
     assert budget.is_over
+    budget.second_pass()
+    assert not budget.is_over, "a suspect is confirmed, whatever that takes"
+    alone, clock = started(20.0, 1)
+    clock.spend(30.0)
+    assert not alone.is_over, "there is one pass"
 
 
 def test_a_test_that_was_only_counted_runs_again_if_time_is_left() -> None:
@@ -162,11 +167,17 @@ def test_the_setting_of_a_call_is_its_limit_if_that_is_shorter() -> None:
     assert budget.call_left == 50.0
 
 
-def test_a_suspect_is_confirmed_in_the_second_pass_so_that_the_first_one_keeps_nothing_for_it() -> None:
+@pytest.mark.parametrize(("runs_once", "screening", "over"), [(False, 12.5, 0.5), (True, 6.25, 1.0)])
+def test_the_second_pass_confirms_suspects_but_those_of_tests_that_run_once(
+    screening: float, over: float, *, runs_once: bool
+) -> None:
+    """So the first pass keeps nothing for a confirmation, and a part of the error for the second pass."""
     budget, _ = started(100.0, 4, two_passes=True)
-    share_of(budget, "a", compared=True)
-    assert budget.defers
-    assert budget.screening == pytest.approx(12.5)
+    budget.runs_once = runs_once
+    assert share_of(budget, "a", compared=True) == pytest.approx(12.5)
+    assert budget.defers is not runs_once
+    assert budget.screening == pytest.approx(screening)
+    assert budget.over(last=True) == over
 
 
 def test_looks_of_the_first_pass_leave_a_part_of_the_error_to_the_second() -> None:
@@ -238,20 +249,6 @@ def test_a_green_call_leaves_its_time_to_those_that_cannot_see_and_is_proven_las
     share_of(budget, "green")
     budget.ask(CallId("green", 1), [], LOOK)
     assert budget.call_left == pytest.approx(20.0), "a proof has the time that it asked for"
-
-
-def test_when_all_of_the_budget_is_spent_tests_of_the_first_pass_are_only_counted() -> None:
-    budget, clock = started(20.0, 3, two_passes=True)
-    share_of(budget, "a")
-    clock.spend(19.9)
-    assert not budget.is_over
-    clock.spend(0.1)
-    assert budget.is_over
-    budget.second_pass()
-    assert not budget.is_over, "a suspect is confirmed, whatever that takes"
-    alone, clock = started(20.0, 1)
-    clock.spend(30.0)
-    assert not alone.is_over
 
 
 def test_what_is_skipped_in_the_second_pass_leaves_its_share_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,11 +351,3 @@ def test_the_line_says_where_the_session_stands() -> None:
     budget.second_pass()
     assert budget.text() == "again, 4:10 left of 10:00"
     assert not SessionBudget(None, 3).text()
-
-
-def test_a_test_that_runs_once_confirms_its_suspects_and_may_spend_all_of_its_error() -> None:
-    budget, _ = started(100.0, 4, two_passes=True)
-    budget.runs_once = True
-    assert share_of(budget, "a", compared=True) == pytest.approx(12.5)
-    assert budget.screening == pytest.approx(6.25)
-    assert budget.over(last=True) == 1.0

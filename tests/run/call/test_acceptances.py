@@ -64,11 +64,3 @@ def test_an_acceptance_without_a_reason_or_a_limit_is_refused(inner: pytest.Pyte
     done = inner.runpytest("-q")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([f"ERROR: {problem}"])
-
-
-def test_an_accepted_metric_that_nobody_knows_is_refused_before_anything_is_measured(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_suite=suite_of(1, ""))
-    done = inner.runpytest("-q", "--ddpperf-allow=test_suite.py step_tim")
-    done.assert_outcomes(failed=2)
-    done.stdout.fnmatch_lines(["*accepted: there is no metric 'step_tim'; did you mean step_time?*"])
-    done.stdout.no_fnmatch_line("*ddpperf time*")  # of what was launched

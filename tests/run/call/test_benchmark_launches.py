@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -46,54 +46,55 @@ def preparing(settings: Settings, session: Any, paired: Any = None) -> Benchmark
     return BenchmarkRun(session, "test_x.py::test_a", settings, [], paired)
 
 
-def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the pilot of one was slow and made again."""
-    jobs: list[tuple[bool, LaunchJob]] = []
+@dataclass
+class Asked:
+    """A launch of one step that was asked for: its variant and job, and how it was to run."""
 
-    def launch(
-        _launches: BenchmarkLaunches, variant: Variant, _function: Any, job: LaunchJob
-    ) -> LaunchResult[RankLaunch]:
-        jobs.append((variant.of_reference, job))
+    variant: Variant
+    job: LaunchJob
+    slot: int = 0
+    patience: int = 1
+    turns: TurnSlot | None = None
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """The launches that are asked for; none of them starts a rank."""
+    found: list[Asked] = []
+
+    def launch(_launches: BenchmarkLaunches, variant: Variant, _function: Any, job: LaunchJob, **how: Any) -> Any:
+        found.append(Asked(variant, job, **how))
         return STEP
 
     monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
+    return found
+
+
+def test_both_sides_of_a_round_are_diagnosed_with_one_seed(asked: list[Asked]) -> None:
+    """Also where the pilot of one was slow and made again."""
     run = timed()
     ours, theirs = (make_variant("ddp", of_reference=other) for other in (False, True))
     for variant in (ours, ours, theirs):
         run([(variant, PLAN)], Purpose.TIMES)
     for variant in (ours, theirs, theirs, ours):
         run([(variant, PLAN)], Purpose.DIAGNOSIS)
-    assert [(other, job.seed) for other, job in jobs if job.diagnosed] == [(False, 0), (True, 0), (True, 1), (False, 1)]
+    seeds = [(each.variant.of_reference, each.job.seed) for each in asked if each.job.diagnosed]
+    assert seeds == [(False, 0), (True, 0), (True, 1), (False, 1)]
 
 
-def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(asked: list[Asked]) -> None:
     """Both sides have launchers of their own, so their numbers are those of the variants, in any order."""
-    asked: list[tuple[str, bool, int, int, bool]] = []
-
-    def launch(
-        _launches: BenchmarkLaunches,
-        variant: Variant,
-        _function: Any,
-        job: LaunchJob,
-        *,
-        slot: int = 0,
-        patience: int = 1,
-        turns: TurnSlot | None = None,
-    ) -> LaunchResult[RankLaunch]:
-        assert job.turns is (turns is not None)
-        asked.append((variant.name, variant.of_reference, slot, patience, job.turns))
-        return STEP
-
-    monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
     run = timed()
     both = [make_variant(name, of_reference=other) for other in (False, True) for name in "ab"]
     for variant in both:
         run([(variant, PLAN)], Purpose.TIMES)
-    assert asked == [(one.name, one.of_reference, 0, 1, False) for one in both]
+    assert [(each.slot, each.patience, each.job.turns, each.turns) for each in asked] == [(0, 1, False, None)] * 4
     for order in (both, both[::-1]):
         asked.clear()
         run([(variant, Plan(warmup=1, steps=90)) for variant in order], Purpose.TIMES)
-        assert sorted(asked) == sorted((one.name, one.of_reference, "ab".index(one.name), 4, True) for one in both)
+        assert {each.variant.name: each.slot for each in asked} == {"a": 0, "b": 1}
+        assert len(asked) == 4
+        assert all(each.patience == 4 and each.job.turns and each.turns is not None for each in asked)
 
 
 MIB = 2**20
@@ -144,7 +145,6 @@ class Both:
         pytest.param(1, 1, 1300 * MIB, (3, 100 * MIB), id="both sides need two more"),
         pytest.param(1, 1, 1200 * MIB - 1, (1, 1200 * MIB - 1), id="which do not fit"),
         pytest.param(5, 1, 600 * MIB, (3, 0), id="more of this side than needed are no help to the other"),
-        pytest.param(5, 3, 0, (3, 0), id="all are there"),
         pytest.param(0, 0, None, (3, None), id="nobody knows"),
     ],
 )
@@ -199,25 +199,18 @@ def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pyte
         assert session.launchers.started == session.paired.reference.launchers.started == [1]
 
 
-def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    slots: list[int] = []
-
-    def launch(*_: Any, slot: int = 0, **_how: Any) -> LaunchResult[RankLaunch]:
-        slots.append(slot)
-        return STEP
-
-    monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
+def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(asked: list[Asked]) -> None:
     run = timed()
     for name in "ab":
         run([(make_variant(name, of_reference=other), PLAN) for other in (False, True)], Purpose.TIMES)
-    assert slots == [0, 0, 0, 0]
+    assert [each.slot for each in asked] == [0, 0, 0, 0]
 
 
 def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
-    deadlines: list[float] = []
+    deadlines: list[tuple[float, dict[str, float]]] = []
 
-    def run(_function: Any, *, timeout: float, **_group: Any) -> LaunchResult[int]:
-        deadlines.append(timeout)
+    def run(_function: Any, *, timeout: float, stage_timeouts: dict[str, float], **_group: Any) -> LaunchResult[int]:
+        deadlines.append((timeout, stage_timeouts))
         return LaunchResult((1,), (), 1.0)
 
     class Fake(list[Any]):
@@ -233,9 +226,9 @@ def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
     )
     step = make_variant("mine")
     for timeout in (30.0, 900_000.0):
-        launched = launches(Settings(timeout=timeout), session)
+        launched = launches(Settings(timeout=timeout, stage_timeouts={"build": 5.0}), session)
         launched.launch(step, own_step, patience=2)
-    assert deadlines == [60.0, MAX_TIMEOUT]
+    assert deadlines == [(60.0, {"build": 10.0}), (MAX_TIMEOUT, {"build": 10.0})]
 
 
 def test_beside_the_commit_of_a_baseline_the_candidate_has_launchers_that_are_as_old() -> None:
@@ -371,12 +364,6 @@ def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatc
     assert session.noted == ["1 there", line, "prepare_launch mine", "end", "1 there", "end"]
 
 
-def test_what_is_only_counted_finds_its_modules_imported_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    session: Any = Preparing(monkeypatch)
-    preparing(Settings(counts="only"), session).prepared([make_variant("mine", subject=own_step)])
-    assert session.noted == ["1 there", "test_x.py::test_a mine: counting", "prepare_launch mine", "end"]
-
-
 def test_a_launch_for_several_things_has_the_time_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
     for settings in (Settings(timeout=30.0), Settings(timeout=30.0, counts="only")):
@@ -417,16 +404,7 @@ def test_the_slowest_import_of_a_launch_is_kept_with_why_it_is_not_preloaded(mon
     assert kept() is None
 
 
-def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaders: list[str] = []
-
-    def launch(
-        _launches: BenchmarkLaunches, _variant: Variant, _function: Any, job: LaunchJob, **_seat: Any
-    ) -> LaunchResult[RankLaunch]:
-        loaders.append(str(job.settings.loader))
-        return STEP
-
-    monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
+def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(asked: list[Asked]) -> None:
     picked = ("workers=2", "2 workers were fastest")
     pilot = Pilot(step=1.0, fixed=1.0, background=True, nbytes=0)
     variants = [
@@ -434,5 +412,5 @@ def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypat
     ]
     run = timed(Settings(loader=loader_settings("auto")))
     found = [run([(variant, PLAN)], Purpose.TIMES) for variant in variants]
-    assert loaders == ["workers=2", "workers=2"]
+    assert [str(each.job.settings.loader) for each in asked] == ["workers=2", "workers=2"]
     assert [ranks[0].picked for ((ranks, _),) in found] == [picked, picked]

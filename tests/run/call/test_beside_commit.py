@@ -6,7 +6,6 @@ No time has to be lucky: the machine of the baseline's file is 20 times as slow,
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,7 +127,6 @@ def test_times_are_those_of_both_commits_and_counts_those_that_are_stored(projec
     run = project.runpytest("--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=3, failed=1)
     found = results(root)
-
     same, slower = found["test_same"], found["test_slower"]
     assert same["verdict"] in {"unchanged", "ok", "inconclusive", "improved"}
     assert same["metrics"]["step_time"]["change"] > -0.7, "the change is that of the code, not that of the machine"
@@ -140,7 +138,6 @@ def test_times_are_those_of_both_commits_and_counts_those_that_are_stored(projec
     judged = {name: (metric["verdict"], metric.get("paired", False)) for name, metric in slower["metrics"].items()}
     assert (judged["step_time"], judged["collective_calls"]) == (("regressed", True), ("regressed", False))
     assert slower["metrics"]["collective_calls"]["baseline"] == 1
-
     # The commit's own step does not run; of the local one both sides would run this checkout's.
     fragile, local = found["test_fragile"], found["test_local"]
     for result, words in ((fragile, "cannot run it: *this package is too new*"), (local, "*move it to the top of its")):
@@ -151,39 +148,6 @@ def test_times_are_those_of_both_commits_and_counts_those_that_are_stored(projec
     assert "this package is too new" in fragile["unpaired"]
     assert local["unpaired"].startswith("test_local.<locals>.<lambda> (test_it.py:")
     assert len(git(root, "worktree", "list").splitlines()) == 1
-
     run = project.runpytest("-q", "-k", "fragile", "--ddpperf-require-baseline")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stdout.fnmatch_lines([f"*test_fragile: only gross slowdowns could fail: {saved}, the * cannot run it: *"])
-
-
-@pytest.mark.slow
-def test_a_baseline_that_is_needed_ends_the_run_if_its_commit_is_gone(project: pytest.Pytester) -> None:
-    root, gone = project.path, git(project.path, "rev-parse", "--short=7", "HEAD~1")
-    shutil.rmtree(root / ".git")
-    git(root, "init", "-q")
-    commit(root, "squashed")
-    squashed = git(root, "rev-parse", "--short=7", "HEAD")
-    run = project.runpytest("-q", "--ddpperf-require-baseline", "--ddpperf-report=json:results.json")
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    only = "*--ddpperf-require-baseline: test_it.py::test_same: only gross slowdowns could fail"
-    other = f"{squashed}, which added the baseline, has other code"
-    run.stdout.fnmatch_lines([f"{only}: {gone}, the * is gone after a squash or a rebase, and {other}: *"])
-    assert results(root) == {}
-
-    project.runpytest("-q", "-k", "same or slower", "--ddpperf-report=json:results.json").assert_outcomes(
-        passed=1, failed=1
-    )
-    found = results(root)
-    assert (found["test_same"]["verdict"], found["test_slower"]["verdict"]) == ("inconclusive", "regressed")
-    assert found["test_slower"]["metrics"]["step_time"]["verdict"] == "inconclusive", "a count is worse"
-    assert found["test_same"]["unpaired"].startswith(f"{gone}, the commit of the baseline, is gone")
-
-    # What is undecided, and what is slower, is the next baseline if it is asked for.
-    run = project.runpytest("-q", "-k", "same or slower", "--ddpperf-save", "--ddpperf-report=json:results.json")
-    run.assert_outcomes(passed=2)
-    assert results(root)["test_same"]["verdict"] == "inconclusive"
-    records = [
-        record for file in Store(root / "baselines").files() for record in Store(root / "baselines").read(file).records
-    ]
-    assert sorted(str(record.commit)[:7] == squashed for record in records) == [False, False, True, True]

@@ -64,7 +64,6 @@ def test_whatever_becomes_of_the_reference_of_what_does_not_fit_the_others_stand
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict
 ) -> None:
     """A reference that cannot be launched is no reference that fits."""
-
     alone_prepared = list[str]()
 
     def prepared(_run: JudgedRun, variants: Sequence[Variant]) -> list[Variant]:

@@ -14,11 +14,10 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.call.planning import (
     LaunchLimits,
     LaunchOutcome,
+    LaunchRunner,
     Purpose,
-    fitting_steps,
     grouped,
     pilot_of,
-    pilot_plan,
     planned,
 )
 from pytest_ddpperf.run.call.preparation import prepare_job
@@ -43,6 +42,16 @@ class Machine:
         taken = self.taken.pop(0)
         ranks = tuple(make_rank_launch(rank=rank, step_times=(0.1,), taken=taken) for rank in (0, 1))
         return [(ranks, self.seconds) for _ in launches]
+
+
+def launching(fixed: float) -> LaunchRunner:
+    """Returns a function that runs pilots of five steps of 10 ms, which take ``fixed`` seconds besides."""
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
+        return [(ranks, 0.05 + fixed) for _ in launches]
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -160,27 +169,18 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
     ]
 
     def steps(fixed: float) -> set[int]:
-        def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
-            ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
-            return [(ranks, 0.05 + fixed) for _ in launches]
-
-        return {plan.steps for plan in planned(sides, make_limits(None, 0, 6, 20), run).plans}
+        return {plan.steps for plan in planned(sides, make_limits(None, 0, 6, 20), launching(fixed)).plans}
 
     assert [steps(fixed) for fixed in (0.3, 0.4, 0.6, 2.0)] == [{60}, {60}, {60}, {200}]
 
 
 def test_of_a_shared_budget_two_launches_fit_into_the_screening_and_are_as_long_as_those_alone() -> None:
     """Two sides have 6 / 2 / 2 = 1.5 s each: beside 0.2 s a second is timed, where half a second is usual in turns."""
-
     pair = [make_variant("a", environment=ENVIRONMENT, of_reference=other) for other in (False, True)]
-
-    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
-        ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
-        return [(ranks, 0.05 + 0.2) for _ in launches]
 
     def steps(screening: float, *, shared: bool) -> set[int]:
         limits = make_limits(None, 0, 6, screening, shared=shared)
-        return {plan.steps for plan in planned(pair, limits, run).plans}
+        return {plan.steps for plan in planned(pair, limits, launching(0.2)).plans}
 
     assert [steps(6.0, shared=shared) for shared in (True, False)] == [{100}, {40}]
     assert [steps(4.0, shared=shared) for shared in (True, False)] == [{80}, {40}]
@@ -188,12 +188,7 @@ def test_of_a_shared_budget_two_launches_fit_into_the_screening_and_are_as_long_
 
 def test_with_two_launches_for_a_first_look_only_they_have_to_fit() -> None:
     """6 s are 3 s for each: beside 1 s, 2 s of steps. With three it would be 2 s, and 1 s of steps."""
-
-    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
-        ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
-        return [(ranks, 1.05) for _ in launches]
-
-    plans = [planned(BOTH[:1], make_limits(None, 0, launches, 6), run).plans for launches in (2, 3, 6)]
+    plans = [planned(BOTH[:1], make_limits(None, 0, launches, 6), launching(1.0)).plans for launches in (2, 3, 6)]
     assert plans == [(Plan(warmup=0, steps=200),), (Plan(warmup=0, steps=100),), (Plan(warmup=0, steps=100),)]
 
 
@@ -217,13 +212,8 @@ def test_what_launches_take_that_diagnose() -> None:
     ],
 )
 def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: bool) -> None:
-    """Steps of 10 ms: five of them and 0.2 s besides in a pilot; 50 fit into half a second."""
-
-    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
-        ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
-        return [(ranks, 0.25) for _ in launches]
-
-    found = planned(variants, make_limits(None, 0, 2, 30, interleave=turns), run)
+    """Steps of 10 ms, of which 50 fit into half a second."""
+    found = planned(variants, make_limits(None, 0, 2, 30, interleave=turns), launching(0.2))
     assert [plan.steps for plan in found.plans] == [steps] * 2
 
 
@@ -302,23 +292,6 @@ def test_on_cuda_twelve_steps_or_more_warm_up(device: str, wanted: int, warmup: 
     assert prepare_job(Settings(warmup=wanted), variant).training.plan == Plan(warmup=warmup, steps=5)
 
 
-def test_a_pilot_has_few_steps() -> None:
-    assert [pilot_plan(3, steps) for steps in (None, 2, 100)] == [
-        Plan(warmup=3, steps=5),
-        Plan(warmup=3, steps=2),
-        Plan(warmup=3, steps=5),
-    ]
-
-
-def test_steps_that_fit() -> None:
-    assert fitting_steps(0.15, 1.0) == 7  # ceil(1 / 0.15)
-    assert fitting_steps(0.1, 0.75) == 8  # ceil(0.75 / 0.1)
-    assert fitting_steps(0.15, 10.0) == 67
-    assert fitting_steps(10.0, 45.0) == 5
-    assert fitting_steps(1e-6, 60) == 1000
-    assert fitting_steps(0.0, -1.0) == 5
-
-
 LIMITS = make_limits(5, 0, 2, 30)
 ALONE = Finding("short_of_memory", {"paired": False})
 PAIRS = Finding("short_of_memory", {"paired": True})
@@ -335,8 +308,6 @@ def sides(names: str, *, of_reference: bool) -> list[Variant]:
     [
         pytest.param(False, (5, 5, 5), replace(LIMITS, memory=15), ((0, 1, 2),), None, id="all fit"),
         pytest.param(False, (5, 5, 5), replace(LIMITS, memory=14), ((0,), (1,), (2,)), ALONE, id="they do not"),
-        pytest.param(False, (5, 5, 5), replace(LIMITS, memory=None), ((0, 1, 2),), None, id="nobody knows"),
-        pytest.param(False, (5, 5, 5), replace(LIMITS, slots=3), ((0, 1, 2),), None, id="a seat for each"),
         pytest.param(False, (5, 5, 5), replace(LIMITS, slots=2), ((0,), (1,), (2,)), ALONE, id="too few seats"),
         pytest.param(
             False,

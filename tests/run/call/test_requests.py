@@ -39,37 +39,25 @@ def nothing_of_a_rank(ctx: object) -> Any:
     """A function that gives a step."""
 
 
-def without_a_rank() -> None:
-    """A function that gives a step, and takes too little."""
-
-
 @pytest.mark.parametrize(
-    ("subject", "strategy", "name", "said"),
+    ("subject", "strategy", "said"),
     [
         (
             WORKLOAD,
             of_the_module_alone,
-            None,
             (
                 r"^strategy of_the_module_alone \(.*test_requests.py:\d+\) takes \(module\) and is "
                 r"called as of_the_module_alone\(module, ctx\): too many positional arguments$"
             ),
         ),
-        (without_a_rank, None, None, r"^without_a_rank .* is called as without_a_rank\(ctx\): too many"),
-        (
-            Workload,
-            None,
-            None,
-            r"^the class Workload cannot be measured: give an object of it, Workload\(model=..., ...\)$",
-        ),
-        (WORKLOAD, "ddp", 5, "^name=5: expected a text, such as name='5'$"),
+        (Workload, None, r"^the class Workload cannot be measured: give an object of it, Workload\(model=..., ...\)$"),
     ],
 )
 def test_what_cannot_be_called_as_it_will_be_is_refused_before_ranks_start(
-    subject: Any, strategy: Any, name: Any, said: str
+    subject: Any, strategy: Any, said: str
 ) -> None:
     with pytest.raises(SettingError, match=said):
-        VerbCall(settings=Settings(), knobs={}).variant(subject, CPU, strategy=strategy, name=name)
+        VerbCall(settings=Settings(), knobs={}).variant(subject, CPU, strategy=strategy)
 
 
 def test_a_setting_of_a_workload_is_remarked_on_for_a_step_that_brings_its_own() -> None:
@@ -153,7 +141,6 @@ def test_a_setting_that_a_way_cannot_have_is_refused(own: Any, said: str) -> Non
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("MASTER_ADDR", "the plugin sets MASTER_ADDR for ranks; leave it out"),
         ("SLURM_PROCID", "the plugin sets SLURM_PROCID for ranks"),
         ("CUDA_VISIBLE_DEVICES", "the plugin sets CUDA_VISIBLE_DEVICES for ranks"),
         ("PYTHONHASHSEED", "Python reads it before ranks fork; set it before pytest starts"),
@@ -163,13 +150,6 @@ def test_a_variable_that_ranks_could_not_have_is_refused(name: str, said: str) -
     settings = overlay_words(Settings(), {"env": {"NCCL_ALGO": "Ring", name: 1}}, where="ddpperf.check")
     with pytest.raises(SettingError, match=f"^env={{'{name}': ...}}: {said}"):
         require_consistent(settings)
-
-
-def test_a_step_of_its_own_takes_no_settings_of_training() -> None:
-    way = several(nothing_of_a_rank, None, None, ways={"a": {}, "b": {"precision": "bf16"}}).by_name["b"]
-    call = VerbCall(settings=Settings(), knobs={}).for_variant(way, "b")
-    with pytest.raises(SettingError, match="precision='bf16': is for a Workload; the code of this step must set it"):
-        call.variant(way.subject, CPU, name="b")
 
 
 def test_a_function_of_the_number_of_ranks_is_told_by_what_it_takes() -> None:

@@ -15,7 +15,7 @@ from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, SlowImport
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 from pytest_ddpperf.run.budget.session_budget import CallId, SessionBudget
 from pytest_ddpperf.run.call.planning import PILOT_STEPS, LaunchLimits, LaunchOutcome, LaunchRunner, Purpose
@@ -142,6 +142,7 @@ def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
     assert machine.asked == [("ddp", Plan(warmup=5, steps=PILOT_STEPS))] + [("ddp", Plan(warmup=5, steps=40))] * 3
     assert measured.plan == Plan(warmup=5, steps=40)
     assert [launch.round for launch in measured.launches] == [0, 1, 2]
+    assert not measured.turns
 
 
 def test_a_diagnosis_knows_the_period_of_long_steps_in_all_launches() -> None:
@@ -181,23 +182,6 @@ def test_launches_that_diagnose_follow_the_verdict() -> None:
         (4, 1),
     ]
     assert (len(measured.launches), len(measured.diagnoses)) == (6, 1)
-
-
-def test_all_variants_are_diagnosed_and_none_of_their_steps_counts() -> None:
-    """The steps of the launches that diagnose take a thousand times as long."""
-    machine = Machine()
-
-    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
-        slower = 1.0 if purpose is Purpose.TIMES else 1000.0
-        return [
-            (tuple(replace(rank, step_times=tuple(slower * s for s in rank.step_times)) for rank in ranks), took)
-            for ranks, took in machine.run(launches, purpose)
-        ]
-
-    observer = Observer(judge=Script([Action("stop")]))
-    measured = measured_by(machine, [variant("a"), variant("b")], given(5, 0, 2, 60), observer, run)
-    assert [one["step_time"].samples for one in measured] == [(STEP,) * 2] * 2
-    assert [[launch.step_times for launch in one.diagnoses] for one in measured] == [[(1000 * STEP,) * 5]] * 2
 
 
 @pytest.mark.parametrize(
@@ -288,28 +272,38 @@ def test_the_baselines_steps_are_followed_unless_steps_are_given(what: Given, pl
     assert measured.plan == plan
 
 
-def test_a_small_budget_makes_launches_short() -> None:
-    """1.5 s for three launches are 0.5 s each: less the fixed 0.25 s, five steps of 50 ms."""
-    (measured,), _, _, _ = run_script([variant()], given(None, 5, 8, 3, compared=True), [Action("stop")])
-    assert measured.plan.steps == 5
+MORE = [Action("more", 1)] * 9
+TEN = Action("more", 10)
 
 
-def test_more_launches_are_added_to_those_there_are() -> None:
-    (measured,), _, judge, seen = run_script([variant()], given(5, 0, 2, 60), [Action("more", 2), Action("stop")])
-    assert [len(interim[0].launches) for interim in judge.looks] == [2, 4]
-    assert len(measured.launches) == 4
-    assert [figures[:2] for figures in seen] == [(1, 2), (2, 2), (3, 4), (4, 4)]
-
-
-def test_a_suspect_is_judged_by_fresh_launches_alone() -> None:
-    (measured,), _, judge, _ = run_script(
-        [variant()], given(5, 0, 2, 60), [Action("confirm", 3, ("step_time",)), Action("stop")]
-    )
-    first, second = (fresh(interim[0]) for interim in judge.looks)
-    assert (len(first), len(second)) == (2, 3)
-    assert measured.launches == (*first, *second)
-    assert [launch.round for launch in measured.launches] == [0, 1, 2, 3, 4]
-    assert measured.findings == (Finding("suspected", {"metrics": ("step_time",), "launches": 2}),)
+@pytest.mark.parametrize(
+    ("what", "answers", "looks"),
+    [
+        pytest.param(given(5, 0, 2, 60), [Action("more", 2), Action("stop")], [2, 4], id="two are added to two"),
+        pytest.param(given(5, 0, 10, 1.2), [TEN], [2], id="no third one fits, but two are made in any case"),
+        pytest.param(given(5, 0, 10, 1.2), [Action("confirm", 10), TEN], [2, 2], id="a suspect has two as well"),
+        pytest.param(
+            given(5, 0, 10, 6, compared=True), [Action("confirm", 10), TEN], [5, 6], id="half of 6 s is to confirm"
+        ),
+        pytest.param(
+            given(5, 0, 10, 6, compared=True),
+            [*MORE[:2], Action("stop")],
+            [5, 6, 7],
+            id="a first look that the screening cut goes on if nothing looks worse",
+        ),
+        pytest.param(given(5, 0, 2, 3.9, shared=True), MORE, [2, 3, 4, 5, 6], id="all of a share is for the verdict"),
+        pytest.param(
+            given(5, 0, 2, 3.9, shared=True), [Action("confirm", 2), *MORE], [2, 2, 3, 4], id="and for a suspect"
+        ),
+    ],
+)
+def test_launches_at_looks_are_those_that_fit_into_the_time(
+    what: Given, answers: list[Action], looks: list[int]
+) -> None:
+    """The pilot and each launch take 0.5 s."""
+    _, machine, judge, _ = run_script([variant()], what, [*answers])
+    assert [len(fresh(interim[0])) for interim in judge.looks] == looks
+    assert not what.limits.shared or {*machine.told} == {Purpose.TIMES}, "no time is left for a diagnosis"
 
 
 def test_variants_share_every_round_in_changing_order() -> None:
@@ -359,92 +353,10 @@ def test_both_sides_are_launched_together_and_each_comes_first_as_often(names: s
     assert all(one.turns for one in measured)
 
 
-GPU = make_environment(device="cuda", device_model="gpu", device_count=2, cores=2, backend="nccl", cuda="12.8")
-
-
-@pytest.mark.parametrize(
-    ("environment", "turns", "background"),
-    [
-        pytest.param(GPU, None, None, id="on GPUs"),
-        pytest.param(None, False, None, id="where that is not wanted"),
-        pytest.param(None, True, False, id="where this side works in the background"),
-        pytest.param(None, True, True, id="where the other side does"),
-    ],
-)
-def test_sides_are_launched_one_after_the_other(
-    environment: Environment | None, *, turns: bool | None, background: bool | None
-) -> None:
-    machine = Machine()
-
-    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
-        ran = machine.run(launches, purpose)
-        return [
-            ((ranks[0], replace(ranks[1], background=one.of_reference is background)), took)
-            for (one, _), (ranks, took) in zip(launches, ran, strict=True)
-        ]
-
-    sides = [variant("a", of_reference=side) for side in (False, True)]
-    sides = [replace(one, environment=environment or one.environment) for one in sides]
-    observer = Observer(judge=Script([Action("stop")]))
-    measured = measured_by(machine, sides, given(5, 0, 3, 120, interleave=turns), observer, run)
-    assert {len(group) for group in machine.together} == {1}
-    assert not any(one.turns for one in measured)
-    told = (Finding("background_work", {"paired": False, "benchmarks": ("a",)}),)
-    assert [one.findings for one in measured] == [told if background is not None else ()] * 2
-
-
-def test_time_that_is_spent_ends_it_but_for_two_launches() -> None:
-    """A round takes 0.5 s and the pilot as much: in 1.2 s no third fits, and whoever asks for ten gets two."""
-    (measured,), _, judge, _ = run_script([variant()], given(5, 0, 10, 1.2), [Action("more", 10)])
-    assert len(measured.launches) == 2
-    assert len(judge.looks) == 1
-
-
-def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
-    answers = [Action("confirm", 10), Action("more", 10)]
-    (measured,), _, judge, _ = run_script([variant()], given(5, 0, 10, 1.2), answers)
-    first, second = (fresh(interim[0]) for interim in judge.looks)
-    assert (len(first), len(second)) == (2, 2)
-    assert measured.launches == (*first, *second)
-
-
-def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
-    """The pilot and each launch take 0.5 s: 3 s hold five of them, and the other 3 s another six."""
-    answers = [Action("confirm", 10), Action("more", 10)]
-    _, _, judge, _ = run_script([variant()], given(5, 0, 10, 6, compared=True), answers)
-    assert [len(fresh(interim[0])) for interim in judge.looks] == [5, 6]
-
-
-@pytest.mark.parametrize(
-    ("confirmed", "max_time", "made", "told"),
-    [
-        pytest.param(False, 3.5, 6, [], id="all of it is for the verdict"),
-        pytest.param(False, 3.9, 6, [], id="there is no time for another launch"),
-        pytest.param(True, 3.5, 4, [], id="a suspect has all of it as well"),
-    ],
-)
-def test_a_share_of_the_session_is_measured_before_it_is_diagnosed(
-    max_time: float, made: int, told: list[Purpose], *, confirmed: bool
-) -> None:
-    """The pilot and each launch take 0.5 s."""
-    answers = [Action("confirm", 2)] * confirmed + [Action("more", 1)] * 9
-    what = given(5, 0, 2, max_time, shared=True)
-    _, machine, judge, _ = run_script([variant()], what, answers)
-    assert [len(fresh(interim[0])) for interim in judge.looks][-1] == made
-    assert [purpose for purpose in machine.told if purpose is not Purpose.TIMES] == told
-    assert machine.now <= 3.5 + 0.2, "reading memory takes 0.2 s more than timing here"
-
-
-def test_a_first_look_that_the_screening_cut_goes_on_if_nothing_looks_worse() -> None:
-    """Five launches end at 3 s, and the sixth of a first look is the first of those after it."""
-    answers = [Action("more", 1), Action("more", 1), Action("stop")]
-    _, _, judge, _ = run_script([variant()], given(5, 0, 10, 6, compared=True), answers)
-    assert [len(one.launches) for (one,) in judge.looks] == [5, 6, 7]
-
-
 def test_progress_says_what_is_expected() -> None:
     """Pilot and each launch take 0.25 + 5 x 0.05 = 0.5 s: three of them end at 2 s."""
     _, _, _, seen = run_script([variant()], given(5, 0, 3, 60), [Action("stop")])
+    assert [figures[:2] for figures in seen] == [(1, 3), (2, 3), (3, 3)]
     assert [elapsed for _, _, elapsed, *_ in seen] == pytest.approx([0.5, 1.0, 1.5])
     assert [expected for _, _, _, expected, _ in seen] == pytest.approx([2.0, 2.0, 2.0])
     assert [None if last is None else last.ranks[0].loss for *_, last in seen] == [None, 1.0, 1.0]
@@ -502,13 +414,6 @@ def test_what_confirms_is_not_screened() -> None:
     assert seen[:2] == [True, False]
 
 
-def test_a_slow_pilot_is_no_measure_of_the_rounds() -> None:
-    """It takes 16.5 s and is made again, in 0.5 s like launches: six of a first look, and three more until 21.5 s."""
-    found = looks(Machine(cold=16.0), given(5, 0, 6, 21.6))
-    assert [made for made, _ in found] == [6, 7, 8, 9]
-    assert {round(interim.round_seconds, 9) for _, interim in found} == {0.5}
-
-
 def test_a_slow_pilot_leaves_as_many_steps_as_fill_a_launch() -> None:
     """A first launch 6 s slower than others takes more than half of the 10 s that each has: it is made again."""
     machine = Machine(cold=6.0)
@@ -516,26 +421,11 @@ def test_a_slow_pilot_leaves_as_many_steps_as_fill_a_launch() -> None:
     assert [plan.steps for _, plan in machine.asked] == [PILOT_STEPS, PILOT_STEPS, *[40] * 6]  # of 0.05 s
 
 
-@pytest.mark.parametrize("paired_rounds", [False, True])
-def test_the_time_that_launches_take_is_enough_for_them(*, paired_rounds: bool) -> None:
-    """Whoever is told what ten launches more take, and sets that, gets ten launches more."""
-
-    def made(what: Given) -> tuple[int, Interim]:
-        return looks(Machine(), what, paired_rounds=paired_rounds)[-1]
-
-    what = given(20, 0, 6, 60.0, compared=True, interleave=False)
-    before, interim = made(what)
-    more = interim.elapsed + 10 * interim.round_seconds
-    assert made(what._replace(max_time=more))[0] == before + 10
-
-
 def test_launches_that_there_was_no_time_for_are_told() -> None:
     """The pilot takes 0.5 s; launches of as much do not fit into 1.2 s after the second, which is made in any case."""
     (measured,), _, _, _ = run_script([variant()], given(5, 0, 4, 1.2), [Action("stop")])
     assert len(measured.launches) == 2
     assert measured.findings[-1] == Finding("few_launches", {"made": 2, "wanted": 4})
-    (enough,), _, _, _ = run_script([variant()], given(5, 0, 4, 4), [Action("stop")])
-    assert len(enough.launches) == 4
     half_kept = given(5, 0, 4, 2.4, compared=True)
     (measured,), _, _, _ = run_script([variant()], half_kept, [Action("confirm", 9), Action("stop")])
     suspected, _, few = measured.findings
@@ -744,7 +634,8 @@ def test_what_has_one_side_alone_has_its_turns_after_all_pairs() -> None:
 def test_launches_follow_the_order_of_their_round() -> None:
     """Sides of a benchmark that are not interleaved with others are launched together, when the first one is due."""
     sides = [variant(name, of_reference=side) for side in (False, True) for name in "abc"]
-    _, machine, _, _ = run_script(sides, given(5, 0, 2, 120, slots=1), [Action("stop")])
+    measured, machine, _, _ = run_script(sides, given(5, 0, 2, 120, slots=1), [Action("stop")])
+    assert {one.findings for one in measured} == {(Finding("short_of_memory", {"paired": True}),)}
     rounds = [machine.together[i : i + 3] for i in (6, 9)]
     assert all(len({name for name, _ in pair}) == 1 for pairs in rounds for pair in pairs)
     assert [group[::-1] for group in rounds[0][::-1]] == rounds[1]
@@ -778,14 +669,13 @@ def second_pass(time: SessionBudget, priority: Priority, seconds: float) -> None
     assert time.second_pass() == ["test_it"]
 
 
-@pytest.mark.parametrize("priority", [Priority.SEE, Priority.PROVE])
-def test_the_second_pass_goes_on_with_the_launches_of_the_first(priority: Priority) -> None:
+def test_the_second_pass_goes_on_with_the_launches_of_the_first() -> None:
     """Twelve launches fill the first pass; four more fit into 2 s, half of which find what looks worse."""
     machine, judge = Machine(), Script([Action("more", 20), Action("more", 1)])
     time = two_passes(machine)
     before, rounds = one_pass(machine, time, judge)
     assert [len(interim[0].launches) for interim in judge.looks] == [2, 12]
-    second_pass(time, priority, 2.0)
+    second_pass(time, Priority.SEE, 2.0)
     looking = Looking()
     measured, _ = one_pass(machine, time, looking, rounds)
     assert [made for made, _ in looking.looks] == [12, 13, 14, 15, 16]

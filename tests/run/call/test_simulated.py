@@ -94,47 +94,11 @@ def test_simulated_counts_are_held_to_baselines_of_their_own(inner: pytest.Pytes
             assert result["metrics"]["collective_calls"]["value"] == calls
 
 
-def test_a_simulated_run_tells_of_itself(inner: pytest.Pytester) -> None:
-    """A budget of the ini file is for what is measured."""
-    inner.makeini("[pytest]\nddpperf_budget = 10min")
-    inner.makepyfile(test_big=suite().replace("fsdp2", "flat"))
-    run = inner.runpytest(SIZES)
-    run.assert_outcomes(passed=1, skipped=1)
-    text = run.stdout.str()
-    assert "simulated, torch" in text
-    assert "1024" in text
+OTHERS = """
 
+def main():
+    pass
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--ddpperf-against=HEAD"], "ddpperf simulate measures nothing, and --ddpperf-against does"),
-        (["--ddpperf-budget=1min"], "ddpperf simulate measures nothing, and --ddpperf-budget does"),
-        (
-            ["-oddpperf_simulate_rank=8"],
-            "ddpperf simulate --rank=8: a group of 8 has no such rank (the first is 0): give a smaller one",
-        ),
-    ],
-)
-def test_what_means_nothing_for_simulated_ranks_is_refused(
-    inner: pytest.Pytester, options: list[str], reason: str
-) -> None:
-    inner.makepyfile(test_big=suite())
-    run = inner.runpytest(SIZES, *options)
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    assert reason in run.stderr.str()
-
-
-def test_a_script_is_not_simulated(inner: pytest.Pytester) -> None:
-    inner.makepyfile(
-        "from pytest_ddpperf import Script\ndef main(): pass\ndef test_it(ddpperf): ddpperf.check(Script(main))"
-    )
-    run = inner.runpytest(SIZES, "-rs")
-    run.assert_outcomes(skipped=1)
-    run.stdout.fnmatch_lines(["*main*is not simulated: a Script makes its own process group"])
-
-
-ALONE = """
 
 def test_alone(ddpperf):
     ddpperf.check(WORKLOAD, strategy="single")
@@ -142,15 +106,27 @@ def test_alone(ddpperf):
 
 def test_group(ddpperf_group):
     ddpperf_group.run(print)
+
+
+def test_script(ddpperf):
+    from pytest_ddpperf import Script
+    ddpperf.check(Script(main))
 """
 
 
-def test_one_rank_alone_is_rank_0_and_functional_tests_are_skipped(inner: pytest.Pytester) -> None:
-    """Another rank of a group is another benchmark."""
-    inner.makepyfile(test_big=suite().replace("fsdp2", "flat") + ALONE)
-    options = ("-oddpperf_simulate_rank=7", "-k", "alone or group or step", "--ddpperf-report=json:run.json")
-    run = inner.runpytest(SIZES, *options, "-rs")
-    run.assert_outcomes(passed=2, skipped=1)
+def test_a_simulated_run_tells_of_itself_and_skips_what_is_not_simulated(inner: pytest.Pytester) -> None:
+    """A budget of the ini file is for what is measured. Another rank of a group is another benchmark."""
+    inner.makeini("[pytest]\nddpperf_budget = 10min")
+    inner.makepyfile(test_big=suite().replace("fsdp2", "flat") + OTHERS)
+    run = inner.runpytest(SIZES, "-oddpperf_simulate_rank=7", "--ddpperf-report=json:run.json", "-rs")
+    run.assert_outcomes(passed=2, skipped=3)
     results = json.loads((inner.path / "run.json").read_text())["results"]
     assert {result["name"] for result in results} == {"flat rank=7", "single"}
-    run.stdout.fnmatch_lines(["*ddpperf_group is not simulated: ddpperf simulate runs only check and measure"])
+    run.stdout.fnmatch_lines_random(
+        [
+            "*simulated, torch*",
+            "*1024*",
+            "*ddpperf_group is not simulated: ddpperf simulate runs only check and measure",
+            "*main*is not simulated: a Script makes its own process group",
+        ]
+    )

@@ -50,26 +50,14 @@ def test_workloads_by_name_may_share_a_strategy() -> None:
     }
 
 
-@pytest.mark.parametrize("subject", [WORKLOAD, {"old": nothing, "new": nothing}])
-def test_a_strategy_for_no_workload_by_name_is_refused(subject: Any) -> None:
-    with pytest.raises(SettingError, match=r"compare\(strategy='flat'\): is for Workloads that are compared by name"):
-        several(subject, ["naive", "ddp"] if subject is WORKLOAD else None, None, "flat")
-
-
 @pytest.mark.parametrize(
     ("subject", "strategies", "over", "said"),
     [
-        (WORKLOAD, ["ddp"], None, r"strategies=\['ddp'\]\): expected two or more strategies"),
-        (WORKLOAD, ["ddp", "naive", "ddp"], None, "ddp is given twice"),
-        (WORKLOAD, ["ddp", "naive"], "flat", "over='flat': expected one of ddp, naive"),
-        (WORKLOAD, [], None, "two or more strategies"),
         (WORKLOAD, {"a": "ddp"}, None, "two or more strategies"),
-        ({"old": nothing}, None, None, r"compare\(\['old'\]\): expected two or more subjects"),
         ({"old": nothing, "new": nothing}, None, "newer", "over='newer'"),
         ({"old": nothing, "new": nothing}, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
         (WORKLOAD, None, None, "several subjects by name, .* or settings by name"),
         (WORKLOAD, "ddp", None, "expected a Workload and a list of strategies"),
-        (nothing, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over: Any, said: str) -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pytest_ddpperf.run.session.rank_group import shown_to_worker
-from pytest_ddpperf.training.group import first_difference, plain
+from pytest_ddpperf.training.group import first_difference
 
 SUITE = """
 import os
@@ -46,14 +46,7 @@ def test_the_first_difference_of_values_has_a_place(one: object, other: object, 
     assert first_difference(one, other) == difference
 
 
-def test_tensors_are_sent_as_lists() -> None:
-    import torch
-
-    assert plain({"w": (torch.tensor([1.5, 2.0]), 3)}) == {"w": [[1.5, 2.0], 3]}
-    assert plain(torch.tensor(7)) == 7
-
-
-def test_what_ranks_did_is_told_by_rank(inner: pytest.Pytester) -> None:
+def test_ranks_do_what_their_test_asks_and_results_are_told_by_rank(inner: pytest.Pytester) -> None:
     run = run_tests(
         inner,
         """
@@ -84,15 +77,36 @@ def test_agree(ddpperf_group):
 @pytest.mark.ddpperf(world_size=3)
 def test_disagree(ddpperf_group):
     ddpperf_group.agree(lambda ctx: {"loss": [0.5, 0.25 * (ctx.rank == 2)]})
+
+@pytest.mark.ddpperf(mesh="dp=1,tp=2")
+def test_mesh(ddpperf_group):
+    def place(ctx):
+        return ctx.mesh["tp"].get_local_rank(), ctx.mesh["dp"].size(), ctx.device.type
+    assert ddpperf_group.run(place).values == ((0, 1, "cpu"), (1, 1, "cpu"))
+
+@pytest.mark.ddpperf(mesh="dp=2,tp=2")
+def test_too_large(ddpperf_group):
+    ddpperf_group.run(lambda ctx: None)
+
+@pytest.mark.ddpperf(env={"OF_TEST": 5})
+def test_variable(ddpperf_group):
+    assert ddpperf_group.run(lambda ctx: os.environ["OF_TEST"]).rank(1) == "5"
+    assert "OF_TEST" not in os.environ
+
+@pytest.mark.ddpperf(env={"MASTER_PORT": 5})
+def test_owned(ddpperf_group):
+    ddpperf_group.run(lambda ctx: None)
 """,
     )
-    run.assert_outcomes(passed=2, failed=2)
+    run.assert_outcomes(passed=4, failed=4)
     run.stdout.fnmatch_lines(
         [
             "Cause      rank 1 of 2 raised *Odd: one is odd",
             "ddpperf_group.agree: the value of the ranks first differs at ?'loss'??1?",
             "  ranks 0, 1 have 0.0",
             "  rank 2 has 0.25",
+            "ddpperf_group.run: mesh 2 x 2 has 4 ranks, and the test has 2: give a *",
+            "env={'MASTER_PORT': ...}: the plugin sets MASTER_PORT for ranks; leave it out",
         ]
     )
 
@@ -185,36 +199,6 @@ def test_unsent(ddpperf_group):
             "*cannot be sent to the ranks: closure variable 'lock' of <lambda> (test_group.py:*",
         ]
     )
-
-
-def test_ranks_have_the_mesh_and_the_variables_that_the_test_names(inner: pytest.Pytester) -> None:
-    run = run_tests(
-        inner,
-        """
-@pytest.mark.ddpperf(world_size=2, mesh="dp=1,tp=2")
-def test_mesh(ddpperf_group):
-    def place(ctx):
-        return ctx.mesh["tp"].get_local_rank(), ctx.mesh["dp"].size(), ctx.device.type
-    assert ddpperf_group.run(place).values == ((0, 1, "cpu"), (1, 1, "cpu"))
-
-@pytest.mark.ddpperf(world_size=2, mesh="dp=2,tp=2")
-def test_too_large(ddpperf_group):
-    ddpperf_group.run(lambda ctx: None)
-
-@pytest.mark.ddpperf(env={"OF_TEST": 5})
-def test_variable(ddpperf_group):
-    import os
-    assert ddpperf_group.run(lambda ctx: os.environ["OF_TEST"]).rank(1) == "5"
-    assert "OF_TEST" not in os.environ
-
-@pytest.mark.ddpperf(env={"MASTER_PORT": 5})
-def test_owned(ddpperf_group):
-    ddpperf_group.run(lambda ctx: None)
-""",
-    )
-    run.assert_outcomes(passed=2, failed=2)
-    run.stdout.fnmatch_lines(["ddpperf_group.run: mesh 2 x 2 has 4 ranks, and the test has 2: give a *"])
-    run.stdout.fnmatch_lines(["env={'MASTER_PORT': ...}: the plugin sets MASTER_PORT for ranks; leave it out"])
 
 
 SIZES = """

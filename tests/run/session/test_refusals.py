@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.run.session.refusals import require_consistent, require_no_test
-from pytest_ddpperf.settings import KNOBS, Settings
+from pytest_ddpperf.run.session.refusals import require_consistent
+from pytest_ddpperf.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,11 @@ from pytest_ddpperf.settings import KNOBS, Settings
             Settings(calibrate=3, history=Path("runs.db")),
             "history",
             "ddpperf calibrate measures benchmarks side by side with th",
+        ),
+        (
+            Settings(simulate=(8, 1024), budget=60.0),
+            "budget",
+            "ddpperf simulate measures nothing, and --ddpperf-budget does",
         ),
         (
             Settings(quick=True),
@@ -57,9 +63,15 @@ def test_what_a_first_look_would_store_is_refused_from_wherever_it_is_asked_for(
         require_consistent(Settings(quick=True, save="default"), [])
 
 
-def test_a_set_behind_an_equals_sign_may_have_the_name_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "perf").mkdir()
-    require_no_test(KNOBS["save"], "perf", tmp_path)
-    with pytest.raises(SettingError, match=r"put --ddpperf-save last, or write --ddpperf-save=NAME$"):
-        require_no_test(KNOBS["save"], "perf", tmp_path, apart=True)
-    require_no_test(KNOBS["save"], "other", tmp_path, apart=True)
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"against": "HEAD"}, "ddpperf simulate measures nothing, and --ddpperf-against does"),
+        ({"simulate_rank": 8}, "ddpperf simulate --rank=8: a group of 8 has no such rank (the first is 0): give a sma"),
+    ],
+)
+def test_what_simulated_ranks_cannot_do_is_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        require_consistent(Settings(simulate=(8, 1024), **settings), [])
+    assert str(caught.value).startswith(problem)
+    require_consistent(Settings(simulate=(8, 1024), simulate_rank=7), [])

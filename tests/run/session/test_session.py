@@ -76,19 +76,11 @@ def counted(calls: float) -> Counts:
 
 
 def saved(
-    root: Path,
-    day: str,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    seconds: float = 0.0,
-    calls: float = 0.0,
-    commit: str = "",
-    verdict: Verdict = Verdict.UNCHANGED,
-    forced: bool = False,
+    root: Path, day: str, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0.0, calls: float = 0.0
 ) -> StoredBaseline:
     """What is found after a run was saved that timed, counted or did both."""
-    session = Session(Settings(save="default", force_save=forced), root, LiveLine(None, None))
-    monkeypatch.setattr(session.archive, "provenance", lambda: Provenance(date=day, commit=commit or day))
+    session = Session(Settings(save="default"), root, LiveLine(None, None))
+    monkeypatch.setattr(session.archive, "provenance", lambda: Provenance(date=day, commit=day))
     before = session.archive.find(TEST, DDP)
     counts = counted(calls) if calls else None
     timed = (STEP_TIME.series((seconds,)),) if seconds else ()
@@ -99,17 +91,11 @@ def saved(
         series=(*timed, *(counted_series(counts) if counts else ())),
         counts=counts,
     )
-    session.outputs.results.append(
-        make_result(
-            test=TEST,
-            measurement=measured,
-            comparisons=tuple(
-                Comparison(series=series, tolerance=0.03, verdict=verdict, gated=True) for series in timed
-            ),
-            verdict=verdict,
-            reference=before,
-        )
+    compared = tuple(Comparison(series=one, tolerance=0.03, verdict=Verdict.UNCHANGED, gated=True) for one in timed)
+    found = make_result(
+        test=TEST, measurement=measured, comparisons=compared, verdict=Verdict.UNCHANGED, reference=before
     )
+    session.outputs.results.append(found)
     session.end_test(TEST, "")
     return session.archive.find(TEST, DDP)
 

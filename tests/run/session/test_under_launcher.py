@@ -9,12 +9,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from benchmarks.two_nodes import TwoNodes, why_not
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.nodes.tasks import task_of
+from pytest_ddpperf.run.session.configuration import may_be_task
+from pytest_ddpperf.run.session.under_launcher import takes_part
+from pytest_ddpperf.settings import Settings
 from tests.factories import git
 
 SECONDS = 240.0
@@ -114,6 +121,20 @@ def launch(tmp_path: Path) -> Launch:
     return launched
 
 
+def test_processes_share_tests_that_use_ranks_if_the_launcher_has_started_them_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, others = (cast("pytest.Item", SimpleNamespace(fixturenames=names)) for names in (["ddpperf_group"], []))
+    task = task_of(variables(1))
+    assert task is not None
+    assert (takes_part(task, [ours]), takes_part(task, [others]), takes_part(task, [])) == (True, False, False)
+    with pytest.raises(SettingError, match=r"started all processes again .*=2.: a suite that failed would run until"):
+        takes_part(replace(task, restarts=2), [ours])
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    assert may_be_task(Settings())
+    assert not may_be_task(Settings(multi_node="off")), "variables that are left over are ignored on demand"
+
+
 @pytest.mark.slow  # test_cluster.py has two nodes in one process, every day
 def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_word(
     tmp_path: Path, launch: Launch
@@ -135,17 +156,6 @@ def test_the_option_separates_it(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES + PLAIN)
     for ended in launch("-m", "not ddpperf"):
         assert "1 passed, 1 deselected" in ended.out
-    (chosen, _) = launch("-m", "ddpperf", "--collect-only", "-q")
-    assert "test_it.py::test_sum" in chosen.out
-    assert "test_plain" not in chosen.out
-
-
-@pytest.mark.slow
-def test_variables_that_are_left_over_are_ignored_on_demand(tmp_path: Path, launch: Launch) -> None:
-    (tmp_path / "test_it.py").write_text(PASSES)
-    (alone,) = launch("--ddpperf-multi-node=off", size=1)
-    assert alone.status == 0
-    assert "1 passed" in alone.out
 
 
 @pytest.mark.slow
