@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -20,10 +21,11 @@ from pytest_ddpperf.training.workload import Workload, located, unfit
 class Script:
     """Training code for torchrun, or a function that trains, which is measured between its optimizer steps.
 
-    Every rank runs it from the start: a file as ``__main__``, a function without arguments. It has the environment that
-    torchrun sets, and makes and destroys its own process group. A step ends when the optimizer that stepped first has
-    stepped again; validation, printing and saving in between are part of the step. A ``BaseException`` stops the code
-    when enough steps are measured, so its ``finally`` blocks run, and code after its loop does not.
+    Every rank runs it from the start: a file as ``__main__`` (``__main__.py`` of a package as ``python -m`` does), a
+    function without arguments. It has the environment that torchrun sets, and makes and destroys its own process group.
+    A step ends when the optimizer that stepped first has stepped again; validation, printing and saving in between are
+    part of the step. A ``BaseException`` stops the code when enough steps are measured, so its ``finally`` blocks run,
+    and code after its loop does not.
 
     Each launch finds the project's files in a separate folder, with the working folder and the script in it. The folder
     is removed before the next launch and at the end of the run, so no launch resumes from another one's files.
@@ -50,8 +52,10 @@ class Script:
         if not callable(target):
             return
         # A function is called without arguments: what is given after it goes to ``sys.argv``, where it might be missed.
+        # A decorator that gives the function its arguments, such as Hydra's, reads them there.
         problem = unfit(target)
-        if problem is None and arguments and unfit(target, *map(str, arguments)) is None:
+        bare = problem is None and unfit(inspect.unwrap(target)) is None
+        if bare and arguments and unfit(target, *map(str, arguments)) is None:
             problem = f"{located(target)} takes arguments, but values after a function go to sys.argv"
         if problem is not None:
             given = ", ".join(map(repr, arguments)) or "..."
@@ -102,7 +106,11 @@ class Script:
         module.__file__ = path
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
         sys.argv = [path, *arguments]
-        sys.path.insert(0, str(Path(path).parent))
+        folder, package = Path(path).parent, list[str]()
+        while Path(path).name == "__main__.py" and (folder / "__init__.py").is_file():  # python -m runs it
+            folder, package = folder.parent, [folder.name, *package]
+        module.__package__ = ".".join(package) or None
+        sys.path.insert(0, str(folder))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for
 
 
