@@ -206,8 +206,7 @@ def byte_count(value: object) -> int:
     """Parses a number of bytes: ``2147483648``, ``"2GiB"``, ``"500 MB"``; KB is 1000 bytes, KiB 1024."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    match = re.fullmatch(_BYTES, value) if isinstance(value, str) else None
-    if match is not None:
+    if isinstance(value, str) and (match := re.fullmatch(_BYTES, value)):
         unit = match["unit"]
         power = "KMGT".find(unit[:1]) + 1 if unit else 0
         if count := int(float(match["number"]) * (1024 if unit.endswith("iB") else 1000) ** power):

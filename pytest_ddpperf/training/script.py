@@ -51,11 +51,10 @@ class Script:
         object.__setattr__(self, "keep_files", keep_files)
         if not callable(target):
             return
-        # A function is called without arguments: what is given after it goes to ``sys.argv``, where it might be missed.
-        # A decorator that gives the function its arguments, such as Hydra's, reads them there.
+        # A function is called without arguments: what is given after it goes to ``sys.argv``, where it might be missed,
+        # unless a decorator such as Hydra's reads it there.
         problem = unfit(target)
-        bare = problem is None and unfit(inspect.unwrap(target)) is None
-        if bare and arguments and unfit(target, *map(str, arguments)) is None:
+        if arguments and not (problem or unfit(inspect.unwrap(target)) or unfit(target, *map(str, arguments))):
             problem = f"{located(target)} takes arguments, but values after a function go to sys.argv"
         if problem is not None:
             given = ", ".join(map(repr, arguments)) or "..."
@@ -98,18 +97,17 @@ class Script:
             sys.argv = [sys.argv[0], *arguments]
             self.target()
             return
-        path = own(self.target, code=True)  # that of the reference's checkout, or of the launch's own files
-        if not Path(path).is_file():
-            raise WorkloadError(f"there is no script {path}")
-        code = compile(Path(path).read_bytes(), told(path), "exec", dont_inherit=True)
+        file = Path(own(self.target, code=True))  # that of the reference's checkout, or of the launch's own files
+        if not file.is_file():
+            raise WorkloadError(f"there is no script {file}")
+        code = compile(file.read_bytes(), told(str(file)), "exec", dont_inherit=True)
         module = ModuleType("__main__")
-        module.__file__ = path
+        module.__file__ = str(file)
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
-        sys.argv = [path, *arguments]
-        folder, package = Path(path).parent, list[str]()
-        while Path(path).name == "__main__.py" and (folder / "__init__.py").is_file():  # python -m runs it
-            folder, package = folder.parent, [folder.name, *package]
-        module.__package__ = ".".join(package) or None
+        sys.argv = [str(file), *arguments]
+        in_package = file.name == "__main__.py"  # which python -m runs
+        folder = next(each for each in file.parents if not (in_package and (each / "__init__.py").is_file()))
+        module.__package__ = ".".join(file.parent.relative_to(folder).parts) or None
         sys.path.insert(0, str(folder))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for
 
