@@ -560,6 +560,7 @@ GONE = {
     "calibrate": "run ddpperf calibrate --runs=N",
     "simulate": "run ddpperf simulate --world-size=N",
     "simulate_rank": "run ddpperf simulate --rank=N",
+    "strategy": "give strategy= to the call",  # it never was one
 }
 
 
