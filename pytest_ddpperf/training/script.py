@@ -51,8 +51,7 @@ class Script:
         object.__setattr__(self, "keep_files", keep_files)
         if not callable(target):
             return
-        # A function is called without arguments: what is given after it goes to ``sys.argv``, where it might be missed,
-        # unless a decorator such as Hydra's reads it there.
+        # Arguments after a function go to ``sys.argv``, where it might miss them; a decorator such as Hydra's does not.
         problem = unfit(target)
         if arguments and not (problem or unfit(inspect.unwrap(target)) or unfit(target, *map(str, arguments))):
             problem = f"{located(target)} takes arguments, but values after a function go to sys.argv"
@@ -105,9 +104,8 @@ class Script:
         module.__file__ = str(file)
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
         sys.argv = [str(file), *arguments]
-        in_package = file.name == "__main__.py"  # which python -m runs
-        folder = next(each for each in file.parents if not (in_package and (each / "__init__.py").is_file()))
-        module.__package__ = ".".join(file.parent.relative_to(folder).parts) or None
+        folder = next(up for up in file.parents if file.name != "__main__.py" or not (up / "__init__.py").exists())
+        module.__package__ = ".".join(file.parent.relative_to(folder).parts) or None  # as with python -m
         sys.path.insert(0, str(folder))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for
 
