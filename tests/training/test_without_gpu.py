@@ -134,8 +134,8 @@ def accelerated() -> None:
 
 def batch_normalised() -> None:
     dist.init_process_group("nccl")
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
-    model = DistributedDataParallel(model)
+    convert: Callable[[nn.Module], nn.Module] = nn.SyncBatchNorm.convert_sync_batchnorm  # torch leaves it untyped
+    model = DistributedDataParallel(convert(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     while True:
         model(torch.randn(4, 8)).square().mean().backward()
