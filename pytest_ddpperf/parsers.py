@@ -188,11 +188,11 @@ def _number(value: object, expected: str) -> float:
 
 seconds = _above_zero("a number of seconds above 0")
 amount = _above_zero("a number above 0")
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
 def duration(value: object) -> float:
-    """Parses a time above 0, ``90``, ``"90s"``, ``"10min"`` or ``"1.5h"``, and returns seconds."""
+    """Parses a time above 0, ``90``, ``"90s"``, ``"10min"``, ``"10m"`` or ``"1.5h"``, and returns seconds."""
     expected = "a time above 0, such as 90s, 10min or 1h"
     unit = next((unit for unit in _UNITS if isinstance(value, str) and value.strip().endswith(unit)), None)
     number = value if unit is None or not isinstance(value, str) else value.strip().removesuffix(unit)
@@ -206,8 +206,7 @@ def byte_count(value: object) -> int:
     """Parses a number of bytes: ``2147483648``, ``"2GiB"``, ``"500 MB"``; KB is 1000 bytes, KiB 1024."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    match = re.fullmatch(_BYTES, value) if isinstance(value, str) else None
-    if match is not None:
+    if isinstance(value, str) and (match := re.fullmatch(_BYTES, value)):
         unit = match["unit"]
         power = "KMGT".find(unit[:1]) + 1 if unit else 0
         if count := int(float(match["number"]) * (1024 if unit.endswith("iB") else 1000) ** power):

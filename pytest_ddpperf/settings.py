@@ -550,16 +550,16 @@ _RENAMED = {
 # Former settings, and what replaces them: {} is the present name, in the form in which the former one was given.
 GONE = {
     **{old: f"give {{{new}}}" for old, new in _RENAMED.items()},
-    "control": _PAIRED,
+    **dict.fromkeys(("control", "runs"), _PAIRED),
     "counted": "give {counts}=on or off",
     "counted_only": "give {counts}=only",
     "group": "each call of ddpperf_group has fresh ranks, as group=test said",
     "json": "give {report}=json:FILE",
     "plots": "give {report}=plots:DIR",
-    "runs": _PAIRED,
     "calibrate": "run ddpperf calibrate --runs=N",
     "simulate": "run ddpperf simulate --world-size=N",
     "simulate_rank": "run ddpperf simulate --rank=N",
+    "strategy": "give strategy= to the call",  # it never was one
 }
 
 

@@ -60,6 +60,7 @@ def from_command_line(**raw: object) -> Settings:
         ("counts", False, "off"),
         ("counts", "true", "on"),
         ("budget", "10min", 600.0),
+        ("budget", "5m", 300.0),
         ("budget", " 1.5 h ", 5400.0),
         ("budget", "90s", 90.0),
         ("budget", 90, 90.0),

@@ -131,6 +131,11 @@ WRONG = [
         r"--ddpperf-precision: there is no such option: give precision= to @pytest.mark.ddpperf or to the call$",
         "--ddpperf-precision=bf16",
     ),
+    option(
+        "of a call",
+        r"--ddpperf-strategy: there is no such option: give strategy= to the call$",
+        "--ddpperf-strategy=ddp",
+    ),
     option("in the ini file", r"--ddpperf-gross: .*: give ddpperf_gross in the ini file$", "--ddpperf-gross=1"),
     option("simulate", r"--ddpperf-simulate: there .*: run ddpperf simulate --world-size=N$", "--ddpperf-simulate=8"),
     option("both", r"ddpperf calibrate .*--ddpperf-save .*give one", "-oddpperf_calibrate=3", "--ddpperf-save"),

@@ -175,8 +175,8 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
         if not red:
             return []
         option = f"--ddpperf-allow={shlex.quote(f'{result.test} {red[0]}')}"
-        run = ", ".join(["for this run", *([f"the same for {words_of(red[1:])}"] if red[1:] else [])])
-        test = [f"accept={{{metric!r}: LIMIT}} for the test" for metric in red if not count_row(metric).of_work][:1]
+        run = ", ".join(["for this run", *([f"once more for {words_of(red[1:])}"] if red[1:] else [])])
+        test = [f"accept={{{one!r}: LIMIT}}, reason=WHY for the test" for one in red if not count_row(one).of_work][:1]
         behind = command("Intended?", option, width)
         if max(map(len, behind)) <= width:  # in one line, so that it can be copied
             return [*behind, *labelled("", ", or ".join([run, *test]), width)]

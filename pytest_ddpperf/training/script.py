@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -20,10 +21,11 @@ from pytest_ddpperf.training.workload import Workload, located, unfit
 class Script:
     """Training code for torchrun, or a function that trains, which is measured between its optimizer steps.
 
-    Every rank runs it from the start: a file as ``__main__``, a function without arguments. It has the environment that
-    torchrun sets, and makes and destroys its own process group. A step ends when the optimizer that stepped first has
-    stepped again; validation, printing and saving in between are part of the step. A ``BaseException`` stops the code
-    when enough steps are measured, so its ``finally`` blocks run, and code after its loop does not.
+    Every rank runs it from the start: a file as ``__main__`` (``__main__.py`` of a package as ``python -m`` does), a
+    function without arguments. It has the environment that torchrun sets, and makes and destroys its own process group.
+    A step ends when the optimizer that stepped first has stepped again; validation, printing and saving in between are
+    part of the step. A ``BaseException`` stops the code when enough steps are measured, so its ``finally`` blocks run,
+    and code after its loop does not.
 
     Each launch finds the project's files in a separate folder, with the working folder and the script in it. The folder
     is removed before the next launch and at the end of the run, so no launch resumes from another one's files.
@@ -49,9 +51,9 @@ class Script:
         object.__setattr__(self, "keep_files", keep_files)
         if not callable(target):
             return
-        # A function is called without arguments: what is given after it goes to ``sys.argv``, where it might be missed.
+        # Arguments after a function go to ``sys.argv``, where it might miss them; a decorator such as Hydra's does not.
         problem = unfit(target)
-        if problem is None and arguments and unfit(target, *map(str, arguments)) is None:
+        if arguments and not (problem or unfit(inspect.unwrap(target)) or unfit(target, *map(str, arguments))):
             problem = f"{located(target)} takes arguments, but values after a function go to sys.argv"
         if problem is not None:
             given = ", ".join(map(repr, arguments)) or "..."
@@ -94,15 +96,17 @@ class Script:
             sys.argv = [sys.argv[0], *arguments]
             self.target()
             return
-        path = own(self.target, code=True)  # that of the reference's checkout, or of the launch's own files
-        if not Path(path).is_file():
-            raise WorkloadError(f"there is no script {path}")
-        code = compile(Path(path).read_bytes(), told(path), "exec", dont_inherit=True)
+        file = Path(own(self.target, code=True))  # that of the reference's checkout, or of the launch's own files
+        if not file.is_file():
+            raise WorkloadError(f"there is no script {file}")
+        code = compile(file.read_bytes(), told(str(file)), "exec", dont_inherit=True)
         module = ModuleType("__main__")
-        module.__file__ = path
+        module.__file__ = str(file)
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
-        sys.argv = [path, *arguments]
-        sys.path.insert(0, str(Path(path).parent))
+        sys.argv = [str(file), *arguments]
+        folder = next(up for up in file.parents if file.name != "__main__.py" or not (up / "__init__.py").exists())
+        module.__package__ = ".".join(file.parent.relative_to(folder).parts) or None  # as with python -m
+        sys.path.insert(0, str(folder))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for
 
 

@@ -60,6 +60,7 @@ class GpuCalls:
             self._answer(torch.cuda.nvtx, range_push=_ignored, range_pop=_ignored, mark=_ignored)
             self._answer(torch.accelerator, **answers, current_accelerator=lambda *_: _CPU)
             self._answer(torch.accelerator, set_device_index=self._choose, current_device_index=lambda: self._index)
+            self._answer(nn.SyncBatchNorm, convert_sync_batchnorm=lambda module, *_, **__: module)  # needs a GPU
             self._answer(Tensor, **dict.fromkeys(("cuda", "pin_memory", "record_stream"), lambda own, *_, **__: own))
             for kind in (nn.Module, Tensor):
                 self._move(kind, "to")

@@ -153,7 +153,7 @@ def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_
     )
     text = failure_text(make_result(paired=side), accept=ACCEPT)
     assert text.startswith("bucketed: REGRESSED compared with revision 3f2a1c0 (main), 2 ranks, gloo\n")
-    assert paragraph(text, "Intended?") == "accept={'step_time': LIMIT} for the test, or for this run"
+    assert paragraph(text, "Intended?") == "accept={'step_time': LIMIT}, reason=WHY for the test, or for this run"
     option = "  --ddpperf-allow='perf_tests/test_strategies.py::test_step[bucketed] step_time'"
     assert option in text.splitlines(), "an option in one line can be copied"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import subprocess
 import sys
 import warnings
 import weakref
@@ -473,3 +475,28 @@ def test_a_function_that_takes_arguments_needs_a_lambda() -> None:
         Script(main, 16)
     assert Script(main).arguments == ()
     assert Script(lambda: main(16), "--fast").arguments == ("--fast",)
+
+
+def test_a_decorator_reads_the_arguments_of_the_function_that_it_completes() -> None:
+    def main(config: dict[str, int]) -> None: ...
+
+    @functools.wraps(main)
+    def command(config: dict[str, int] | None = None) -> None: ...  # such as that of hydra.main
+
+    assert Script(command, "trainer.epochs=1000").arguments == ("trainer.epochs=1000",)
+
+
+@pytest.mark.parametrize("package", [False, True])
+def test_the_main_file_of_a_package_runs_as_with_python_m(tmp_path: Path, *, package: bool) -> None:
+    folder = tmp_path / "outer" / "kit"
+    folder.mkdir(parents=True)
+    for file in (folder / "__init__.py", folder.parent / "__init__.py") if package else ():
+        file.touch()
+    (folder / "part.py").write_text("NAME = __name__")
+    start = "from .part" if package else "from part"
+    main = folder / "__main__.py"
+    main.write_text(f"import sys\n{start} import NAME\nprint(NAME, __name__, sys.path[0])")
+    code = f"from pytest_ddpperf import Script; Script({str(main)!r}).run()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    expected = f"outer.kit.part __main__ {tmp_path}" if package else f"part __main__ {folder}"
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")

@@ -132,7 +132,17 @@ def accelerated() -> None:
         torch.accelerator.synchronize()
 
 
-@pytest.mark.parametrize("script", [sharded, accelerated])
+def batch_normalised() -> None:
+    dist.init_process_group("nccl")
+    convert: Callable[[nn.Module], nn.Module] = nn.SyncBatchNorm.convert_sync_batchnorm  # torch leaves it untyped
+    model = DistributedDataParallel(convert(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("script", [sharded, accelerated, batch_normalised])
 def test_other_ways_to_a_gpu_lead_to_the_cpu_too(launcher: Launcher, script: Callable[[], object]) -> None:
     counts, said = counted(launcher, script)
     assert counts.totals["collective_calls"] > 0

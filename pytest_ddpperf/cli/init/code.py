@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -156,7 +157,7 @@ class Program:
         self._methods: dict[tuple[Path, str], set[tuple[Path, str]]] = {}  # by class
         for place in ((file, name) for file, module in modules.items() for name in module.parts if "." in name):
             self._methods.setdefault((place[0], place[1].partition(".")[0]), set()).add(place)
-        self._places: dict[tuple[str, Path, str], tuple[Path, str] | None] = {}
+        self._place = functools.cache(self._find)
 
     def reached(self, file: Path) -> Code:
         """Returns all code that a script reaches: its own code, and the code of other modules that it uses.
@@ -178,21 +179,15 @@ class Program:
             seen |= {*left}
         return found
 
-    def _place(self, used: str, here: Path, folder: str) -> tuple[Path, str] | None:
+    def _find(self, used: str, here: Path, folder: str) -> tuple[Path, str] | None:
         """Returns the module that defines a dotted name, and its name there; ``folder`` is the folder of the script."""
-        if (used, here, folder) not in self._places:
-            self._places[used, here, folder] = next(self._found(used, here, folder), None)
-        return self._places[used, here, folder]
-
-    def _found(self, used: str, here: Path, folder: str) -> Iterator[tuple[Path, str]]:
         parts, own = used.split("."), self._modules[here].parts
         for number in range(len(parts) - 1, 0, -1):
             for base in (folder, "", "src."):  # as Python looks them up for a script of a project that is installed
                 other = self._files.get(base + ".".join(parts[:number]))
                 if other is not None and parts[number] in self._modules[other].parts:
-                    yield other, parts[number]
+                    return other, parts[number]
         if parts[0] in own:
-            yield here, parts[0]
-        elif len(parts) == 1:
-            for star in (each[1:] for each in own if each.startswith("*")):
-                yield from self._found(f"{star}.{used}", here, folder)
+            return here, parts[0]
+        stars = [each[1:] for each in own if each.startswith("*") and len(parts) == 1]
+        return next(filter(None, (self._place(f"{star}.{used}", here, folder) for star in stars)), None)

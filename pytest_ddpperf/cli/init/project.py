@@ -210,7 +210,7 @@ def _script(file: Path, module: Module, code: Code) -> TrainingScript:
             needs.append(long or words[0])
     return TrainingScript(
         file=file,
-        framework="" if module.relative else framework,  # it is no script
+        framework="" if module.relative and file.name != "__main__.py" else framework,  # it is no script
         longer=next(((longer[word], value) for word, value in _LONGER.items() if word in longer), ()),
         devices=devices,
         processes=code.processes,

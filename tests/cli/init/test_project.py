@@ -372,6 +372,10 @@ REPOSITORIES = {
         ["kit/trainer.py torch"],
     ),
     "a module of a package": ({"kit/trainer.py": f"from .data import load\n{TRAINS}", "kit/data.py": "load = 1\n"}, []),
+    "a package that python -m runs": (
+        {"src/kit/__main__.py": f"from .loop import Trainer\n{GUARD}    Trainer().run()\n", "src/kit/loop.py": CLASS},
+        ["src/kit/__main__.py torch"],
+    ),
     "nothing that trains": (
         {
             "kit/model.py": f"import torch\n\nclass Net(torch.nn.Module): ...\n\n{GUARD}    Net()(torch.ones(1))\n",

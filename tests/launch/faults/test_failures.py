@@ -154,6 +154,8 @@ def test_exits_are_told_by_their_status() -> None:
     assert str(told(raised(0, "SystemExit", "sys.exit(0)", 1, "exited"))).startswith(
         "rank 0 of 1 called sys.exit(0); an exit ends the rank: return from the function instead\n"
     )
+    failed = told(raised(0, "SystemExit", "sys.exit(3)", 1, "exited"))
+    assert str(failed).splitlines()[0] == "rank 0 of 1 called sys.exit(3)"
 
 
 @pytest.mark.parametrize(
