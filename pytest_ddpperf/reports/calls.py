@@ -24,12 +24,15 @@ from pytest_ddpperf.reports.table import (
     with_interval,
     with_meanings,
 )
-from pytest_ddpperf.units import format_count, format_percent, scale, signed_percent, significant
+from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.records.predictions import Gain, Predicted, StrategyAdvice
+    from pytest_ddpperf.records.predictions import Predicted, StrategyAdvice
     from pytest_ddpperf.reports.documents.entries import PredictionEntry, StrategyAdviceEntry
 
+_WORST = ("worse", "differs", "inconclusive", "within tolerance", "equal")  # verdicts on a quantity, the worst first
+_BAND = "{} [{}, {}]"  # a value and both ends of its band
+_BAND_OF = attrgetter("value", "low", "high")
 _EFFICIENCY = ("efficiency", "efficiency_low", "efficiency_high")
 _MEANINGS_OF_CONVERGENCE = {
     "worse": "than the first strategy, in the same launches; below 0 if it is better",
@@ -124,7 +127,9 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
             "tolerance": Quantity(
                 value=lambda each: max((row.tolerance for row in _standings(*each).values()), default=None), unit="%"
             ),
-            "quality": lambda each: _quality([row.agreement for row in _standings(*each).values()]),
+            "quality": lambda each: next(
+                (word for word in _WORST for row in _standings(*each).values() if row.agreement == word), "first"
+            ),
         },
         every=False,
         title="trainings from the same weights on the same batches, mean over ranks and launches",
@@ -139,12 +144,6 @@ def _standings(found: Convergence, one: Trainings) -> dict[str, Standing]:
 
 def _number(value: float) -> str:
     return significant(value) if math.isfinite(value) else "not finite"
-
-
-def _quality(agreements: Sequence[str]) -> str:
-    """Returns the worst verdict on the quantities of a strategy."""
-    order = ("worse", "differs", "inconclusive", "within tolerance", "equal")
-    return next((each for each in order if each in agreements), "first")
 
 
 def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
@@ -184,7 +183,9 @@ def predictions_table(predictions: Sequence[Predicted | PredictionEntry]) -> Tab
         "step": _band(itemgetter(1), "s", "seconds", "low", "high"),
         "exposed": Quantity(value=lambda each: each[1].exposed / each[1].seconds, unit="%"),
         "eff.": _band(itemgetter(1), "%", *_EFFICIENCY),
-        "gain\n%": lambda each: _gain(each[0].gain),
+        "gain\n%": lambda each: (
+            "" if each[0].gain is None else _BAND.format(*map(signed_percent, _BAND_OF(each[0].gain)))
+        ),
     }
     # What all rows have in common stands in the title.
     where = [*networks] * (len(networks) == 1) + [f"computing of {one}" for one in computing if len(computing) == 1]
@@ -207,20 +208,17 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
     """Returns one row for each candidate, the best one first; candidates without a prediction come last."""
     candidates: Sequence[Any] = advice.candidates
     predictions = [each.prediction for each in candidates if each.prediction is not None]
-    alike = len({each.batch_size for each in candidates}) == 1  # then the step tells as much as a sample
+    alike = len({each.batch_size for each in candidates}) == 1  # then the step says as much as a sample
 
-    samples = [
-        None if alike or step is None or not step.samples else step.seconds / step.samples
-        for step in (each.prediction for each in candidates)
-    ]
-    common = scale([sample for sample in samples if sample is not None], "s")
-    of_each = dict(zip(map(id, candidates), samples, strict=True))
+    def of_sample(step: Any) -> float | None:
+        return None if alike or step is None or not step.samples else step.seconds / step.samples
+
     columns: dict[str, Column[Any]] = {
         "training": lambda each: each.name,
         "batch": lambda each: "" if each.batch_size is None else str(each.batch_size),
         "memory": Quantity(value=lambda each: each.memory, unit="B"),
         "step": _band(attrgetter("prediction"), "s", "seconds", "low", "high"),
-        f"sample\n{common.unit}": lambda each: "" if (sample := of_each[id(each)]) is None else common.number(sample),
+        "sample": Quantity(value=lambda each: of_sample(each.prediction), unit="s", alone=True),
         "measured": Quantity(value=lambda each: each.measured, unit="s"),
         "eff.": _band(attrgetter("prediction"), "%", *_EFFICIENCY),
         "advice": lambda each: f"{each.standing}: {each.reason}".removesuffix(": "),
@@ -246,13 +244,6 @@ def _band(step_of: Callable[[Any], Any], unit: str, *fields: str) -> Quantity[An
     """Returns a column with a figure of a step and both ends of its band."""
 
     def text(item: Any, number: Callable[[float], str]) -> str:
-        return "{} [{}, {}]".format(*(number(getattr(step_of(item), field)) for field in fields))
+        return _BAND.format(*(number(getattr(step_of(item), field)) for field in fields))
 
     return Quantity(value=lambda item: getattr(step_of(item), fields[0], None), unit=unit, text=text)
-
-
-def _gain(gain: Gain | None) -> str:
-    if gain is None:
-        return NOTHING
-    value, low, high = (signed_percent(end) for end in (gain.value, gain.low, gain.high))
-    return f"{value} [{low}, {high}]"

@@ -22,7 +22,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_.,=+-]+")
 INDENT = "  "
 JOINED = "\u00a0"  # a space that no line is broken at
 CUT = "..."
-_LONGEST = 600  # characters of a remark: none of our own is longer, and what a rank raises is told in full elsewhere
+_LONGEST = 600  # characters of a remark; failure messages show the errors of ranks completely
 _NUMBER = re.compile(r"(?<![^\s([+-])([\d.,]*\d) (?=[%A-Za-z])")  # a number and the space before what it counts
 LABEL = 11  # columns of the label of a paragraph
 _NAMED = 3  # benchmarks or metrics with the same remark

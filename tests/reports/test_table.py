@@ -33,11 +33,6 @@ def test_words_stand_left_and_numbers_right() -> None:
     ]
 
 
-def test_numbers_in_the_last_column_stand_right_too() -> None:
-    table = Table(("test", "share\n%"), (("a", "4.56"), ("b", "31.5")), right=0)
-    assert render(table).splitlines()[3:] == ["a      4.56", "b      31.5"]
-
-
 def test_values_stand_in_line_before_intervals_of_any_length() -> None:
     assert render(TIMES).splitlines()[1:6] == [
         "benchmark                                                   time  memory                change  verdict",
