@@ -164,8 +164,8 @@ def collective_table(results: Sequence[Result]) -> Table:
             f"{each[1].slowest[0]} ({format_percent(each[1].slowest[1])})" if each[1].slowest else ""
         ),
         **{f"{kind}\nGB/s (bus)": partial(_bandwidth, kind) for kind in kinds},
-        "window": seconds(lambda profile: profile.window and profile.window.communication),
-        "late": seconds(lambda profile: profile.window and profile.window.exposed),
+        "window": seconds(lambda profile: None if profile.window is None else profile.window.communication),
+        "late": seconds(lambda profile: None if profile.window is None else profile.window.exposed),
     }
     return with_meanings(table_of(named, columns, every=False, right=0), _MEANINGS)
 

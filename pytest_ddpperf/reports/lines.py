@@ -155,14 +155,12 @@ def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
         modules_of = {test: test.partition("::")[0].rpartition("/")[2].removesuffix(".py") for test in tests}
         tests = {test: f"{modules_of[test]}::{name}" for test, name in tests.items()}
     several = Counter(result.test for result in results)
-
-    def name(result: Listed) -> str:
+    told = []
+    for result in results:
         test, variant, strategy = tests[result.test], result.measurement.name, result.measurement.strategy
         variant = variant if strategy in variant else f"{variant} {strategy}"
         parameters = test.partition("[")[2].removesuffix("]")
         said = several[result.test] == 1 and variant in {parameters, *parameters.split("-")}
-        return test if said else f"{test} {variant}"
-
-    told = [(name(result), result.measurement.world_size) for result in results]
+        told.append((test if said else f"{test} {variant}", result.measurement.world_size))
     sizes = Counter(named for named, _ in {*told})
     return tuple(f"{named} w{size}" if sizes[named] > 1 else named for named, size in told)

@@ -52,7 +52,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
             made[header] = [cell or NOTHING for cell in cells]
 
     def metric(header: str, name: str, *, interval: bool = False) -> None:
-        found = [each and each.series for each in (phrases.find(result, name) for result in results)]
+        found = [None if each is None else each.series for each in (phrases.find(result, name) for result in results)]
         known = [each for each in found if each is not None]
         common = scale([each.value for each in known], known[0].unit if known else "1")
         cells = []
@@ -74,9 +74,9 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
         metric("peak", "peak_tensor_bytes")
     elif brief:
         common = scale([step.series.value for step in steps if step], "s")
-        times = [(each and each.baseline, step and step.series.value) for each, step in zip(judged, steps, strict=True)]
-        known = [[common.number(time) for time in pair if time is not None] for pair in times]
-        column("step time", common.unit, list(map(" -> ".join, known)))
+        before = ["" if each is None or each.baseline is None else common.number(each.baseline) for each in judged]
+        now = ["" if step is None else common.number(step.series.value) for step in steps]
+        column("step time", common.unit, [" -> ".join(filter(None, pair)) for pair in zip(before, now, strict=True)])
         column(*change)
     else:  # the most useful columns come first, because a narrow window shows no more
         column(*change)

@@ -156,21 +156,26 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
         cells[i] = [value + interval.ljust(longest) for value, interval in parts]
     widths = [max(map(columns, each)) for each in zip(*heads, *zip(*cells, strict=True), strict=True)]
     room = None if width is None else width - sum(2 + each for each in widths[1:])
+    lines: list[str] = []
     if room is not None and room < max(columns(head[0]) for head in heads):
-        told = [(row, _paragraph(table, row, width or 0)) for row in rows]
-        return [_painted(line, row, paint) for row, lines in told for line in lines]
-    cells[0] = ["" if room is not None and columns(name) > room else name for name in cells[0]]
-    widths[0] = max(map(columns, (*(head[0] for head in heads), *cells[0])))
-    above = [*in_columns(heads, widths, numbers), "  ".join("-" * each for each in widths)]
-    below = iter(in_columns(list(zip(*cells, strict=True)), widths, numbers))
-
-    def lines_of(row: Sequence[str]) -> list[str]:
-        if not any(row[1:]):
-            return wrapped([row[0]], width)
-        above_values = folded(row[0], width or 0, INDENT) if room is not None and columns(row[0]) > room else []
-        return [*above_values, next(below)]
-
-    return [*above, *(_painted(each, row, paint) for row in rows for each in lines_of(row))]
+        blocks = [_paragraph(table, row, width or 0) for row in rows]
+    else:
+        long = {name for name in cells[0] if room is not None and columns(name) > room}
+        cells[0] = ["" if name in long else name for name in cells[0]]
+        widths[0] = max(map(columns, (*(head[0] for head in heads), *cells[0])))
+        lines = [*in_columns(heads, widths, numbers), "  ".join("-" * each for each in widths)]
+        values = iter(in_columns(list(zip(*cells, strict=True)), widths, numbers))
+        blocks = [
+            [*(folded(name, width or 0, INDENT) if name in long else []), next(values)]
+            if any(others)
+            else wrapped([name], width)
+            for name, *others in rows
+        ]
+    for row, block in zip(rows, blocks, strict=True):
+        words = [cell.partition(" ")[0] for cell in row[1:]]
+        colour = next((_COLOURS[word] for word in words if word in _COLOURS), "")
+        lines += [paint(line, colour) if colour else line for line in block]
+    return lines
 
 
 def in_columns(rows: Sequence[Sequence[str]], widths: Sequence[int], numbers: Container[int]) -> list[str]:
@@ -202,10 +207,3 @@ def _paragraph(table: Table, row: tuple[str, ...], width: int) -> list[str]:
     if not values:
         return wrapped([row[0]], width)
     return [*folded(row[0], width, INDENT), *(INDENT * 2 + line for line in folded(", ".join(values), room))]
-
-
-def _painted(line: str, row: Sequence[str], paint: Paint) -> str:
-    """Returns the line in the colour of the row's verdict; good verdicts have no colour."""
-    words = [cell.partition(" ")[0] for cell in row[1:]]
-    colour = next((_COLOURS[word] for word in words if word in _COLOURS), "")
-    return paint(line, colour) if colour else line

@@ -58,7 +58,7 @@ CODE = Checkout("3f2a1c0", "main", dirty=True)
 MODULES = {"demo": ("/here/demo.py", "/there/demo.py"), "demo.new": ("/here/new.py", None)}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def validate() -> Callable[[Any], None]:
     """Holds a document against the published schema, and against what reads it again."""
     schema = schema_of(ResultsFile)

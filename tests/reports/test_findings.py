@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -257,12 +258,16 @@ def test_the_reason_of_a_broken_result_is_found_by_its_code() -> None:
     assert broken_reason(make_result(findings=findings[:1])) == "it could not be measured"
 
 
-def produced() -> Iterator[tuple[str, ast.Call]]:
+@cache
+def produced() -> list[tuple[str, ast.Call]]:
     """Each ``Finding(...)`` in the package, with where it is."""
-    for file in sorted(Path(pytest_ddpperf.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
-                yield f"{file.name}:{node.lineno}", node
+    return [
+        (f"{file.name}:{node.lineno}", node)
+        for file in sorted(Path(pytest_ddpperf.__file__).parent.rglob("*.py"))
+        if "Finding(" in (text := file.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding"
+    ]
 
 
 def literal(call: ast.Call) -> str:

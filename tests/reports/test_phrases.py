@@ -12,12 +12,9 @@ from tests.factories import make_environment
 from tests.reports.made import make_comparison, make_result
 
 
-def test_no_change_without_a_baseline() -> None:
+def test_a_change_of_a_difference_is_in_its_unit_and_there_is_none_without_a_baseline() -> None:
     comparison = make_comparison("step_time", 0.0418, Verdict.NEW)
     assert (values_text(comparison), change_text(comparison)) == ("41.8 ms", "")
-
-
-def test_change_of_a_difference_is_in_its_unit() -> None:
     comparison = make_comparison("scaling_efficiency", 0.84, Verdict.REGRESSED, baseline=0.91, change=-0.07)
     assert (values_text(comparison), change_text(comparison)) == ("0.910 -> 0.840", "-0.070")
 

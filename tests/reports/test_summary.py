@@ -266,8 +266,8 @@ def test_beside_another_revision_what_improved_and_what_is_undecided_is_told() -
     ours = make_comparison("throughput", 100.0, Verdict.NEW, note="not in the other revision")
     calls = replace(make_comparison("collective_calls", 2.0, Verdict.IMPROVED, baseline=3.0), change=-1.0)
     calls = replace(calls, series=replace(calls.series, scale="exact"))
-    beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
-    assert remarks_on(make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), **beside)) == (
+    beside = PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)
+    assert remarks_on(make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), paired=beside)) == (
         "undecided: test_step[bucketed]: step_time inconclusive: about 30 launches would decide it",
         "test_step[bucketed]: improved: collective_calls; peak_resident 412 MiB -> 400 MiB (-3.0 %)",
         "test_step[bucketed]: throughput: not in the other revision",

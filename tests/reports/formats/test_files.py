@@ -19,6 +19,7 @@ from pytest_ddpperf.reports.documents.entries import (
     StrategyAdviceEntry,
 )
 from pytest_ddpperf.reports.formats.kinds import KINDS
+from pytest_ddpperf.reports.formats.markdown import MARK
 from tests.reports.formats.samples import BROKEN, REGRESSED, STEP, UNCHANGED
 from tests.reports.golden_runs import golden
 from tests.reports.made import make_document
@@ -65,3 +66,15 @@ def whole_run() -> Run:
 def test_a_file_reads_as_before(kind: str) -> None:
     text = KINDS[kind].render(whole_run())
     assert text == golden(f"report.{kind}", text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("latex", "% no benchmark was judged\n"),
+        ("markdown", f"{MARK}\n\n## ddpperf: no benchmark was judged\n"),
+        ("text", "Performance report\n==================\n\nno benchmark was judged\n"),
+    ],
+)
+def test_a_file_without_a_benchmark_says_so(kind: str, text: str) -> None:
+    assert KINDS[kind].render(make_document()) == text

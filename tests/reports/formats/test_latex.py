@@ -30,10 +30,6 @@ def test_nothing_of_a_name_is_a_command(text: str, expected: str) -> None:
     assert escaped(text) == expected
 
 
-def test_without_a_benchmark_there_is_no_table() -> None:
-    assert latex(make_document()) == "% no benchmark was judged\n"
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason=f"none of {', '.join(COMPILERS)} is installed")
 def test_the_table_compiles(tmp_path: Path) -> None:

@@ -31,10 +31,6 @@ def test_nothing_worse_is_said_in_one_line() -> None:
     assert "**" not in text
 
 
-def test_a_run_without_benchmarks_says_so() -> None:
-    assert markdown(make_document()) == f"{MARK}\n\n## ddpperf: no benchmark was judged\n"
-
-
 def test_a_run_that_ended_early_says_so() -> None:
     assert "The run ended before all its tests had run: stopping\\<" in markdown(
         make_document(UNCHANGED, interrupted="stopping<")

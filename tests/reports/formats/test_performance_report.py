@@ -17,7 +17,3 @@ def test_without_advice_none_is_made_up() -> None:
     diagnosed = replace(document.results[0], step=StepAnalysis(diagnosis=diagnosis))
     report = performance_report(msgspec.structs.replace(document, results=(diagnosed,)))
     assert report.endswith("recommendations:\n  none: the plugin knows no change that would make the step faster\n")
-
-
-def test_without_a_benchmark_the_report_says_so() -> None:
-    assert performance_report(make_document()) == "Performance report\n==================\n\nno benchmark was judged\n"
