@@ -157,7 +157,7 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     if metric != "model_state_bytes" or not all(size.get("parameters") for size in sizes):
         return []
     old, new = (size.get("gradients", 0.0) / size["parameters"] for size in sizes)
-    if abs(new - old) < _SHARE or sizes[0].get("gradients") == sizes[1].get("gradients"):  # the model alone changed
+    if abs(new - old) < _SHARE or sizes[0].get("gradients") == sizes[1].get("gradients"):  # only parameters changed
         return []
     grew = "grew" if new > old else "fell"
     return [f"trainable parameters {grew}: {format_percent(new)} of them have gradients, {format_percent(old)} before"]

@@ -21,7 +21,7 @@ from pytest_ddpperf.units import format_count
 
 WIDTH = 80  # columns, if the width of the terminal is unknown
 LINES = 20  # of a failure, with the line of the test, which is added to it
-_ROWS, _FEW_ROWS = 8, 4  # at most; with fewer than these few, blank lines are omitted first
+_ROWS, _FEW_ROWS = 8, 4  # rows at most; before fewer rows than the second are shown, blank lines go
 _FEWEST_COLUMNS = 4  # name, both values and verdict
 _PARAGRAPH = 2  # lines; twice as many of the cause
 MOST_OF_RANKS = 12  # lines on what ranks did, without their stacks

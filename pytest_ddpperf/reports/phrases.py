@@ -55,11 +55,11 @@ def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ..
     kept = []
     for each in comparisons:
         step = steps.get(each.verdict) if each.series.rules.repeats_step_time else None
-        apart = 0.0
+        follows = step is not None
         if step is not None and each.change is not None and step.change is not None:
             faster = -1 if each.series.unit == "s" else 1
-            apart = abs((1 + each.change) ** faster * (1 + step.change) - 1) - step.tolerance
-        if step is None or apart > 0:
+            follows = abs((1 + each.change) ** faster * (1 + step.change) - 1) <= step.tolerance
+        if not follows:
             kept.append(each)
     return tuple(kept)
 

@@ -51,7 +51,8 @@ def headline(results: Sequence[Result], accepted: Collection[str] = (), unmeasur
     if not against and stored:
         commits = {phrases.commit_text(one.commit, dirty=one.dirty) for one in stored if one.commit}
         against = [f"the baseline of {commits.pop() if len(commits) == 1 else span(str, (one.date for one in stored))}"]
-    return f"{verdict}: {kinds}{' | against ' * bool(against)}{' and '.join(dict.fromkeys(against))}"
+    line = f"{verdict}: {kinds}"
+    return f"{line} | against {' and '.join(dict.fromkeys(against))}" if against else line
 
 
 def kinds_text(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
