@@ -59,12 +59,6 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
             ["fully_shard of 6 Block modules is lost: previously created at train.py:7 in build"],
         ),
         (
-            CALLS,
-            counts("fully_shard of Model"),
-            counts(site(BLOCKS, value=6.0), "fully_shard of Model", collective_calls=7.0),
-            ["fully_shard of 6 Block modules is new: made at train.py:7 in build"],
-        ),
-        (
             STATE,
             counts(SGD),
             counts(ADAM, model_state_bytes=2 * MIB),
@@ -94,7 +88,7 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
         (CALLS, counts(), counts(DDP, UNUSED, collective_calls=2.0), []),
     ],
     ids=[
-        *("setting", "lost setting", "other value", "lost units", "new units", "another optimizer"),
+        *("setting", "lost setting", "other value", "lost units", "another optimizer"),
         *("of an optimizer", "of backward", "of two wrappers"),
         *("renamed class", "moves another count", "moves nothing", "old baseline"),
     ],
