@@ -11,10 +11,7 @@ from pytest_ddpperf.reports.formats.flat import benchmark_action
 from tests.reports.formats.samples import HOSTILE, REGRESSED
 from tests.reports.made import make_document
 
-NAME = "perf_tests/test_strategies.py::test_step[bucketed] bucketed w2"
 ACTION = "DDPPERF_BENCHMARK_ACTION"  # a folder that has dist/src/extract.js of github-action-benchmark
-
-
 READ = """
 const { extractResult } = require(process.argv[1] + '/dist/src/extract.js');
 process.env.GITHUB_REPOSITORY = 'a/b';

@@ -34,7 +34,3 @@ def test_numbers_come_back_as_they_were() -> None:
         metric = document.results[0][row["metric"]]
         assert float(row["value"]) == metric.series.value
         assert (float(row["change"]), float(row["baseline"])) == (metric.change, metric.baseline)
-
-
-def test_without_a_benchmark_only_names_of_columns_are_left() -> None:
-    assert rows(comma_separated(make_document())) == []

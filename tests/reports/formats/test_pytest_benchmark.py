@@ -13,8 +13,6 @@ from tests.reports.formats.samples import REGRESSED
 from tests.reports.made import make_document
 
 TIMES = (0.02, 0.01, 0.04, 0.03)
-
-
 LAUNCHES = (make_launch(TIMES[:2], (0.0, 0.0)), make_launch(TIMES[2:], (0.0, 0.0)))
 TIMED = replace(REGRESSED, measurement=replace(REGRESSED.measurement, launches=LAUNCHES))
 
