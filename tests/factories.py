@@ -6,7 +6,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -250,8 +250,6 @@ def read_again(document: Mapping[str, Any]) -> Run:
     return run_of(json.dumps(document))
 
 
-def failure_text(
-    result: Result, verdict: Verdict | None = None, *, accept: str, failing: Collection[Verdict] = ()
-) -> str:
+def failure_text(result: Result, verdict: Verdict | None = None, *, accept: str = "", **more: Any) -> str:
     """Why one benchmark fails its test, by default with its own verdict."""
-    return failures_text([(result, verdict or result.verdict)], accept=accept, failing=failing)
+    return failures_text([(result, verdict or result.verdict)], accept=accept, **more)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from statistics import median
 from typing import TypeAlias
 
@@ -16,7 +17,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.lines import whom, with_names
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.reports.remarks import told_once
-from pytest_ddpperf.reports.table import NOTHING, Column, Quantity, Table, table_of, with_meanings
+from pytest_ddpperf.reports.table import Column, Quantity, Table, table_of, with_meanings
 from pytest_ddpperf.units import format_count, format_number, format_percent, significant
 
 _Named: TypeAlias = "tuple[str, Result]"
@@ -42,9 +43,7 @@ def phase_table(results: Sequence[Result]) -> Table:
     """Returns one row for each benchmark whose phases were measured."""
     taken_apart: list[tuple[str, Mapping[str, float]]] = []
     for name, result in with_names(results):
-        seconds = {
-            phase: 0.0 if (found := find(result, f"phase_{phase}")) is None else found.series.value for phase in PHASES
-        }
+        seconds = {phase: found.series.value for phase in PHASES if (found := find(result, f"phase_{phase}"))}
         if whole := sum(seconds.values()):
             taken_apart.append((name, {phase: part / whole for phase, part in seconds.items()}))
     columns: dict[str, Column[tuple[str, Mapping[str, float]]]] = {
@@ -56,7 +55,7 @@ def phase_table(results: Sequence[Result]) -> Table:
 
 
 def _part(part: str, row: tuple[str, Mapping[str, float]]) -> float | None:
-    return row[1][part] or None
+    return row[1].get(part) or None
 
 
 def section_table(results: Sequence[Result]) -> Table:
@@ -76,11 +75,8 @@ def section_table(results: Sequence[Result]) -> Table:
 
 
 def _growth(section: SectionSummary) -> str:
-    """Returns by how much memory grew in the section, in MiB with its sign."""
-    if section.memory is None:
-        return NOTHING
-    change = significant(section.memory.change / 2**20)
-    return change if change.startswith("-") else f"+{change}"
+    change = "" if section.memory is None else significant(section.memory.change / 2**20)
+    return change if change.startswith("-") or not change else f"+{change}"
 
 
 def communication_table(results: Sequence[Result]) -> Table:
@@ -157,39 +153,29 @@ def collective_table(results: Sequence[Result]) -> Table:
     ]
     kinds = dict.fromkeys(bandwidth.kind for _, profile in named for bandwidth in profile.bandwidths)
 
-    def seconds(figure: str) -> Quantity[tuple[str, CommunicationProfile]]:
-        return Quantity(value=lambda each: getattr(each[1], figure), unit="s")
-
-    def of_window(figure: str) -> Quantity[tuple[str, CommunicationProfile]]:
-        return Quantity(value=lambda each: getattr(each[1].window, figure, None), unit="s")
+    def seconds(value: Callable[[CommunicationProfile], float | None]) -> Quantity[tuple[str, CommunicationProfile]]:
+        return Quantity(value=lambda each: value(each[1]), unit="s")
 
     columns: dict[str, Column[tuple[str, CommunicationProfile]]] = {
         "benchmark": lambda each: each[0],
-        "transfer": seconds("transfer"),
-        "wait": seconds("wait"),
-        "last\nrank": lambda each: _last_rank(each[1]),
+        "transfer": seconds(attrgetter("transfer")),
+        "wait": seconds(attrgetter("wait")),
+        "last\nrank": lambda each: (
+            f"{each[1].slowest[0]} ({format_percent(each[1].slowest[1])})" if each[1].slowest else ""
+        ),
         **{f"{kind}\nGB/s (bus)": partial(_bandwidth, kind) for kind in kinds},
-        "window": of_window("communication"),
-        "late": of_window("exposed"),
+        "window": seconds(lambda profile: None if profile.window is None else profile.window.communication),
+        "late": seconds(lambda profile: None if profile.window is None else profile.window.exposed),
     }
     return with_meanings(table_of(named, columns, every=False, right=0), _MEANINGS)
 
 
-def _last_rank(profile: CommunicationProfile) -> str:
-    if profile.slowest is None:
-        return NOTHING
-    rank, share = profile.slowest
-    return f"{rank} ({format_percent(share)})"
-
-
 def _bandwidth(kind: str, named: tuple[str, CommunicationProfile]) -> str:
-    """Returns the algorithm and the bus bandwidth of a kind of collective."""
-    found = [each for each in named[1].bandwidths if each.kind == kind]
-    return f"{significant(found[0].algorithm / 1e9)} ({significant(found[0].bus / 1e9)})" if found else NOTHING
+    found = (each for each in named[1].bandwidths if each.kind == kind)
+    return next((f"{significant(each.algorithm / 1e9)} ({significant(each.bus / 1e9)})" for each in found), "")
 
 
 def _left_out(result: Result) -> list[str]:
-    """Returns notes on communication that the measured figures do not include."""
     sent, profile = result.step.still_sent, result.measurement.profile
     notes = [f"exposed communication is without {sent}"] if sent else []
     if profile is not None and profile.unplaced:
@@ -203,9 +189,11 @@ def _left_out(result: Result) -> list[str]:
 def time_text(spent: TimeSpent) -> str:
     """Returns total and parts: ``58 s: starting 12, verifying 5, counting 4, measuring 31, diagnosing 6``."""
     decimals = int(spent.total < _SHORT)
-    parts = _rounded(spent, decimals)
+    # Rounded parts add up to the rounded whole.
+    sums = [round(seconds, decimals) for seconds in accumulate(spent.parts.values(), initial=0.0)]
+    parts = {name: after - before for name, (before, after) in zip(spent.parts, pairwise(sums), strict=True)}
     told = ", ".join(f"{name} {seconds:.{decimals}f}" for name, seconds in parts.items() if seconds)
-    return ": ".join(filter(None, (f"{sum(parts.values()):.{decimals}f} s", told)))
+    return ": ".join(filter(None, (f"{sums[-1]:.{decimals}f} s", told)))
 
 
 def time_table(results: Sequence[Result]) -> Table:
@@ -231,9 +219,3 @@ def time_table(results: Sequence[Result]) -> Table:
     whole = sum(spent.total for _, spent in calls)
     title = f"time of {format_count(number, 'benchmark')}{within}, {whole:.0f} s in all"
     return table_of(rows, columns, every=False, title=title, right=0)
-
-
-def _rounded(spent: TimeSpent, decimals: int) -> dict[str, float]:
-    """Returns the parts, rounded so that they add up to the rounded whole."""
-    sums = [round(seconds, decimals) for seconds in accumulate(spent.parts.values(), initial=0.0)]
-    return {name: after - before for name, (before, after) in zip(spent.parts, pairwise(sums), strict=True)}

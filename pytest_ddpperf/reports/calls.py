@@ -24,7 +24,7 @@ from pytest_ddpperf.reports.table import (
     with_interval,
     with_meanings,
 )
-from pytest_ddpperf.units import format_count, format_percent, scale, signed_percent, significant
+from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 
 if TYPE_CHECKING:
     from pytest_ddpperf.records.predictions import Gain, Predicted, StrategyAdvice
@@ -207,20 +207,17 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
     """Returns one row for each candidate, the best one first; candidates without a prediction come last."""
     candidates: Sequence[Any] = advice.candidates
     predictions = [each.prediction for each in candidates if each.prediction is not None]
-    alike = len({each.batch_size for each in candidates}) == 1  # then the step tells as much as a sample
+    alike = len({each.batch_size for each in candidates}) == 1  # then the step says as much as a sample
 
-    samples = [
-        None if alike or step is None or not step.samples else step.seconds / step.samples
-        for step in (each.prediction for each in candidates)
-    ]
-    common = scale([sample for sample in samples if sample is not None], "s")
-    of_each = dict(zip(map(id, candidates), samples, strict=True))
+    def of_sample(step: Any) -> float | None:
+        return None if alike or step is None or not step.samples else step.seconds / step.samples
+
     columns: dict[str, Column[Any]] = {
         "training": lambda each: each.name,
         "batch": lambda each: "" if each.batch_size is None else str(each.batch_size),
         "memory": Quantity(value=lambda each: each.memory, unit="B"),
         "step": _band(attrgetter("prediction"), "s", "seconds", "low", "high"),
-        f"sample\n{common.unit}": lambda each: "" if (sample := of_each[id(each)]) is None else common.number(sample),
+        "sample": Quantity(value=lambda each: of_sample(each.prediction), unit="s", alone=True),
         "measured": Quantity(value=lambda each: each.measured, unit="s"),
         "eff.": _band(attrgetter("prediction"), "%", *_EFFICIENCY),
         "advice": lambda each: f"{each.standing}: {each.reason}".removesuffix(": "),

@@ -98,7 +98,6 @@ def parts_text(result: Result) -> str:
 
 
 def _slowest(measurement: Measurement) -> str:
-    """Returns a sentence that names the rank with the slowest median step in most launches."""
     slowest = Counter(
         max(launch.ranks, key=lambda rank: statistics.median(rank.step_times)).rank for launch in measurement.launches
     )

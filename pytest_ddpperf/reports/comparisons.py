@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.side_by_side import SideBySide
@@ -15,48 +14,34 @@ from pytest_ddpperf.reports.phrases import find, first_of
 from pytest_ddpperf.stats.intervals import possible
 from pytest_ddpperf.units import format_count, format_percent, format_values
 
-if TYPE_CHECKING:
-    from pytest_ddpperf.analysis.scaling import LawFit
-
-_MOST = 5  # comparisons, and curves, that the summary tells of
+_MOST = 5  # comparisons, and curves, in the summary
 _LOSES = 0.05  # of the ideal: a smaller loss needs no explanation
-_TOLD = 0.05  # of the loss: a smaller part of it is not told
-_FEW = 2  # ways that none beats: more say nothing
+_TOLD = 0.05  # of the loss: a smaller part is not shown
+_FEW = 2  # unbeaten variants that are named, at most
 LOST_TO = {**CAUSES, "computing": "slower computing", "cores": "shared cores", "unclear": "an unknown cause"}
 
 
 def what_pays(results: Sequence[Result]) -> list[str]:
-    """Returns a line with the best variants for each comparison of a run."""
-    lines = [_line(test, compared) for test, compared in _comparisons(results)]
-    return first_of(list(filter(None, lines)), _MOST)
-
-
-def _comparisons(results: Sequence[Result]) -> list[tuple[str, SideBySide]]:
-    """Returns the comparisons of each test, with the base first."""
+    """Returns a line for each comparison with its best variants: several if intervals do not separate them."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.measurement.over is not None:
             groups.setdefault((result.test, result.measurement.over), []).append(result)
-    return [
-        (test, SideBySide(over=over, names=tuple(one.name for one in all_of), measurements=measured))
-        for (test, over), others in groups.items()
-        if len({one.name for one in others}) == len(others)  # else the test compares several times
-        and (all_of := [*(one for one in results if (one.test, one.name) == (test, over)), *others])
-        and (measured := tuple(one.measurement for one in all_of))
-    ]
-
-
-def _line(test: str, compared: SideBySide) -> str:
-    """Returns the best variants of one comparison; several names if their intervals do not separate them."""
-    known = len(compared.compared)
-    told = [
-        f"{word} {' or '.join(names)}"
-        for word, names in (("fastest", compared.fastest), ("least memory", compared.leanest))
-        if 0 < len(names) < known
-    ]
-    if len(told) > 1 and len(compared.unbeaten) <= _FEW < known:
-        told.append(f"no variant is better in both than {' or '.join(compared.unbeaten)}")
-    return f"{test.partition('::')[2]}: {'; '.join(told)}" if told else ""
+    lines = []
+    for (test, over), others in groups.items():
+        if len({one.name for one in others}) < len(others):
+            continue  # the test compares several times
+        every = [*(one for one in results if (one.test, one.name) == (test, over)), *others]
+        measured = tuple(one.measurement for one in every)
+        compared = SideBySide(over=over, names=tuple(one.name for one in every), measurements=measured)
+        bests = {"fastest": compared.fastest, "least memory": compared.leanest}
+        known = len(compared.compared)
+        told = [f"{word} {' or '.join(names)}" for word, names in bests.items() if 0 < len(names) < known]
+        if len(told) > 1 and len(compared.unbeaten) <= _FEW < known:
+            told.append(f"no variant is better in both than {' or '.join(compared.unbeaten)}")
+        if told:
+            lines.append(f"{test.partition('::')[2]}: {'; '.join(told)}")
+    return first_of(lines, _MOST)
 
 
 def how_it_scales(results: Sequence[Result]) -> list[str]:
@@ -96,7 +81,10 @@ def _scaling_line(test: str, points: Sequence[Result]) -> str:
     end = "" if pays is None else f"; from {format_count(pays, 'rank')} on, one more adds less than half a rank's work"
     left = [str(point.world_size) for point in others if point.environment.oversubscribed]
     out = f"; without {' and '.join(left)} ranks, which share cores or GPUs" if left else ""
-    return f"{test.partition('::')[2]}: {told} ranks; {_serial_text(fit)}{end}{out}"
+    interval = possible(fit.interval, 0.0, 1.0)
+    ends = f" [{100 * interval.low:.1f} .. {100 * interval.high:.1f}]" if interval is not None else ""
+    serial = f"{format_percent(min(max(0.0, fit.serial), 1.0))}{ends} ({fit.law.capitalize()})"
+    return f"{test.partition('::')[2]}: {told} ranks; serial fraction {serial}{end}{out}"
 
 
 def _loss_line(test: str, points: Sequence[Result]) -> str:
@@ -116,10 +104,3 @@ def _loss_line(test: str, points: Sequence[Result]) -> str:
     whole, step, *each = format_values([lost.seconds, lost.step, *(seconds for _, seconds in told)], "s")
     causes = ", ".join(f"{words} {text}" for (words, _), text in zip(told, each, strict=True))
     return f"{test.partition('::')[2]}: {last.measurement.world_size} ranks lose {whole} of a step of {step}: {causes}"
-
-
-def _serial_text(fit: LawFit) -> str:
-    law = "Amdahl" if fit.law == "amdahl" else "Gustafson"
-    interval = possible(fit.interval, 0.0, 1.0)
-    ends = f" [{100 * interval.low:.1f} .. {100 * interval.high:.1f}]" if interval is not None else ""
-    return f"serial fraction {format_percent(min(max(0.0, fit.serial), 1.0))}{ends} ({law})"

@@ -13,9 +13,9 @@ from pytest_ddpperf.reports.count_rates import LOADERS, change_text, difference_
 from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import exact_texts, format_change, format_count, format_percent
 
-_SHARE = 0.01  # of the parameters: a change that is told
+_SHARE = 0.01  # of the parameters: a smaller change is not shown
 _FUSED = re.compile("_foreach_|_fused_|_scaled_dot_product_(?!.*backward)")  # operators in the place of many
-_LEAST_SHARE = 0.001  # of a count: a change of less is told in bytes or FLOPs
+_LEAST_SHARE = 0.001  # of a count: a smaller change is shown in bytes or FLOPs, a larger one in percent
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
     "collective_bytes": ("collective_calls", "calls"),
@@ -101,7 +101,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     changed = sorted(
         (name for name in changes if changes[name]), key=lambda name: (name not in lost, -abs(changes[name]), name)
     )
-    # What may be luck of which steps were looked at is left out, unless that is all there is.
+    # A change that may come from the choice of the counted steps is omitted, unless there is no other.
     sure = [name for name in changed if certain(metric, "", then, now, [(before.get(name, 0.0), after.get(name, 0.0))])]
     changed = sure or changed
     made_up, of_modules = count_row(metric).made_up, metric == "flops"
@@ -121,7 +121,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     most = 1 if known and count_row(metric).unit == "B" else SHOWN
     lines = _shortened(lines, "smaller change", most) + made_at(metric, then, now)
     lines = known + _explained(metric, then, now) + lines
-    # The last are of a rank that does as much as before.
+    # If all totals are as before, the parts of a rank may still have changed.
     return (lines if lines and alone else lines + on_each) or _rank_lines(
         metric, then, now, parts_on_ranks(metric, then, now)
     )
@@ -157,7 +157,7 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     if metric != "model_state_bytes" or not all(size.get("parameters") for size in sizes):
         return []
     old, new = (size.get("gradients", 0.0) / size["parameters"] for size in sizes)
-    if abs(new - old) < _SHARE or sizes[0].get("gradients") == sizes[1].get("gradients"):  # those of others are more
+    if abs(new - old) < _SHARE or sizes[0].get("gradients") == sizes[1].get("gradients"):  # only parameters changed
         return []
     grew = "grew" if new > old else "fell"
     return [f"trainable parameters {grew}: {format_percent(new)} of them have gradients, {format_percent(old)} before"]

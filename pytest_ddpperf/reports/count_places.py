@@ -12,7 +12,7 @@ from pytest_ddpperf.reports.count_rates import scale_of, value_of
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.units import exact_texts
 
-_SITES = 3  # lines of code that are named, one of an operator; of the others only the number is told
+_SITES = 3  # lines of code that are named, one of an operator; of the others only the number is shown
 _MADE = ("ddp_buckets", "python_objects")
 
 
@@ -29,7 +29,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
         (each.totals.get("collective_calls", 0.0), each.details.get("collective_calls", {})) for each in (then, now)
     )
     if metric == "collective_bytes" and before < after and old.get(name or "") != new.get(name or ""):
-        return ""  # the calls, which grew too, say it
+        return ""  # the text on the calls, which grew too, names the lines
     counted = [value_of(metric, name or "", counts) for counts in (then, now)]
     if metric == "operators" and counted[0] and not sides[0]:
         return _line_of_operator(name, *every)
@@ -41,7 +41,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
     same, scale = same_lines(*lines), scale_of(metric, name or "", then, now)
     changes = changed_sites(sides[0], sides[1], same)
     most = 1 if metric == "operators" else _SITES
-    if metric == "operators":  # those of forward lead to those of backward, which have one line together
+    if metric == "operators":  # lines of forward come first, because all operators of backward have one line
         changes.sort(key=lambda change: change[1] is None or change[1].backward)
     told = [_change_text(change, unit, scale, same, alone=alone) for change in changes[:most]]
     more = [f"and {len(changes) - most} more"] if len(changes) > most else []

@@ -12,8 +12,8 @@ from pytest_ddpperf.reports.findings import sentence
 from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
-_BY_SAMPLE = frozenset({"accumulation", "larger_batch", "smaller_group"})  # changes of how many samples a step has
-_SHOWN = 2  # causes that one line names where none has the say
+_BY_SAMPLE = frozenset({"accumulation", "larger_batch", "smaller_group"})  # they change the samples of a step
+_SHOWN = 2  # causes that one line names if no cause is decisive
 
 
 def diagnosis_lines(results: Sequence[Result]) -> list[str]:
@@ -43,7 +43,9 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         told = f"{bottleneck}: {idle or 'no cause has a third of the step'}{f' ({causes})' if causes else ''}"
     else:
         cause = diagnosis.cause(bottleneck)
-        figures = _memory(diagnosis) if cause is None else cause_text(cause)
+        figures = "" if cause is None else cause_text(cause)
+        if cause is None and bottleneck == "memory_capacity" and diagnosis.memory is not None:
+            figures = f"a rank uses {format_percent(diagnosis.memory)} of its memory"
         told = f"{BOUND_BY[bottleneck]}{figures and f': {figures}'}"
     own = [each for each in diagnosis.advice if each.bottleneck == bottleneck][:1]
     disturbed = [f"other processes took {format_percent(diagnosis.lost)} of the cores"] * (diagnosis.lost >= DISTURBED)
@@ -66,12 +68,6 @@ def advice_text(advice: Advice) -> str:
     return f"{words} (saves {share}{' of the time of a sample' * (advice.code in _BY_SAMPLE)})"
 
 
-def _memory(diagnosis: Diagnosis) -> str:
-    """Returns how full the memory of a rank is, if memory is the bottleneck; else an empty text."""
-    full = diagnosis.bottleneck == "memory_capacity" and diagnosis.memory is not None
-    return f"a rank uses {format_percent(diagnosis.memory or 0.0)} of its memory" if full else ""
-
-
 def _idle(diagnosis: Diagnosis) -> str:
     """Returns the share of the step that no measurement explains, if this makes the diagnosis unclear."""
     cause = diagnosis.cause("unclear")
@@ -85,17 +81,10 @@ def _idle(diagnosis: Diagnosis) -> str:
     return f"{told}; its {format_count(collectives, 'collective')} were not timed" if collectives else told
 
 
+_BOUND = ("compute", "communication", "memory_capacity", "memory_bandwidth", "data", "overhead")
 BOUND_BY: Mapping[str, str] = {
-    "compute": "compute-bound",
-    "communication": "communication-bound",
-    "memory_capacity": "memory-capacity-bound",
-    "memory_bandwidth": "memory-bandwidth-bound",
-    "data": "data-bound",
-    "overhead": "overhead-bound",
-    "straggler": "straggler",
-    "oversubscribed": "oversubscribed",
-    "disturbed": "disturbed",
-    "unclear": "unclear",
+    **{bottleneck: f"{bottleneck.replace('_', '-')}-bound" for bottleneck in _BOUND},
+    **{word: word for word in ("straggler", "oversubscribed", "disturbed", "unclear")},
 }
 CAUSES: Mapping[str, str] = {
     "compute": "matrix products",

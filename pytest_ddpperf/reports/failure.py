@@ -19,12 +19,12 @@ from pytest_ddpperf.reports.lines import INDENT, command, cut_after, folded, lab
 from pytest_ddpperf.reports.table import in_columns
 from pytest_ddpperf.units import format_count
 
-WIDTH = 80  # of a terminal that nobody knows
+WIDTH = 80  # columns, if the width of the terminal is unknown
 LINES = 20  # of a failure, with the line of the test, which is added to it
-_ROWS, _FEW_ROWS = 8, 4  # at most, and so few that blank lines are left out first
+_ROWS, _FEW_ROWS = 8, 4  # rows at most; before fewer rows than the second are shown, blank lines go
 _FEWEST_COLUMNS = 4  # name, both values and verdict
 _PARAGRAPH = 2  # lines; twice as many of the cause
-MOST_OF_RANKS = 12  # lines on what ranks did, their stacks apart
+MOST_OF_RANKS = 12  # lines on what ranks did, without their stacks
 _APART = 0.005  # of the quotient of both values: a change that differs more from it is marked
 _MARK = "* mean change of the {}; both values are means of all launches"
 # The label of the command that stores the result. An undecided benchmark may hide a slowdown, so it has none.
@@ -103,7 +103,6 @@ def _sections(
 
 
 def _title(result: Result, verdict: Verdict) -> str:
-    """Returns the title: the name of the benchmark, its verdict, its reference, and its ranks."""
     measured, baseline = result.measurement, result.baseline
     against = ""
     if result.paired is not None:
@@ -141,7 +140,6 @@ def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> 
 
 
 def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, str]]:
-    """Returns how a worse time or size was confirmed, and what the machine did; counts do not need this."""
     red = [head for head in heads if head.verdict is Verdict.REGRESSED and head.series.scale != "exact"]
     if not red:
         return []
@@ -189,7 +187,13 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
 
 def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], width: int) -> list[str]:
     """Returns a line for each metric, with as many columns as fit into the width."""
-    marked = [row for row in rows if _apart(row)]
+    # The quotient of both values differs visibly from the reported change.
+    marked = [
+        row
+        for row in rows
+        if row.series.scale == "ratio" and row.baseline and row.change is not None and phrases.judges(row)
+        if abs(row.series.value / row.baseline / (1 + row.change) - 1) > _APART
+    ]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
     values = [("", *phrases.value_texts(row))[-2:] for row in rows]
     columns = {
@@ -209,13 +213,6 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
     lines = in_columns(shown, [*widths.values()], [i for i, header in enumerate(widths) if header.strip()])
     by = "rounds" if any(row.paired for row in marked) else "usual launches"
     return [*lines, *(folded(_MARK.format(by), width, INDENT) if marked else [])]
-
-
-def _apart(row: Comparison) -> bool:
-    """Returns whether the quotient of both values differs visibly from the reported change."""
-    if row.series.scale != "ratio" or not row.baseline or row.change is None or not phrases.judges(row):
-        return False
-    return abs(row.series.value / row.baseline / (1 + row.change) - 1) > _APART
 
 
 def _change(row: Comparison) -> str:

@@ -27,7 +27,7 @@ from pytest_ddpperf.units import (
     span,
 )
 
-_PACKAGES = 8  # that are named of those that differ
+_PACKAGES = 8  # packages that are named, at most
 _PREDICTED = "on the stored network, the collectives of a step would take {predicted:s} (median error {error:%})"
 MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
@@ -46,11 +46,6 @@ class _Sentence(Formatter):
         return format_count(round(value), spec) if noun else format(value, spec)
 
 
-def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Returns words for launches of which not all take turns."""
-    return "only the two sides of one benchmark take turns" if paired else "launched one after the other, without turns"
-
-
 _SENTENCE = _Sentence()
 _FORMS: Mapping[str, Callable[[Any], str]] = {
     "%": format_percent,
@@ -59,7 +54,9 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
     "G": lambda rate: f"{rate / 1e9:.3g} G",
     "MHz": lambda clock: f"{clock / 1e6:.0f} MHz",
     "reference": reference_text,
-    "turns": _turns,
+    "turns": lambda paired: (
+        "only the two sides of one benchmark take turns" if paired else "launched one after the other, without turns"
+    ),
     "and": lambda items: words_of(list(map(str, items))),
     "list": ", ".join,
 }
@@ -87,7 +84,6 @@ def broken_reason(result: Result) -> str:
 
 
 def _outlying_launches(outlying: Sequence[tuple[int, float]], launches: int) -> str:
-    """Returns a text on outlying launches: their numbers, from 1, and their changes from the median."""
     noun, verb = ("launch", "is") if len(outlying) == 1 else ("launches", "are")
     named = ", ".join(f"{number} ({format_change(change)})" for number, change in outlying)
     return f"{noun} {named} of {launches} {verb} far from the median step time"
@@ -96,7 +92,6 @@ def _outlying_launches(outlying: Sequence[tuple[int, float]], launches: int) -> 
 def _memory_growth(  # noqa: PLR0917 - called by name
     device: str, least: float, most: float, ranks: Sequence[int], world_size: int, steps: int, launches: int
 ) -> str:
-    """Returns a text on ranks whose memory grows from step to step."""
     kind = "CUDA memory" if device == "cuda" else "memory"
     growth = " to ".join(dict.fromkeys(format_values((least, most), "B")))
     seen = f"seen in {format_count(steps, 'step')} of each of {format_count(launches, 'launch')}"
@@ -114,7 +109,6 @@ def _not_profiled(what: str) -> str:
 
 
 def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> str:  # noqa: FBT001 - called by name
-    """Returns a text on an accepted worsening: whether the acceptance covers it, and was needed."""
     before, after, unit = worse.baseline or 0.0, worse.series.value, worse.series.unit
     values = (f"{before:g}", f"{after:g}") if unit == "1" else format_values((before, after), unit)
     words = "accepted" if covered else "worse than what is accepted"
@@ -133,14 +127,12 @@ def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
 
 
 def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 - called by name
-    """Returns a text that no number of launches, or no practicable number, would decide."""
     fact = "more launches would not decide it" if any_number else "no practicable number of launches would decide it"
     cures = ["a wider tolerance", "a quieter machine", *([] if paired else ["--ddpperf-against"])]
     return f"{fact}; {', '.join(cures[:-1])} or {cures[-1]} might"
 
 
 def _busy(now: float | None, then: float | None) -> str:
-    """Returns a text on a busy machine, because of which stored times decide nothing."""
     told = [] if now is None else [_taken(now)]
     if then is not None:
         told.append(f"{format_percent(then) if now and then else _taken(then)} when the baseline was saved")
@@ -153,7 +145,6 @@ def _taken(share: float) -> str:
 
 
 def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
-    """Returns a text on long steps: number, length, share of the time, frequency and cause."""
     are, take = ("is", "takes") if now.number == 1 else ("are", "take")
     reference = "" if before is None else f" (reference: {format_percent(before.share)})"
     often = "" if now.period is None else f"; every {ordinal(now.period)} step"
@@ -166,7 +157,6 @@ def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
 
 
 def _slow_starts(starting: float, working: float, launches: int, slowest: SlowImport | None, setting: str) -> str:
-    """Returns a text on launches that spend most time on starting, with their slowest import and the cure."""
     begun, worked = format_values((starting, working), "s")
     told = f"{format_count(launches, 'launch')} spent {begun} on starting and {worked} on steps"
     cures = [f"raise {setting}"]
@@ -178,7 +168,6 @@ def _slow_starts(starting: float, working: float, launches: int, slowest: SlowIm
 
 
 def _without_gpu(sites: Sequence[CallSite]) -> str:
-    """Returns a text on calls for a GPU that were replaced on the CPU, with the lines of each call."""
     lines: dict[str, list[str]] = {}
     for site in sorted(sites, key=lambda one: (one.file, one.line)):
         lines.setdefault(site.part, []).append(f"{site.file}:{site.line}")
@@ -210,7 +199,6 @@ def _parameters_apart(ranks: Sequence[int], parameter: str, sites: Sequence[Call
 def _other_environment(
     python: str, differ: Sequence[str], packages: Mapping[str, tuple[str | None, str | None]]
 ) -> str:
-    """Returns how the reference's environment differs from this one, in packages and facts."""
     both_first = sorted(packages.items(), key=lambda package: None in package[1])
     told = [f"{name} {there or 'none'} -> {here or 'none'}" for name, (there, here) in both_first]
     more = [f"{len(told) - _PACKAGES} more"] if len(told) > _PACKAGES else []
@@ -220,7 +208,6 @@ def _other_environment(
 
 
 def _told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, float]], number: int) -> str:
-    """Returns a text on counts that are not gated, because the sides have different versions of torch."""
     why = f"counts cannot fail a test, because another torch may work differently ({', '.join(differs)})"
     texts = [f"{metric} {' -> '.join(quantity_texts(metric, [then, now]))}" for metric, then, now in changed]
     return f"{why}: {', '.join(texts) or f'all {number} are the same'}"
@@ -229,7 +216,6 @@ def _told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, flo
 def _not_on_network(
     reason: str, collective: str, nbytes: float, most: int | None, ranks: int, *, profiled: bool
 ) -> str:
-    """Returns why the stored network cannot predict the time of a step's collectives, and how to change that."""
     why, cure = f"{collective} was not measured", f"; ddpperf network --world-size={ranks} measures it"
     if reason == "too_large" and most is not None:
         size, largest = format_values((nbytes, most), "B")
@@ -244,7 +230,6 @@ def _not_on_network(
 
 
 def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:
-    """Returns the predicted time of a step's collectives on the stored network, with their measured or exposed time."""
     told = sentence(_PREDICTED, {"predicted": predicted, "error": error})
     if measured is not None:
         return f"{told}; {how} {format_value(measured, 's')}"

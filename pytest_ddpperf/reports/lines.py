@@ -22,7 +22,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_.,=+-]+")
 INDENT = "  "
 JOINED = "\u00a0"  # a space that no line is broken at
 CUT = "..."
-_LONGEST = 600  # characters of a remark: none of our own is longer, and what a rank raises is told in full elsewhere
+_LONGEST = 600  # characters of a remark; failure messages show the errors of ranks completely
 _NUMBER = re.compile(r"(?<![^\s([+-])([\d.,]*\d) (?=[%A-Za-z])")  # a number and the space before what it counts
 LABEL = 11  # columns of the label of a paragraph
 _NAMED = 3  # benchmarks or metrics with the same remark
@@ -155,14 +155,12 @@ def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
         modules_of = {test: test.partition("::")[0].rpartition("/")[2].removesuffix(".py") for test in tests}
         tests = {test: f"{modules_of[test]}::{name}" for test, name in tests.items()}
     several = Counter(result.test for result in results)
-
-    def name(result: Listed) -> str:
+    told = []
+    for result in results:
         test, variant, strategy = tests[result.test], result.measurement.name, result.measurement.strategy
         variant = variant if strategy in variant else f"{variant} {strategy}"
         parameters = test.partition("[")[2].removesuffix("]")
         said = several[result.test] == 1 and variant in {parameters, *parameters.split("-")}
-        return test if said else f"{test} {variant}"
-
-    told = [(name(result), result.measurement.world_size) for result in results]
+        told.append((test if said else f"{test} {variant}", result.measurement.world_size))
     sizes = Counter(named for named, _ in {*told})
     return tuple(f"{named} w{size}" if sizes[named] > 1 else named for named, size in told)

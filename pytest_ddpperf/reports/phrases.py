@@ -25,7 +25,7 @@ from pytest_ddpperf.units import (
 )
 
 SHORT_COMMIT = 7  # characters
-_LISTED = 10  # lines, of more than one reads
+_LISTED = 10  # lines of a list, at most
 NOISY = "noisy"  # in place of an interval that says nothing; more launches or a quieter machine help
 _ANYTHING = 10  # a bound beyond this says no more than that anything is possible
 _WORSE = {("s", "lower"): "slower", ("B", "lower"): "larger", ("1", "lower"): "higher"}  # by unit and better direction
@@ -47,18 +47,21 @@ def by_stored_times(result: Result) -> bool:
 
 
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons without those that only repeat the verdict on a step time among them."""
+    """Returns the comparisons without those that only repeat the verdict on a step time among them.
+
+    A rate that changed otherwise than the step time stays: a step does other work.
+    """
     steps = {c.verdict: c for c in comparisons if c.series.metric == "step_time"}
-    repeated = [c for c in comparisons if c.series.rules.repeats_step_time and _follows(c, steps.get(c.verdict))]
-    return tuple(c for c in comparisons if c not in repeated)
-
-
-def _follows(rate: Comparison, step: Comparison | None) -> bool:
-    """Returns whether a rate changed only because the step time did, and not because a step does other work."""
-    if step is None or rate.change is None or step.change is None:
-        return step is not None
-    faster = -1 if rate.series.unit == "s" else 1
-    return abs((1 + rate.change) ** faster * (1 + step.change) - 1) <= step.tolerance
+    kept = []
+    for each in comparisons:
+        step = steps.get(each.verdict) if each.series.rules.repeats_step_time else None
+        follows = step is not None
+        if step is not None and each.change is not None and step.change is not None:
+            faster = -1 if each.series.unit == "s" else 1
+            follows = abs((1 + each.change) ** faster * (1 + step.change) - 1) <= step.tolerance
+        if not follows:
+            kept.append(each)
+    return tuple(kept)
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
@@ -168,29 +171,25 @@ def size_text(size: float, comparison: Comparison) -> str:
     return format_value(size, comparison.series.unit)
 
 
-def bound_text(comparison: Comparison) -> str:
-    """Returns the worsening that the run excludes: ``+4.9 %``; empty if the scatter is unknown."""
-    return "" if comparison.bound is None else _bound(comparison, comparison.bound)
-
-
-def _bound(comparison: Comparison, bound: float) -> str:
-    capped = comparison.series.scale == "ratio" and bound > _ANYTHING
-    return ">+1000 %" if capped else signed(bound, comparison)
-
-
-def _worst(comparison: Comparison) -> float:
-    """Returns the largest worsening in the interval of the change, at least the bound."""
-    ends, bound = comparison.change_interval, comparison.bound or 0.0
-    return bound if ends is None else max(bound, ends.high if comparison.series.better == "lower" else -ends.low)
+def bound_text(comparison: Comparison, bound: float | None = None) -> str:
+    """Returns the worsening that the run excludes, or ``bound``: ``+4.9 %``; empty if the scatter is unknown."""
+    bound = comparison.bound if bound is None else bound
+    if bound is None:
+        return ""
+    return ">+1000 %" if comparison.series.scale == "ratio" and bound > _ANYTHING else signed(bound, comparison)
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
     """Returns the slowdown that a metric may hide: ``could be +35.2 % slower``; its verdict if there is no bound."""
-    first, ends = undecided[0], [_worst(c) for c in undecided if c.bound is not None]
-    if len(ends) < len(undecided):
-        return first.verdict.value
+    first, worst = undecided[0], []
+    for each in undecided:
+        if each.bound is None:
+            return first.verdict.value
+        ends = each.change_interval  # a worsening is below 0 if more is better
+        end = each.bound if ends is None else ends.high if each.series.better == "lower" else -ends.low
+        worst.append(max(each.bound, end))
     how = _WORSE.get((first.series.unit, first.series.better), "worse")
-    return f"could be {span(partial(_bound, first), ends)} {how}"
+    return f"could be {span(partial(bound_text, first), worst)} {how}"
 
 
 def open_text(*comparisons: Comparison, values: bool = False) -> str:

@@ -135,7 +135,6 @@ def _ticks(chart: Chart, axes: Axes) -> None:
 
 
 def _plot(chart: Chart, axes: Axes) -> None:
-    """Draws series as lines or points with their intervals; points at the same place are drawn next to each other."""
     middle = (len(chart.series) - 1) / 2
     for i, (series, marker) in enumerate(zip(chart.series, cycle(_MARKERS), strict=False)):
         lines = chart.style == "lines"
@@ -163,7 +162,6 @@ def _reach(points: Sequence[ChartPoint]) -> Any:
 
 
 def _refer(series: ChartSeries, axes: Axes, color: Any) -> None:
-    """Draws a reference: a dashed line, with a band if its points have intervals."""
     places, values = zip(*((point.x, point.y) for point in series.points), strict=True)
     axes.plot(places, values, "--", linewidth=1, label=series.name, color=color)
     ends = [(point.x, point.low, point.high) for point in series.points]

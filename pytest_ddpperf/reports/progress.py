@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -19,20 +19,19 @@ _LEAST_ROOM = 20  # columns; in less, nothing useful can be said
 def progress_line(
     name: str, launch: int, of: int, elapsed: float, expected: float | None, *, last: Launch | None = None
 ) -> str:
-    """Returns the progress of a benchmark, ``ddp: launch 3 of 8, 12 s of about 31 s``, and facts of the last launch."""
+    """Returns the progress of a benchmark: ``ddp: launch 3 of 8, 12 s of about 31 s``.
+
+    ``last``: a launch whose last loss, averaged over ranks, and learning rate follow if they are known.
+    """
     line = f"{name}: launch {launch} of {of}, {elapsed:.0f} s"
     if expected is not None:
         line += f" of about {max(expected, elapsed):.0f} s"
-    return ", ".join((line, *_trained(last))) if last is not None else line
-
-
-def _trained(launch: Launch) -> Iterator[str]:
-    """Yields the loss of the last timed step, averaged over ranks, and the learning rate after it, if known."""
-    losses = [rank.loss for rank in launch.ranks if rank.loss is not None]
-    if losses:
-        yield f"loss {fmean(losses):.4g}"
-    if launch.ranks[0].learning_rate is not None:
-        yield f"learning rate {launch.ranks[0].learning_rate:.4g}"
+    ranks = () if last is None else last.ranks
+    if losses := [rank.loss for rank in ranks if rank.loss is not None]:
+        line += f", loss {fmean(losses):.4g}"
+    if ranks and ranks[0].learning_rate is not None:
+        line += f", learning rate {ranks[0].learning_rate:.4g}"
+    return line
 
 
 class LiveLine:

@@ -46,7 +46,13 @@ def headline(results: Sequence[Result], accepted: Collection[str] = (), unmeasur
     kinds = str(len(results)) if verdict == "PASSED" and all(map(passed, results)) else kinds_text(results, accepted)
     if unmeasured and not any(result.failure for result in results):
         kinds = f"{format_count(unmeasured, 'test')} could not be measured, {kinds}"
-    return " | ".join([f"{verdict}: {kinds}", *_against(results)])
+    against = [one.paired.named.removeprefix("revision ") for one in results if one.paired is not None]
+    stored = [one.baseline for one in results if one.baseline is not None and one.verdict is not Verdict.NEW]
+    if not against and stored:
+        commits = {phrases.commit_text(one.commit, dirty=one.dirty) for one in stored if one.commit}
+        against = [f"the baseline of {commits.pop() if len(commits) == 1 else span(str, (one.date for one in stored))}"]
+    line = f"{verdict}: {kinds}"
+    return f"{line} | against {' and '.join(dict.fromkeys(against))}" if against else line
 
 
 def kinds_text(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
@@ -87,17 +93,6 @@ def _kind(result: Result, accepted: Collection[str]) -> str:
     elif not result.failure and verdict is not Verdict.DOES_NOT_FIT:
         why = "does not fail"
     return f"{word} ({why})" if why else word
-
-
-def _against(results: Sequence[Result]) -> list[str]:
-    """Returns the references of the benchmarks, if there are any."""
-    revisions = dict.fromkeys(one.paired.named.removeprefix("revision ") for one in results if one.paired is not None)
-    if revisions:
-        return [f"against {' and '.join(revisions)}"]
-    stored = [one.baseline for one in results if one.baseline is not None and one.verdict is not Verdict.NEW]
-    commits = {phrases.commit_text(one.commit, dirty=one.dirty) for one in stored if one.commit}
-    of = commits.pop() if len(commits) == 1 else span(str, (one.date for one in stored)) if stored else ""
-    return [f"against the baseline of {of}"] if of else []
 
 
 def ruled_out(results: Iterable[Result]) -> str:
@@ -232,13 +227,11 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
 
 def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
     """Returns all remarks on a benchmark; first the ones on its verdict, which ``accepting`` omits."""
-    parts = () if accepting else (_grounds, _gains, _without_reference)
-    texts = [text for part in parts for text in part(result)]
+    texts = [] if accepting else [*_grounds(result), *_gains(result), *_without_reference(result)]
     return [*texts, *phrases.every_finding(result, without=_UNSAID)]
 
 
 def _grounds(result: Result) -> list[str]:
-    """Returns the reasons for the verdict ``incompatible``."""
     if result.verdict is not Verdict.INCOMPATIBLE:
         return []
     if result.reference.differs:

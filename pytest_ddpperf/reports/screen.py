@@ -31,7 +31,7 @@ from pytest_ddpperf.reports.remarks import (
 )
 from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
-from pytest_ddpperf.reports.table import Paint, Table, render, uncoloured
+from pytest_ddpperf.reports.table import Paint, Table, render
 from pytest_ddpperf.units import format_count
 
 _TOLD = 5  # lines of one kind: warnings, and undecided metrics; -v shows all
@@ -44,15 +44,8 @@ _WARNINGS = frozenset(
         "without_gpu",
         # What it is compared with.
         *("slower_than_stored", "lost_metric", "lost_counts", "alike_baselines", "thin_baseline"),
-        *(
-            "unpaired",
-            "cannot_run",
-            "other_environment",
-            "same_code",
-            "tests_differ",
-            "no_name_to_look_up",
-            "tool_measured",
-        ),
+        *("unpaired", "cannot_run", "other_environment", "same_code", "tests_differ", "no_name_to_look_up"),
+        "tool_measured",
         *("target_open", "never_met", "acceptance", "unsure_counts"),
     }
 )
@@ -72,7 +65,7 @@ def _first_line(made: Outputs) -> str:
 
 
 def summary_parts(
-    made: Outputs, width: int | None = None, paint: Paint = uncoloured, *, verbosity: int = 0
+    made: Outputs, width: int | None = None, paint: Paint = lambda text, _: text, *, verbosity: int = 0
 ) -> list[tuple[str, str]]:
     """Returns title and text of each part that is not empty. ``verbosity`` is pytest's: 1 for -v, -1 for -q.
 
@@ -105,7 +98,6 @@ def summary_parts(
 
 
 def _accepted(made: Outputs) -> set[str]:
-    """Returns the tests whose results became the baseline."""
     not_stored = {*made.stored.failed, *(one.test for one in made.stored.unfit)}
     return {one.test for one in made.results} - not_stored if made.accepting else set()
 
@@ -119,7 +111,6 @@ def colour_of(made: Outputs) -> str:
 
 
 def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> list[str]:
-    """Returns the text after the first line: warnings, benchmarks, undecided metrics, and the measurement."""
     results, more, common = made.results, verbosity > 0, common_text(made.common_change)
     slower = made.common_change is not None and made.common_change.slower
     warnings = [*made.complaints, *(common * (slower and verbosity >= 0)), *(_warnings(made) if verbosity == 0 else [])]
@@ -153,7 +144,7 @@ def _notes(made: Outputs, *, every: bool) -> list[str]:
     notes = [] if made.accepting else undecided_lines(named, every=every)
     if not every:
         return first_of(notes, _TOLD)
-    untold = [(name, one) for name, one in named if made.accepting or not one.red]  # failures have those of red ones
+    untold = [(name, one) for name, one in named if made.accepting or not one.red]  # failure messages have the others
     remarks = ((name, remark) for name, one in untold for remark in every_remark(one, accepting=made.accepting))
     return [*notes, *told_once(remarks, len(named))]
 

@@ -67,13 +67,14 @@ def setup_changes(metric: str, then: Counts, now: Counts) -> list[str]:
 
 def _explained(moves: Iterable[str], then: Counts, now: Counts) -> str:
     both = [metric for metric in moves if metric in then.totals and metric in now.totals]
-    moved = [metric for metric in both if beyond_floor(metric, then, now) or _is_another(metric, then, now)]
+    moved = [
+        metric
+        for metric in both
+        if beyond_floor(metric, then, now)
+        or (count_row(metric).made_up and any(old != new for old, new in changed_parts(metric, then, now)))
+    ]
     more = [metric for metric in moved if now.totals[metric] >= then.totals[metric]]
     return next(iter([*more, *moved]), "")
-
-
-def _is_another(metric: str, then: Counts, now: Counts) -> bool:
-    return count_row(metric).made_up and any(old != new for old, new in changed_parts(metric, then, now))
 
 
 _Change = tuple[str, Iterable[str]]  # in words, and the counts that it moves
@@ -103,7 +104,6 @@ def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
 
 
 def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Change]:
-    """Returns changes of wrappers and optimizers: new, removed or replaced ones."""
     new, lost = _more_of(after, before), _more_of(before, after)
     told: list[_Change] = []
     for kind, number in new.items():
@@ -123,7 +123,6 @@ def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Chan
 
 
 def _more_of(one: _Side, other: _Side) -> dict[str, float]:
-    """Returns how many more of each kind one side has."""
     kinds = [part for part in one.numbers if not setting_of(part)[1] and part not in {CHECKPOINT, BACKWARD}]
     return {kind: more for kind in kinds if (more := one.numbers[kind] - other.numbers.get(kind, 0.0)) > 0}
 
@@ -143,7 +142,6 @@ def _kind_text(kind: str, number: float) -> str:
 
 
 def _settings(before: _Side, after: _Side) -> list[_Change]:
-    """Returns changes of settings of the wrappers and optimizers that both sides have."""
     told: list[_Change] = []
     parts = [setting_of(part) for part in (*after.numbers, *before.numbers) if setting_of(part)[1]]
     for kind, name in dict.fromkeys((kind, name) for kind, name, _ in parts):

@@ -25,10 +25,6 @@ def list_tables(files: Sequence[BaselineFile]) -> list[Table]:
     for file in files:
         for record in file.records:
             records.setdefault(environment_key(record.environment), []).append((file.test, record))
-    return [_list_table(key, records[key]) for key in sorted(records)]
-
-
-def _list_table(key: str, records: Sequence[tuple[str, BaselineRecord]]) -> Table:
     columns: dict[str, Column[tuple[str, BaselineRecord]]] = {
         "test": lambda each: each[0],
         "variant": lambda each: each[1].name,
@@ -38,9 +34,12 @@ def _list_table(key: str, records: Sequence[tuple[str, BaselineRecord]]) -> Tabl
             format_value(series.value, series.unit) for series in each[1].series if series.metric == "step_time"
         ),
     }
-    table = table_of(records, columns, every=False, left=4, right=0)
-    alone = "" if "step time" in table.headers else " of counts alone"
-    return replace(table, title=f"{key}: {format_count(len(records), 'baseline')}{alone}")
+    tables = []
+    for key, several in sorted(records.items()):
+        table = table_of(several, columns, every=False, left=4, right=0)
+        alone = "" if "step time" in table.headers else " of counts alone"
+        tables.append(replace(table, title=f"{key}: {format_count(len(several), 'baseline')}{alone}"))
+    return tables
 
 
 def record_table(test: str, record: BaselineRecord) -> Table:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from pytest_ddpperf.instruments.memory import LABELS
 from pytest_ddpperf.judge.detection import UNPROVEN
@@ -29,8 +28,6 @@ from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_i
 from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, signed_percent, span
 
 _MOST = 30  # benchmarks that are not red and have a row of their own
-_Text: TypeAlias = "Callable[[Comparison, Callable[[float], str]], str]"
-"""A function that writes the cell of a metric, from its comparison and a formatter of numbers."""
 
 
 def summary_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
@@ -54,32 +51,41 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
             header = interval_header(f"{header}\n{unit}", intervals).replace("\n ", "\n").rstrip()
             made[header] = [cell or NOTHING for cell in cells]
 
-    def metric(header: str, name: str, text: _Text = _value) -> None:
-        found = [phrases.find(result, name) for result in results]
-        series = [each.series for each in found if each is not None]
-        common = scale([each.value for each in series], series[0].unit if series else "1")
-        intervals = [each.interval for each in series] if text is _with_interval else []
-        column(header, common.unit, ["" if each is None else text(each, common.number) for each in found], intervals)
+    def metric(header: str, name: str, *, interval: bool = False) -> None:
+        found = [None if each is None else each.series for each in (phrases.find(result, name) for result in results)]
+        known = [each for each in found if each is not None]
+        common = scale([each.value for each in known], known[0].unit if known else "1")
+        cells = []
+        for each in found:
+            ends = each.interval if each is not None and interval else None
+            noisy = interval and each is not None and ends is None and len(each.samples) > 1
+            cells.append("" if each is None else with_interval(common.number, each.value, ends, noisy=noisy))
+        column(header, common.unit, cells, [each.interval for each in known if interval])
 
+    measured = _metrics(results)
     steps = [phrases.find(result, "step_time") for result in results]
     judged = [step if step is not None and phrases.judges(step) else None for step in steps]
     change = ("change", "%", list(map(_change, judged)), [getattr(step, "change_interval", None) for step in judged])
     if not any(steps):
-        metric("calls", "collective_calls", lambda calls, _: format_number(calls.series.value))  # a mean is not whole
+        calls = [phrases.find(result, "collective_calls") for result in results]
+        column("calls", "", [format_number(each.series.value) if each else "" for each in calls])  # a mean is not whole
         metric("sent", "collective_send_bytes")
         metric("FLOPs", "flops")
         metric("peak", "peak_tensor_bytes")
     elif brief:
-        metric("step time", "step_time", _before_and_now)
+        common = scale([step.series.value for step in steps if step], "s")
+        before = ["" if each is None or each.baseline is None else common.number(each.baseline) for each in judged]
+        now = ["" if step is None else common.number(step.series.value) for step in steps]
+        column("step time", common.unit, [" -> ".join(filter(None, pair)) for pair in zip(before, now, strict=True)])
         column(*change)
-    else:  # what tells most first, for a narrow window shows no more
+    else:  # the most useful columns come first, because a narrow window shows no more
         column(*change)
         column("at most", "%", [phrases.bound_text(step).removesuffix(" %") if step else "" for step in steps])
-        metric("step time", "step_time", _with_interval)
-        metric("throughput", "throughput" if _filled(results, "throughput") else "token_throughput")
-        metric("memory", "peak_allocated" if _filled(results, "peak_allocated") else RESIDENT)
+        metric("step time", "step_time", interval=True)
+        metric("throughput", "throughput" if "throughput" in measured else "token_throughput")
+        metric("memory", "peak_allocated" if "peak_allocated" in measured else RESIDENT)
     metric("eff.", "scaling_efficiency")
-    metric("speedup", "speedup", _value if brief else _with_interval)
+    metric("speedup", "speedup", interval=not brief)
     sizes = [result.measurement.world_size for result in results]
     column("ranks", "", [str(size) * (len({*sizes}) > 1 and not brief) for size in sizes])
     column("counts", "", [phrases.counts_words(one) if brief else counts_text(one) for one in results])
@@ -96,23 +102,8 @@ def worst_first(results: Sequence[Result]) -> list[Result]:
     return sorted(results, key=lambda result: -worst[result.test])
 
 
-def _filled(results: Sequence[Result], metric: str) -> list[Comparison]:
-    return [comparison for result in results if (comparison := phrases.find(result, metric)) is not None]
-
-
-def _value(comparison: Comparison, number: Callable[[float], str]) -> str:
-    return number(comparison.series.value)
-
-
-def _with_interval(comparison: Comparison, number: Callable[[float], str]) -> str:
-    series = comparison.series
-    noisy = series.interval is None and len(series.samples) > 1
-    return with_interval(number, series.value, series.interval, noisy=noisy)
-
-
-def _before_and_now(step_time: Comparison, number: Callable[[float], str]) -> str:
-    known = [step_time.baseline] if step_time.baseline is not None and phrases.judges(step_time) else []
-    return " -> ".join(map(number, [*known, step_time.series.value]))
+def _metrics(results: Sequence[Result]) -> set[str]:
+    return {comparison.series.metric for result in results for comparison in result.comparisons}
 
 
 def _change(step: Comparison | None) -> str:
@@ -123,7 +114,6 @@ def _change(step: Comparison | None) -> str:
 
 
 def _word(result: Result, accepted: Collection[str]) -> str:
-    """Returns the verdict, with facts that the verdict alone does not show."""
     word = result.verdict.value
     if failed_otherwise(result):
         return f"failed ({word})"
@@ -180,8 +170,8 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
 
 
 def _meanings(results: Sequence[Result]) -> dict[str, str]:
-    """Returns the meanings of headers and verdicts that need an explanation."""
-    memory = [LABELS[kind] for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
+    measured = _metrics(results)
+    memory = [LABELS[kind] for kind in (RESIDENT, "peak_allocated") if kind in measured]
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
     steps = [result.measurement.plan.steps for result in results if result.measurement.launches] or [1]
     return {

@@ -54,12 +54,14 @@ class Quantity(Generic[T]):
         unit: SI base unit, ``B``, a rate of them or ``1``; ``%`` for shares.
         interval: function that returns the interval of the value; the header shows its confidence.
         text: function that makes the cell from an item and a formatter of numbers; default: value and interval.
+        alone: whether its unit depends on no other column.
     """
 
     value: Callable[[T], float | None]
     unit: str
     interval: Callable[[T], Interval | None] = lambda _: None
     text: Callable[[T, Callable[[float], str]], str] | None = None
+    alone: bool = False
 
     def cell(self, item: T, number: Callable[[float], str]) -> str:
         """Returns the cell of an item."""
@@ -92,14 +94,15 @@ def with_meanings(table: Table, meanings: Mapping[str, str]) -> Table:
 
 
 def _column(header: str, column: Column[T], items: Sequence[T], columns: Sequence[Column[T]]) -> tuple[str, list[str]]:
-    """Returns the header of a column, with its unit, and its cells."""
     if not isinstance(column, Quantity):
         return header, [column(item) or NOTHING for item in items]
     header = interval_header(f"{header}\n{{}}", map(column.interval, items))
     if column.unit == "%":
-        return header.format("%"), [column.cell(item, _percent) for item in items]
-    alike = [each for each in columns if isinstance(each, Quantity) and each.unit == column.unit]
-    values = (each.value(item) for each in alike for item in items)
+        return header.format("%"), [
+            column.cell(item, lambda share: format_percent(share).removesuffix(" %")) for item in items
+        ]
+    alike = [each for each in columns if isinstance(each, Quantity) and each.unit == column.unit and not each.alone]
+    values = (each.value(item) for each in ([column] if column.alone else alike) for item in items)
     common = scale([value for value in values if value is not None], column.unit)
     told = header.format(common.unit).replace("\n ", "\n").rstrip()
     return told, [column.cell(item, common.number) for item in items]
@@ -120,16 +123,7 @@ def with_interval(
     return number(value) if interval is None else f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
 
 
-def _percent(share: float) -> str:
-    return format_percent(share).removesuffix(" %")
-
-
-def uncoloured(text: str, _colour: str) -> str:
-    """Returns the text without a colour."""
-    return text
-
-
-def render(table: Table, width: int | None = None, paint: Paint = uncoloured) -> str:
+def render(table: Table, width: int | None = None, paint: Paint = lambda text, _: text) -> str:
     """Returns the table as plain text: title, rows, notes, and the meanings of its words."""
     if width is not None:
         width = max(width, _NARROWEST)
@@ -156,24 +150,32 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
     numbers = range(table.left, len(table.headers) - table.right)
     heads = list(zip_longest(*(header.split("\n") for header in table.headers), fillvalue=""))
     cells = [[row[i] for row in rows if any(row[1:])] for i in range(len(table.headers))]
-    cells = [_intervals_aligned(column) if i in numbers else column for i, column in enumerate(cells)]
+    for i in numbers:  # intervals of equal width align the values before them
+        parts = list(map(_parts, cells[i]))
+        longest = max((len(interval) for _, interval in parts), default=0)
+        cells[i] = [value + interval.ljust(longest) for value, interval in parts]
     widths = [max(map(columns, each)) for each in zip(*heads, *zip(*cells, strict=True), strict=True)]
     room = None if width is None else width - sum(2 + each for each in widths[1:])
+    lines: list[str] = []
     if room is not None and room < max(columns(head[0]) for head in heads):
-        told = [(row, _paragraph(table, row, width or 0)) for row in rows]
-        return [_painted(line, row, paint) for row, lines in told for line in lines]
-    cells[0] = ["" if room is not None and columns(name) > room else name for name in cells[0]]
-    widths[0] = max(map(columns, (*(head[0] for head in heads), *cells[0])))
-    above = [*in_columns(heads, widths, numbers), "  ".join("-" * each for each in widths)]
-    below = iter(in_columns(list(zip(*cells, strict=True)), widths, numbers))
-
-    def lines_of(row: Sequence[str]) -> list[str]:
-        if not any(row[1:]):
-            return wrapped([row[0]], width)
-        above_values = folded(row[0], width or 0, INDENT) if room is not None and columns(row[0]) > room else []
-        return [*above_values, next(below)]
-
-    return [*above, *(_painted(each, row, paint) for row in rows for each in lines_of(row))]
+        blocks = [_paragraph(table, row, width or 0) for row in rows]
+    else:
+        long = {name for name in cells[0] if room is not None and columns(name) > room}
+        cells[0] = ["" if name in long else name for name in cells[0]]
+        widths[0] = max(map(columns, (*(head[0] for head in heads), *cells[0])))
+        lines = [*in_columns(heads, widths, numbers), "  ".join("-" * each for each in widths)]
+        values = iter(in_columns(list(zip(*cells, strict=True)), widths, numbers))
+        blocks = [
+            [*(folded(name, width or 0, INDENT) if name in long else []), next(values)]
+            if any(others)
+            else wrapped([name], width)
+            for name, *others in rows
+        ]
+    for row, block in zip(rows, blocks, strict=True):
+        words = [cell.partition(" ")[0] for cell in row[1:]]
+        colour = next((_COLOURS[word] for word in words if word in _COLOURS), "")
+        lines += [paint(line, colour) if colour else line for line in block]
+    return lines
 
 
 def in_columns(rows: Sequence[Sequence[str]], widths: Sequence[int], numbers: Container[int]) -> list[str]:
@@ -184,12 +186,6 @@ def in_columns(rows: Sequence[Sequence[str]], widths: Sequence[int], numbers: Co
         filled = (space + row[i] if i in numbers else row[i] + space for i, space in enumerate(spaces))
         lines.append("  ".join(filled).rstrip())
     return lines
-
-
-def _intervals_aligned(cells: Sequence[str]) -> list[str]:
-    """Pads the intervals of a column to the same width, so that the values before them are aligned."""
-    room = max((len(_parts(cell)[1]) for cell in cells), default=0)
-    return [value + interval.ljust(room) for value, interval in map(_parts, cells)]
 
 
 def _parts(cell: str) -> tuple[str, str]:
@@ -211,10 +207,3 @@ def _paragraph(table: Table, row: tuple[str, ...], width: int) -> list[str]:
     if not values:
         return wrapped([row[0]], width)
     return [*folded(row[0], width, INDENT), *(INDENT * 2 + line for line in folded(", ".join(values), room))]
-
-
-def _painted(line: str, row: Sequence[str], paint: Paint) -> str:
-    """Returns the line in the colour of the row's verdict; good verdicts have no colour."""
-    words = [cell.partition(" ")[0] for cell in row[1:]]
-    colour = next((_COLOURS[word] for word in words if word in _COLOURS), "")
-    return paint(line, colour) if colour else line

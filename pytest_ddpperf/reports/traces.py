@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 
 from pytest_ddpperf.analysis.traces.clocks import ClockAlignment
 from pytest_ddpperf.analysis.traces.difference import TraceChange, TraceDifference, TraceUse
 from pytest_ddpperf.analysis.traces.reading import RankTimes, RankTrace, group_profile, times_of
 from pytest_ddpperf.reports.table import NOTHING, Quantity, Table, table_of
-from pytest_ddpperf.units import format_change, format_count, format_number, format_percent, format_value
+from pytest_ddpperf.units import format_change, format_count, format_number, format_percent, format_value, span
 
+_s = partial(format_value, unit="s")
 _NAMED = 8  # ranks, at most, whose clocks are told one by one
 _SUMMARY = {
     "compute": "in which something was computed: operators on the CPU, kernels on a GPU",
@@ -24,6 +26,7 @@ _DIFFERENCE = {"time": "of a step: mean over steps and ranks; of an operator: wi
 def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
     """Returns one row for each rank: the parts of its step."""
     times = sorted(map(times_of, traces), key=lambda each: each.rank)
+    steps = span(str, (each.steps for each in times))
 
     def share(part: str) -> Quantity[RankTimes]:
         seconds = attrgetter(part)
@@ -43,16 +46,11 @@ def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
             "overlap": Quantity(value=lambda each: each.overlap, unit="%"),
             "idle": share("idle"),
         },
-        title=f"{name}: {format_count(len(times), 'rank')}, {_steps(times)}",
+        title=f"{name}: {format_count(len(times), 'rank')}, {steps}{' step' if steps == '1' else ' steps'}",
         notes=tuple(straggler_lines(traces)),
         right=0,
         legend=_SUMMARY,
     )
-
-
-def _steps(times: Sequence[RankTimes]) -> str:
-    numbers = sorted({each.steps for each in times})
-    return " to ".join(map(str, numbers[:1] + numbers[1:][-1:])) + (" step" if numbers == [1] else " steps")
 
 
 def straggler_lines(traces: Sequence[RankTrace]) -> list[str]:
@@ -70,10 +68,6 @@ def straggler_lines(traces: Sequence[RankTrace]) -> list[str]:
     waits = f"a rank waits {_s(profile.wait)} of a step for the last one"
     transfer = f"the transfer takes {_s(profile.transfer)}"
     return [f"rank {rank} came last to {format_percent(share)} of the collectives; {waits}, and {transfer}"]
-
-
-def _s(seconds: float) -> str:
-    return format_value(seconds, "s")
 
 
 def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> str:

@@ -55,8 +55,12 @@ def trend_table(trend: Trend) -> Table:
             each[1], low, high, outlying=each[0] in trend.outliers
         ),
     }
-    title, notes = f"{_heading(trend)}\n{_span(trend)}", (*change_texts(trend), *_remarks(trend))
-    return table_of(enumerate(points), columns, title=title, notes=notes, left=2)
+    title = (
+        f"{_heading(trend)}\n{benchmark.metric}, {benchmark.better} is better: "
+        f"{format_count(sum(point.runs for point in points), 'run')}, {_day(points[0].run)} to {_day(points[-1].run)}; "
+        "change: against the level before"
+    )
+    return table_of(enumerate(points), columns, title=title, notes=(*change_texts(trend), *_remarks(trend)), left=2)
 
 
 def changes_text(trends: Sequence[Trend], metric: str) -> str:
@@ -102,17 +106,7 @@ def trend_title(trend: Trend) -> str:
     return f"{benchmark.test}: {benchmark.name}{own}{after}{turns}"
 
 
-def _span(trend: Trend) -> str:
-    points = trend.points
-    runs = sum(point.runs for point in points)
-    return (
-        f"{trend.benchmark.metric}, {trend.benchmark.better} is better: {format_count(runs, 'run')}, "
-        f"{_day(points[0].run)} to {_day(points[-1].run)}; change: against the level before"
-    )
-
-
 def _sentence(trend: Trend, change: TrendChange) -> str:
-    """Returns a sentence with place, size and direction of a change."""
     points, metric = trend.points, trend.benchmark.metric
     before, after = (place_of(points[i].run) for i in (change.before, change.after))
     direction = "worse" if trend.worsening(change) > 0 else "better"
@@ -146,7 +140,6 @@ def _values(trend: Trend) -> list[float]:
 
 
 def _remarks(trend: Trend) -> tuple[str, ...]:
-    """Returns remarks on outliers, branches and changed work trees."""
     remarks = []
     if trend.outliers:
         named = ", ".join(place_of(trend.points[i].run) for i in trend.outliers[-_LISTED:])
@@ -161,7 +154,6 @@ def _remarks(trend: Trend) -> tuple[str, ...]:
 
 
 def _commit(run: HistoryRun) -> str:
-    """Returns the short commit, with a plus sign for a changed work tree."""
     return NOTHING if run.commit is None else run.commit[:SHORT_COMMIT] + ("+" if run.dirty else "")
 
 
@@ -185,7 +177,6 @@ def _number_format(values: Sequence[float], benchmark: Benchmark) -> tuple[str, 
 
 
 def _change(trend: Trend, point: Point, number: Callable[[float], str]) -> str:
-    """Returns the change from the level before, with its sign."""
     if point.change is None:
         return NOTHING
     if trend.benchmark.scale == "ratio":

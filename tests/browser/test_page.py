@@ -2,34 +2,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.jsonfile import render
-from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.documents.entries import Run
+from pytest_ddpperf.reports.charts.chart import Axis, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.formats.html import html, two_runs_page
 from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.two_runs import two_runs
 from tests.browser.conftest import Opened
-from tests.factories import judged_anew, make_results_document, read_again
+from tests.factories import judged_anew, make_launch
 from tests.reports.golden_runs import RUNS
-from tests.reports.many import many_benchmarks
+from tests.reports.made import made_chart, make_document
 from tests.reports.test_trend import STEP
 
 pytestmark = pytest.mark.browser
 
 Open = Callable[..., Opened]
 SCRIPT = "<script>document.title='run'</script>"
-
-
-def document(*results: Result, change: Callable[[Any], None] = lambda _: None) -> Run:
-    data = json.loads(render(make_results_document(results, None, date="2026-01-12T10:00:00+00:00")))
-    change(data)
-    return read_again(data)
 
 
 @pytest.fixture
@@ -42,7 +35,7 @@ def golden(open_page: Open) -> Opened:
                 result["step_times"] = [[0.04, 0.05, 0.045], [0.041, 0.06]] * 5
                 result["memory_by_rank"] = {"peak_resident": [2e6, 3e6]}
 
-    return open_page(document(*RUNS[30].results, change=change))
+    return open_page(make_document(*RUNS[30].results, change=change))
 
 
 def texts(found: Any) -> list[str]:
@@ -158,7 +151,7 @@ def test_all_works_by_keyboard(golden: Opened) -> None:
 def test_axe_finds_no_serious_fault(open_page: Open, context: dict[str, Any]) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    opened = open_page(document(*RUNS[30].results[:12]), **context)  # a curve and a comparison among them
+    opened = open_page(make_document(*RUNS[30].results[:12]), **context)  # a curve and a comparison among them
     opened.page.evaluate("for (const entry of [...document.querySelectorAll('.entry')].slice(0, 3)) entry.open = true")
     for part in opened.page.locator(".part").all():
         part.scroll_into_view_if_needed()
@@ -172,7 +165,7 @@ def test_axe_finds_no_serious_fault(open_page: Open, context: dict[str, Any]) ->
 
 
 def test_the_other_pages_work_too(open_page: Open) -> None:
-    before, after = document(*RUNS[6].results), document(*RUNS[6].results)
+    before, after = make_document(*RUNS[6].results), make_document(*RUNS[6].results)
     both = judged_anew(before, after)
     for text in (two_runs_page(after, both, two_runs(before, after, both)), trends_page([STEP], "step_time")):
         opened = open_page(text)
@@ -188,7 +181,7 @@ def test_a_name_that_is_a_script_stays_text(open_page: Open) -> None:
             result["findings"] = [SCRIPT]
             result["strategy"] = SCRIPT
 
-    opened = open_page(document(*RUNS[6].results, change=change))
+    opened = open_page(make_document(*RUNS[6].results, change=change))
     open_all(opened)
     assert opened.page.title().startswith("ddpperf: ")
     assert opened.page.locator("script").count() == 2
@@ -198,7 +191,7 @@ def test_a_name_that_is_a_script_stays_text(open_page: Open) -> None:
 
 
 def test_the_button_changes_the_theme(open_page: Open) -> None:
-    page = open_page(document(*RUNS[6].results), color_scheme="light").page
+    page = open_page(make_document(*RUNS[6].results), color_scheme="light").page
     ground = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(ground) == "rgb(255, 255, 255)"
     shown = []
@@ -214,19 +207,22 @@ def test_the_button_changes_the_theme(open_page: Open) -> None:
     assert page.evaluate(ground) == "rgb(18, 22, 29)"
 
 
+def test_a_printed_page_has_nothing_to_click(open_page: Open) -> None:
+    page = open_page(make_document(*RUNS[6].results)).page
+    page.emulate_media(media="print")
+    assert not any(map(page.is_visible, ("#theme", "#filter", "nav")))
+    assert page.is_visible("#table")
+
+
 def test_a_chart_of_200_000_points_is_drawn_and_one_that_fails_takes_no_other_along(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._OF_CHART", 10**6)
     broken, large = (
-        Chart(
+        made_chart(
+            ChartSeries("launch 1", tuple(ChartPoint(i, 1 + i % 7, 0.5, high) for i in range(points))),
             kind=kind,
-            title=kind,
-            subject="",
-            style="lines",
-            x=Axis(name="step"),
             y=Axis(name="step time", unit="s"),
-            series=(ChartSeries("launch 1", tuple(ChartPoint(i, 1 + i % 7, 0.5, high) for i in range(points))),),
         )
         for kind, points, high in (("broken", 3, 3.5), ("large", 200_000, 90.0))
     )
@@ -247,7 +243,16 @@ def test_a_chart_of_200_000_points_is_drawn_and_one_that_fails_takes_no_other_al
 
 
 def test_500_benchmarks_with_20_launches_are_there_at_once(open_page: Open) -> None:
-    text = html(many_benchmarks(500, 20))
+    """Their steps take 0.9 to 1.3 times as long as at first, by golden ratios: what looks like chance and is none."""
+    measured = [one for one in RUNS[30].results if one.measurement.launches]
+    results = []
+    for i, one in enumerate(measured[i % len(measured)] for i in range(500)):
+        step = one["step_time"].series.value
+        steps = iter([step * (0.9 + 0.4 * (0.618034 * (i + j) % 1)) for j in range(800)])
+        launches = tuple(make_launch(tuple(islice(steps, 40)), round=number) for number in range(20))
+        timed = replace(one.measurement, launches=launches)
+        results.append(replace(one, test=f"{one.test.partition('[')[0]}_{i // 10}[{i}]", measurement=timed))
+    text = html(make_document(*results))
     assert len(text.encode()) < 10e6
     took = "performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
     page = open_page(text).page

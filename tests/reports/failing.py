@@ -17,8 +17,6 @@ from tests.reports.golden_runs import COMMIT, REGRESSED, SAME, counted, counts, 
 ACCEPT = 'pytest "perf/test_trainer.py::test_step" --ddpperf-save'
 TEST = "perf/test_trainer.py::test_step"
 SIDE = PairedRevision(revision="3f2a1c0 (main)", commit=COMMIT, launches=6, candidate_launches=6)
-
-
 CHANGED = tuple(
     counted(name, counts(2, 100), counts(8, 124)) for name in ("collective_calls", "collective_bytes", "operators")
 )

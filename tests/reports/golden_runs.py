@@ -1,14 +1,13 @@
-"""Runs of 1, 6 and 30 benchmarks with a bit of everything, for the golden files of the summary."""
+"""Runs of 6, 7 and 30 benchmarks with a bit of everything, for the golden files of the summary."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.baselines.store import SavedRecord
-from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.batch_size import Search, Trial
 from pytest_ddpperf.records.counts import Counts
@@ -20,7 +19,7 @@ from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRev
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.causes import reason_text
-from pytest_ddpperf.reports.outputs import Outputs, Stored
+from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.stats.suites import change_of_suite
 from tests.factories import (
     PROFILE,
@@ -32,6 +31,7 @@ from tests.factories import (
     make_series,
 )
 
+GOLDEN = Path(__file__).parent / "golden"
 MIB = 2.0**20
 RULES = {row.name: row.rules for row in METRICS}
 UNITS = {row.name: row.unit for row in METRICS}
@@ -40,11 +40,14 @@ AGAIN = {"steps": 40, "launches": 2}
 LONG = "perf/test_language_model.py::TestPretraining::test_step_of_a_decoder_with_rotary_embeddings"
 COMMIT = "3f2a1c0" + "0" * 33
 COMMIT_OF_BASELINE = PairedRevision(revision="3f2a1c0", commit=COMMIT, launches=6, candidate_launches=6)
-SHALLOW = (
-    "3f2a1c0, the commit of the baseline, is not in this clone, which is shallow: git fetch --unshallow (in CI: "
-    "fetch-depth: 0), or --ddpperf-recheck=fetch"
-)
 PHASE_SHARES = dict(zip(PHASES, (0.01, 0.3, 0.45, 0.18, 0.058, 0.002), strict=True))
+
+
+def golden(name: str, text: str) -> str:
+    """The text of a golden file, which is written first if the environment asks for it."""
+    if os.environ.get("DDPPERF_GOLDEN") == "write":
+        (GOLDEN / name).write_text(text)
+    return (GOLDEN / name).read_text()
 
 
 def environment(world_size: int = 2) -> Any:
@@ -345,53 +348,7 @@ def _search(number: int) -> Search:
     )
 
 
-def _saved(result: Result, number: int) -> tuple[Result, SavedRecord]:
-    """A baseline that was saved: every third is new, the steps of the others changed by up to 4 %."""
-    record = BaselineRecord(
-        **{**result.measurement.identity_fields, "environment": environment()},
-        plan=result.measurement.plan,
-        series=tuple(replace(each.series, gated=each.gated) for each in result.comparisons),
-        date="2026-01-12",
-        commit=None,
-    )
-    factors = (1.0, 1.005, 1.02, 0.96)
-    factor = factors[number % 4]
-    older = (replace(each, value=each.value * (1 if each.scale == "exact" else factor)) for each in record.series)
-    folder = Path("baselines/cpu-amd-epyc-2c-t1-gloo-w2-torch2.13/perf.test_language_model")
-    old = replace(record, series=tuple(older)) if number % 3 else None
-    return result, SavedRecord(file=folder / f"test_{number}.json", old=old, new=record)
-
-
-def calibrated(number: int) -> Calibrated:
-    """A calibrated benchmark: four runs, a step time that scatters by 5 % from run to run; each seventh is noisier."""
-    noisy = number % 7 == 3
-    apart = (1.0, 1.05, 0.98, 1.45 if noisy else 1.02)
-    verdicts = (Verdict.UNCHANGED, Verdict.OK, Verdict.UNCHANGED, Verdict.REGRESSED if noisy else Verdict.OK)
-    runs = []
-    for factor, verdict in zip(apart, verdicts, strict=True):
-        one = replace(_pretraining(number), verdict=verdict)
-        step = metric("step_time", factor * (0.4 + 0.01 * number), verdict, 0.004 * number, half=0.01 + 0.002 * number)
-        measured = replace(one.measurement, series=(step.series,))
-        runs.append(replace(one, comparisons=(step,), measurement=measured))
-    return Calibrated(test=runs[0].test, results=tuple(runs))
-
-
 PAIRED = PairedRevision(revision="3f2a1c0 (main)", commit=COMMIT, launches=6, candidate_launches=6)
-BESIDE = result(
-    "perf/test_trainer.py::test_step",
-    Verdict.REGRESSED,
-    0.0482,
-    0.373,
-    measured=strategy("custom"),
-    step_time={
-        "half": 0.2,
-        "mde": 0.538,
-        "samples": (0.0471, 0.0466, 0.0349, 0.0495, 0.0502, 0.0488),
-        "base_samples": (0.0349, 0.0351, 0.0357, 0.0347, 0.0352, 0.0353),
-        "worse_in": 5,
-    },
-    reference=PAIRED,
-)
 
 
 def _beside(name: str, verdict: Verdict, change: float, *counts: Comparison, **step_time: Any) -> Result:
@@ -430,62 +387,6 @@ SUITE = (
 )
 
 
-STORED_TIMES = (
-    result(
-        "perf/test_trainer.py::test_step",
-        Verdict.OK,
-        0.041,
-        -0.012,
-        SAME,
-        step_time={"bound": None, "mde": None, "note": Finding("stored_times")},
-        unpaired=SHALLOW,
-    ),
-    result(
-        "perf/test_trainer.py::test_slow_step",
-        Verdict.REGRESSED,
-        0.082,
-        1.03,
-        SAME,
-        step_time={
-            "half": 0.2,
-            "bound": None,
-            "mde": None,
-            "note": Finding("gross"),
-            "worse_in": 6,
-            "margin": None,
-            "samples": (0.082, 0.081, 0.083, 0.082, 0.08, 0.084),
-        },
-        unpaired=SHALLOW,
-    ),
-    result(
-        "perf/test_trainer.py::test_step_with_pauses",
-        Verdict.INCONCLUSIVE,
-        0.052,
-        0.21,
-        SAME,
-        step_time={
-            "half": 0.8,
-            "bound": None,
-            "mde": None,
-            "note": Finding("not_gross", {"gross": 0.5}),
-            "samples": (0.03, 0.12, 0.045),
-            "interval": None,
-        },
-        unpaired=SHALLOW,
-    ),
-    result(
-        "perf/test_trainer.py::test_step_beside_others",
-        Verdict.INCONCLUSIVE,
-        0.047,
-        0.14,
-        SAME,
-        step_time={"bound": None, "mde": None, "note": Finding("busy", {"now": 0.41, "then": None})},
-        findings=(disturbed(),),
-        unpaired="this checkout is the commit of the baseline, so nothing of this repository has changed",
-    ),
-)
-
-
 def _timed(*results: Result) -> tuple[Result, ...]:
     """The results with the seconds of their calls: each measured for 2 s longer than the one before it."""
     parts = {"starting": 11.6, "verifying": 1.2, "counting": 0.8, "diagnosing": 3.1, "other": 0.3}
@@ -494,27 +395,12 @@ def _timed(*results: Result) -> tuple[Result, ...]:
     )
 
 
-def _alone(result: Result) -> Result:
-    """The result of a run that saves, in which the commit of the baseline is not measured."""
-    stored = result.reference
-    assert isinstance(stored, StoredBaseline)
-    comparisons = tuple(replace(each, paired=False) for each in result.comparisons)
-    return replace(result, reference=replace(stored, pair=None), comparisons=comparisons, failure="")
-
-
-SAVED = tuple(
-    _alone(result) for result in (*THIRTY, *map(_pretraining, range(15, 17))) if result.verdict is not Verdict.BROKEN
-)
-
-
 def outputs(*results: Result, **more: Any) -> Outputs:
     """What a run with these results has at its end."""
     return Outputs(results=[*results], common_change=change_of_suite(results), **more)
 
 
 RUNS = {
-    1: outputs(*_timed(BESIDE), here="8be01d2+changes"),
-    4: outputs(*STORED_TIMES, here="8be01d2+changes"),
     7: outputs(*SUITE, here="8be01d2+changes"),
     6: outputs(
         *_timed(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW),
@@ -525,17 +411,8 @@ RUNS = {
         recorded="this run is number 31 of .ddpperf/history.sqlite",
     ),
     30: outputs(*_timed(*THIRTY), searches=[*map(_search, range(4))]),
-    15: Outputs(calibrated=[*map(calibrated, range(15))]),
-    31: outputs(
-        *SAVED,
-        accepting=True,
-        stored=Stored(
-            saved=[_saved(result, number) for number, result in enumerate(SAVED)], failed={f"{LONG}[zero1-bf16-4-1024]"}
-        ),
-    ),
 }
-"""By their numbers of benchmarks; 4 have stored times alone, 7 are a suite beside another revision, 15 are calibrated,
-and 31 are saved."""
+"""By their numbers of benchmarks; 7 are a suite beside another revision."""
 
 _GREEN = [one for one in map(_pretraining, range(18)) if one.verdict is not Verdict.INCONCLUSIVE]
 _QUIET = [replace(one, findings=()) for one in (UNCHANGED, IMPROVED, *_GREEN)]

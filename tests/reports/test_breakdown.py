@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,17 +11,15 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.phases import PHASES, BlockTimes, MemoryUse, PhaseTimes, SectionTimes
-from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
 from tests.factories import PROFILE, make_rank_launch
-
-Make = Callable[..., Result]
-Compare = Callable[..., Comparison]
+from tests.reports.made import make_comparison, make_result
 
 
 @pytest.fixture
-def taken_apart(make_result: Make, make_comparison: Compare) -> Result:
+def taken_apart() -> Result:
     """Steps of 10 ms: 2.5 ms forward, 5 ms backward, 2.5 ms other; half of forward in a section of the user's."""
     seconds = dict.fromkeys(PHASES, (0.0,)) | {"forward": (0.0025,), "backward": (0.005,), "other": (0.0025,)}
     encode = SectionTimes(
@@ -46,111 +44,87 @@ def test_shares_of_a_step_add_up(taken_apart: Result) -> None:
     assert table.rows == (("test_step[bucketed]", "-", "25", "50", "-", "-", "25"),)
 
 
-def test_the_users_own_sections_have_a_table(taken_apart: Result, make_result: Make) -> None:
+def test_the_users_own_sections_have_a_table(taken_apart: Result) -> None:
     table = section_table([taken_apart])
     assert table.headers == (*("benchmark", "section", "entries\na step", "each\nus", "of the step\n%", "heap\nMiB"),)
     assert table.rows == (("test_step[bucketed]", "encode", "2", "625", "12.5", "+1.50"),)
-    assert not section_table([make_result()]).rows
 
 
-def test_without_phases_there_is_no_table(make_result: Make) -> None:
-    assert not phase_table([make_result()]).rows
-    assert not phase_table([]).rows
+def test_without_measured_parts_there_is_no_table() -> None:
+    for table in (phase_table, section_table, communication_table, collective_table):
+        assert not table([make_result()]).rows
+        assert not table([]).rows
 
 
-def exposed(make_comparison: Compare, low: float, high: float) -> Comparison:
-    """From 1.2 to 6.3 ms."""
-    made = make_comparison(
-        "exposed_communication",
-        0.0063,
-        Verdict.UNCHANGED,
-        baseline=0.0012,
-        change=0.0051,
-        change_interval=Interval(low=low, high=high, confidence=0.95),
-        interval=Interval(low=0.006, high=0.0066, confidence=0.95),
-    )
-    return replace(made, series=replace(made.series, unit="s", scale="difference"), gated=False)
+EXPOSED = make_comparison(  # from 1.2 to 6.3 ms
+    "exposed_communication",
+    0.0063,
+    Verdict.UNCHANGED,
+    baseline=0.0012,
+    change=0.0051,
+    change_interval=Interval(low=0.004, high=0.0062, confidence=0.95),
+    interval=Interval(low=0.006, high=0.0066, confidence=0.95),
+    gated=False,
+)
+EXPOSED = replace(EXPOSED, series=replace(EXPOSED.series, unit="s", scale="difference"))
 
 
-def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make_comparison: Compare) -> None:
+def blocks(*steps: float, **more: Any) -> tuple[Launch, ...]:
+    """Launches of a rank whose synchronised steps take so long."""
+    times = (BlockTimes(synchronised=(step,), unsynchronised=(step / 2,), **more) for step in steps)
+    ranks = (make_rank_launch(0, (0.02,), communication=each) for each in times)
+    return tuple(Launch(round=i, ranks=(rank,), seconds=1.0) for i, rank in enumerate(ranks))
+
+
+def test_a_row_shows_exposed_communication_and_its_share() -> None:
     """6.3 of 50 ms are 12.6 %. Launches of 40 and 60 ms make the 50, and shares of their own, which are not shown."""
-    launches = tuple(
-        Launch(
-            round=i,
-            ranks=(
-                make_rank_launch(0, (0.02,), communication=BlockTimes(synchronised=(step,), unsynchronised=(0.03,))),
-            ),
-            seconds=1.0,
-        )
-        for i, step in enumerate((0.04, 0.06))
-    )
     overhead = make_comparison("communication_overhead", 0.375, Verdict.NEW)
-    result = make_result(
-        comparisons=(exposed(make_comparison, 0.004, 0.0062), overhead), measured={"launches": launches}
+    table = communication_table(
+        [make_result(comparisons=(EXPOSED, overhead), measured={"launches": blocks(0.04, 0.06)})]
     )
-    table = communication_table([result])
     assert table.headers == ("benchmark", "step\nms", "exposed\nms [95 % CI]", "of it\n%")
     assert table.rows == (("test_step[bucketed]", "50.0", "6.30 [6.00, 6.60]", "12.6"),)
     assert table.notes == ()
 
 
-def test_less_than_nothing_is_no_share(make_result: Make, make_comparison: Compare) -> None:
+def test_less_than_nothing_is_no_share() -> None:
     """What is left of two step times may come out below 0 if nothing is exposed."""
-    launches = (
-        Launch(
-            round=0,
-            ranks=(
-                make_rank_launch(0, (0.05,), communication=BlockTimes(synchronised=(0.05,), unsynchronised=(0.051,))),
-            ),
-            seconds=1,
-        ),
-    )
-    below = exposed(make_comparison, 0.004, 0.0062)
-    below = replace(
-        below, series=replace(below.series, value=-0.001, interval=Interval(low=-0.003, high=0.001, confidence=0.95))
-    )
-    table = communication_table([make_result(comparisons=(below,), measured={"launches": launches})])
+    interval = Interval(low=-0.003, high=0.001, confidence=0.95)
+    below = replace(EXPOSED, series=replace(EXPOSED.series, value=-0.001, interval=interval))
+    table = communication_table([make_result(comparisons=(below,), measured={"launches": blocks(0.05)})])
     assert table.rows == (("test_step[bucketed]", "50.0", "-1.00 [-3.00, 1.00]"),)
 
 
-def test_what_was_not_measured_has_no_column(make_result: Make, make_comparison: Compare) -> None:
-    table = communication_table([make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062),))])
+def test_what_was_not_measured_has_no_column() -> None:
+    table = communication_table([make_result(comparisons=(EXPOSED,))])
     assert table.rows == (("test_step[bucketed]",),)
 
 
-def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: Compare) -> None:
-    blocks = BlockTimes(synchronised=(0.02,), unsynchronised=(0.01,), still_sent="the parameters that are gathered")
-    ranks = (make_rank_launch(0, (0.02,), communication=blocks),)
-    result = make_result(
-        comparisons=(exposed(make_comparison, 0.004, 0.0062),),
-        measured={"launches": (Launch(round=0, ranks=ranks, seconds=1.0),)},
-    )
-    table = communication_table([result])
+def test_what_the_figure_leaves_out_is_told() -> None:
+    launches = blocks(0.02, still_sent="the parameters that are gathered")
+    table = communication_table([make_result(comparisons=(EXPOSED,), measured={"launches": launches})])
     assert table.rows[0][1:] == ("20.0", "6.30 [6.00, 6.60]", "31.5")
     assert table.notes == ("test_step[bucketed]: exposed communication is without the parameters that are gathered",)
 
 
-def test_a_profile_stands_beside_it(make_result: Make, make_comparison: Compare) -> None:
+def test_a_profile_stands_beside_it() -> None:
     """Of 20 ms busy 5 are exposed: 75 % overlap, 40 % of 50 ms."""
-    profiled = make_result(
-        comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured={"profile": PROFILE, "launches": ()}
-    )
+    profiled = make_result(comparisons=(EXPOSED,), measured={"profile": PROFILE, "launches": ()})
     plain = make_result(comparisons=profiled.comparisons, measured={"name": "naive", "strategy": "naive"})
     table = communication_table([profiled, plain])
     assert table.headers[1:] == (*("busy\nms", "of its step\n%", "overlap\n%", "profiled exposed\nms", "gaps\nms"),)
     assert [row[1:] for row in table.rows] == [("20.0", "40", "75", "5.00", "1.00"), ("-",) * 5]
 
 
-def test_what_the_profile_knows_of_collectives_has_a_table(make_result: Make) -> None:
+def test_what_the_profile_knows_of_collectives_has_a_table() -> None:
     table = collective_table([make_result(measured={"profile": PROFILE}), make_result()])
     assert table.headers == (
         *("benchmark", "transfer\nms", "wait\nms", "last\nrank", "all_reduce\nGB/s (bus)", "window\nms", "late\nms"),
     )
     assert table.rows == (("test_step[bucketed] bucketed", "12.0", "8.00", "1 (75 %)", "2.50 (3.75)", "30.0", "10.0"),)
-    assert not collective_table([make_result()]).rows
 
 
-def test_where_nobody_knows_which_ranks_met_it_is_said(make_result: Make) -> None:
+def test_where_nobody_knows_which_ranks_met_it_is_said() -> None:
     unplaced = replace(PROFILE, transfer=None, wait=None, slowest=None, bandwidths=(), window=None, unplaced=True)
     table = communication_table([make_result(measured={"profile": unplaced})])
     assert table.rows[0][1:] == ("20.0", "40", "75", "5.00", "1.00")
@@ -161,17 +135,17 @@ def test_where_nobody_knows_which_ranks_met_it_is_said(make_result: Make) -> Non
     )
 
 
-def test_a_profile_alone_makes_a_table(make_result: Make) -> None:
+def test_a_profile_alone_makes_a_table() -> None:
     nothing = replace(PROFILE, busy=0.0, overlapped=0.0, gaps=0.0, slowest=None, bandwidths=(), window=None)
     table = communication_table([make_result(measured={"profile": nothing})])
     assert table.rows[0][1:] == ("0", "0", "0", "0")
     assert table.notes == ()
 
 
-def test_models_of_several_sizes_are_told_beside_what_they_send(make_result: Make, make_comparison: Compare) -> None:
+def test_models_of_several_sizes_are_told_beside_what_they_send() -> None:
     def of_size(parameters: float) -> Result:
         counts = Counts(totals={"parameters": parameters}, details={}, unstable={}, by_rank={})
-        return make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured={"counts": counts})
+        return make_result(comparisons=(EXPOSED,), measured={"counts": counts})
 
     table = communication_table([of_size(4.2e6), of_size(124e6)])
     assert table.headers[1] == "parameters\nM"
@@ -180,20 +154,12 @@ def test_models_of_several_sizes_are_told_beside_what_they_send(make_result: Mak
     assert "parameters\nM" not in alike.headers
 
 
-def test_what_models_of_each_size_send_is_told_where_there_are_several(
-    make_result: Make, make_comparison: Compare
-) -> None:
+def test_what_models_of_each_size_send_is_told_where_there_are_several() -> None:
     """Two small models expose 6.3 of 20 and of 60 ms, 31.5 and 10.5 %, and a large one 6.3 of 20 ms."""
 
     def of_size(name: str, parameters: float, step: float) -> Result:
-        blocks = BlockTimes(synchronised=(step,), unsynchronised=(step / 2,))
-        ranks = (make_rank_launch(0, (step,), communication=blocks),)
-        measured = {
-            "name": name,
-            "counts": Counts(totals={"parameters": parameters}, details={}, unstable={}),
-            "launches": (Launch(round=0, ranks=ranks, seconds=1.0),),
-        }
-        return make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured=measured)
+        counts = Counts(totals={"parameters": parameters}, details={}, unstable={})
+        return make_result(comparisons=(EXPOSED,), measured={"name": name, "counts": counts, "launches": blocks(step)})
 
     small = [of_size("a", 4e6, 0.02), of_size("b", 9e6, 0.06)]
     told = "models of {} parameters expose communication for {} % of a step (median)"
@@ -204,7 +170,3 @@ def test_what_models_of_each_size_send_is_told_where_there_are_several(
     ]
     alike = communication_table(small)
     assert alike.notes == ()
-
-
-def test_without_it_there_is_no_table(make_result: Make) -> None:
-    assert not communication_table([make_result()]).rows

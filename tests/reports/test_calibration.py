@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
-from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.calls import calibration_table
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.screen import summary_parts
 from pytest_ddpperf.reports.table import render
+from tests.reports.made import make_calibrated
 
-Make = Callable[..., Calibrated]
 
-
-def test_a_row_for_each_benchmark(make_calibrated: Make) -> None:
+def test_a_row_for_each_benchmark() -> None:
     """The runs of the second one are apart by 40 ms to 64 ms, 60 %; half as much again is 90 %."""
     runs = ((0.064, Verdict.REGRESSED), (0.04, Verdict.INCONCLUSIVE), (0.05, Verdict.OK), (0.05, Verdict.UNCHANGED))
     table = calibration_table([make_calibrated(), make_calibrated(*runs, test="t.py::test_apart")])
@@ -25,14 +20,7 @@ def test_a_row_for_each_benchmark(make_calibrated: Make) -> None:
     assert table.notes == ("1 of 6 comparisons of unchanged code with itself were red",)
 
 
-def test_what_no_run_could_tell_has_no_figure(make_calibrated: Make) -> None:
-    one = make_calibrated()
-    steps = (replace(result["step_time"], bound=None, mde=None) for result in one.results)
-    open_ones = tuple(replace(run, comparisons=(step,)) for run, step in zip(one.results, steps, strict=True))
-    assert calibration_table([replace(one, results=open_ones)]).rows[0][-3:] == ("-", "-", "0.5")
-
-
-def test_each_column_is_explained_below_the_table(make_calibrated: Make) -> None:
+def test_each_column_is_explained_below_the_table() -> None:
     (title, text), *_ = summary_parts(Outputs(calibrated=[make_calibrated()]), 100, verbosity=1)
     assert title == "ddpperf calibration"
     assert text == render(calibration_table([make_calibrated()]), 100)

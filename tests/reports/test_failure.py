@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 
@@ -25,14 +25,12 @@ from pytest_ddpperf.reports.failure import error_text, failures_text
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.remarks import cause_in_words
 from tests.factories import failure_text
-from tests.reports.conftest import comparison
 from tests.reports.failing import BOTH, COUNTS, CRASH, FAILURES, HANG, INCORRECT, STACKS, STACKS_OF, TIMES
+from tests.reports.made import make_comparison, make_result
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'
 MORE = "More       -v, --ddpperf-report=html:FILE"
 MIB = 2.0**20
-Make = Callable[..., Result]
-Compare = Callable[..., Comparison]
 
 
 def stored(result: Result) -> BaselineRecord:
@@ -40,7 +38,7 @@ def stored(result: Result) -> BaselineRecord:
     return result.baseline
 
 
-def counted(make_comparison: Compare, metric: str, base: float, value: float, note: str, **fields: bool) -> Comparison:
+def counted(metric: str, base: float, value: float, note: str, **fields: bool) -> Comparison:
     verdict = Verdict.REGRESSED if value > base else Verdict.IMPROVED
     made = make_comparison(metric, value, verdict, baseline=base, change=value - base, note=note, **fields)
     return replace(made, series=replace(made.series, scale="exact"))
@@ -57,21 +55,15 @@ def rows_of(text: str) -> dict[str, list[str]]:
 
 def paragraph(text: str, label: str) -> str:
     """What stands behind a label, in one line."""
-    lines = iter(text.splitlines())
-    told = [line[11:] for line in lines if line.startswith(f"{label:<11}")]
-    following = text.partition(f"{label:<11}")[2].splitlines()[1:]
-    for line in following:
-        if not line.startswith(" " * 11):
-            break
-        told.append(line.strip())
-    return " ".join(told)
+    first, *others = text.partition(f"\n{label:<11}")[2].splitlines() or [""]
+    return " ".join([first, *(line.strip() for line in takewhile(lambda line: line.startswith(" " * 11), others))])
 
 
 # The whole.
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-@pytest.mark.parametrize("width", [*range(60, 201, 7), 80, 100])
+@pytest.mark.parametrize("width", [60, 67, 80, 100, 137, 200])
 def test_no_line_is_wider_than_the_terminal_and_a_failure_is_one_screen(kind: str, width: int) -> None:
     text = FAILURES[kind](width)
     own = text.replace(STACKS_OF.get(kind, "\0"), "")
@@ -80,37 +72,34 @@ def test_no_line_is_wider_than_the_terminal_and_a_failure_is_one_screen(kind: st
     assert len(text.splitlines()) <= len(FAILURES[kind](width, verbose=True).splitlines())
 
 
-@pytest.mark.parametrize("width", range(60, 201, 10))
-def test_a_command_in_several_lines_is_one_for_the_shell(make_result: Make, width: int) -> None:
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_command_in_several_lines_is_one_for_the_shell(width: int) -> None:
     accept = f"{ACCEPT[:-15]} --ddpperf-world-size=2 --ddpperf-tolerance=900% --ddpperf-max-time=20 --ddpperf-save"
-    text = failures_text([(make_result(), Verdict.REGRESSED)], accept=accept, width=width)
+    text = failure_text(make_result(), accept=accept, width=width)
     command = text.partition("Intended?")[2].partition("More ")[0].replace("\\\n", "")
     assert shlex.split(command) == shlex.split(accept)
 
 
-def test_many_counts_do_not_push_out_the_time(make_result: Make, make_comparison: Compare) -> None:
+def test_many_counts_do_not_push_out_the_time() -> None:
     """Of 9 counts and a time, all red, 7 have a row below four lines of causes."""
-    every = [counted(make_comparison, f"count_{number}", 1, 2, "") for number in range(9)]
+    every = [counted(f"count_{number}", 1, 2, "") for number in range(9)]
     result = make_result(comparisons=(*every, *make_result().comparisons))
-    text = failures_text([(result, Verdict.REGRESSED)], accept="pytest --ddpperf-save", width=100)
+    text = failure_text(result, accept="pytest --ddpperf-save", width=100)
     assert list(rows_of(text)) == [*(f"count_{number}" for number in range(6)), "step_time", "3 more: -v"]
-    whole = failures_text([(result, Verdict.REGRESSED)], accept="", verbose=True)
+    whole = failure_text(result, verbose=True)
     assert list(rows_of(whole)) == [*(f"count_{number}" for number in range(9)), "step_time"]
 
 
-def test_v_shows_what_is_known_besides(make_result: Make) -> None:
+def test_v_shows_what_is_known_besides() -> None:
     result = make_result(findings=(Finding("slow disk"),))
-    text, whole = (
-        failures_text([(result, Verdict.REGRESSED)], accept=ACCEPT, width=120, verbose=verbose)
-        for verbose in (False, True)
-    )
+    text, whole = (failure_text(result, accept=ACCEPT, width=120, verbose=verbose) for verbose in (False, True))
     assert "slow disk" not in text
     assert paragraph(whole, "Note") == "slow disk"
     assert rows_of(whole)["step_time"] == ["41.8 ms", "47.3 ms", "+13.2 %", "+11.9 .. +14.6", "+3 %", "FAIL"]
     assert paragraph(whole, "More") == "--ddpperf-report=html:FILE"
 
 
-def test_what_is_worse_for_certain_comes_first(make_result: Make, make_comparison: Compare) -> None:
+def test_what_is_worse_for_certain_comes_first() -> None:
     open_step = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, baseline=0.04, change=0.0)
     broken = make_result(verdict=Verdict.BROKEN, findings=(Finding("broken", {"reason": "killed"}),))
     undecided = make_result(verdict=Verdict.INCONCLUSIVE, comparisons=(open_step,))
@@ -118,36 +107,32 @@ def test_what_is_worse_for_certain_comes_first(make_result: Make, make_compariso
     assert text.startswith("bucketed: BROKEN")
     red = make_comparison("final_loss", 2.7, Verdict.REGRESSED, baseline=2.2)
     result = make_result(comparisons=(open_step, red))
-    text = failure_text(result, accept="", failing={Verdict.INCONCLUSIVE, Verdict.REGRESSED})
+    text = failure_text(result, failing={Verdict.INCONCLUSIVE, Verdict.REGRESSED})
     assert list(rows_of(text)) == ["final_loss", "step_time"]
     assert all(cells[-1] == "FAIL" for cells in rows_of(text).values())
-    assert rows_of(failure_text(result, accept=""))["step_time"][-1] == "inconclusive"
+    assert rows_of(failure_text(result))["step_time"][-1] == "inconclusive"
 
 
 # The title.
 
 
-def test_a_baseline_of_changed_code_is_marked(make_result: Make) -> None:
+def test_a_baseline_of_changed_code_is_marked_and_counts_of_another_day_are_told_apart() -> None:
     changed = replace(stored(make_result()), dirty=True)
     assert "baseline 3f2a1c0+changes of 2026-01-12," in failure_text(make_result(baseline=changed), accept=ACCEPT)
-
-
-def test_counts_of_another_day_are_told_apart(make_result: Make) -> None:
-    renewed = replace(
-        stored(make_result()), counted=Provenance(date="2026-02-01", commit="9c1e2aa" + "0" * 33, dirty=True)
-    )
+    counts = Provenance(date="2026-02-01", commit="9c1e2aa" + "0" * 33, dirty=True)
+    renewed = replace(stored(make_result()), counted=counts)
     text = " ".join(failure_text(make_result(baseline=renewed), accept=ACCEPT).split())
     assert "of 2026-01-12 (counts of 2026-02-01, 9c1e2aa+changes), 2 ranks" in text
 
 
-def test_a_scaling_point_and_a_named_variant_are_told_apart(make_result: Make) -> None:
+def test_a_scaling_point_and_a_named_variant_are_told_apart() -> None:
     weak = make_result(measured={"name": "weak", "mode": "weak", "strategy": "ddp"})
     assert failure_text(weak, accept=ACCEPT).startswith("ddp, weak scaling: REGRESSED compared with")
     named = make_result(measured={"name": "big batch", "strategy": "ddp"})
     assert failure_text(named, accept=ACCEPT).startswith("big batch: REGRESSED compared with")
 
 
-def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_result: Make) -> None:
+def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored() -> None:
     side = PairedRevision(
         revision="3f2a1c0 (main)", commit="3f2a1c0", record=make_result().baseline, launches=8, candidate_launches=8
     )
@@ -161,43 +146,29 @@ def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_
 # The cause.
 
 
-def test_a_count_is_explained_by_its_lines_and_followers_are_not_causes() -> None:
-    text = FAILURES["counts"](120)
-    assert paragraph(text, "Cause") == (
-        "all_reduce 2 -> 8 calls per step (+6): all at trainer.py:16 in step, under backward"
-    )
-    assert rows_of(text) == {
-        "collective_calls": ["2", "8", "+6", "exact", "0", "FAIL"],
-        "collective_bytes": ["2.00 MiB", "8.00 MiB", "+300.0 %", "exact", "0", "FAIL"],
-        "operators": ["100", "124", "+24", "exact", "0", "FAIL"],
-    }
-
-
-def test_a_count_that_only_shows_what_others_name_is_a_cause_if_it_is_alone(
-    make_result: Make, make_comparison: Compare
-) -> None:
-    operators = counted(make_comparison, "operators", 15, 19, "aten.mul 5 -> 8 per step (+3)")
-    calls = counted(make_comparison, "synchronisations", 1, 2, "item 1 -> 2 waits for the device per step (+1)")
+def test_a_count_that_only_shows_what_others_name_is_a_cause_if_it_is_alone() -> None:
+    operators = counted("operators", 15, 19, "aten.mul 5 -> 8 per step (+3)")
+    calls = counted("synchronisations", 1, 2, "item 1 -> 2 waits for the device per step (+1)")
     for comparisons, cause in (
         ((operators,), "aten.mul 5 -> 8 per step (+3)"),
         ((operators, calls), "item 1 -> 2 waits for the device per step (+1)"),
     ):
-        assert paragraph(failure_text(make_result(comparisons=comparisons), accept=""), "Cause") == cause
+        assert paragraph(failure_text(make_result(comparisons=comparisons)), "Cause") == cause
 
 
-def test_what_a_step_does_less_of_in_exchange_is_part_of_the_cause(make_result: Make, make_comparison: Compare) -> None:
-    state = counted(make_comparison, "model_state_bytes", 100, 200, "parameters 100 B -> 200 B per step (+100 B)")
-    calls = counted(make_comparison, "collective_calls", 2, 1, "all_gather 2 -> 1 calls per step (-1): 1 gone from a:2")
-    assert paragraph(failure_text(make_result(comparisons=(state, calls)), accept=""), "Cause") == (
+def test_what_a_step_does_less_of_in_exchange_is_part_of_the_cause() -> None:
+    state = counted("model_state_bytes", 100, 200, "parameters 100 B -> 200 B per step (+100 B)")
+    calls = counted("collective_calls", 2, 1, "all_gather 2 -> 1 calls per step (-1): 1 gone from a:2")
+    assert paragraph(failure_text(make_result(comparisons=(state, calls))), "Cause") == (
         "parameters 100 B -> 200 B per step (+100 B) "
         "in exchange: all_gather 2 -> 1 calls per step (-1): 1 gone from a:2"
     )
 
 
-def test_as_many_of_something_else_is_no_change_in_number(make_result: Make, make_comparison: Compare) -> None:
-    buckets = counted(make_comparison, "ddp_buckets", 1, 1, "1 bucket as before, 4.00 MiB -> 5.00 MiB")
+def test_as_many_of_something_else_is_no_change_in_number() -> None:
+    buckets = counted("ddp_buckets", 1, 1, "1 bucket as before, 4.00 MiB -> 5.00 MiB")
     buckets = replace(buckets, verdict=Verdict.REGRESSED)
-    text = failure_text(make_result(comparisons=(buckets,)), accept="")
+    text = failure_text(make_result(comparisons=(buckets,)))
     assert rows_of(text)["ddp_buckets"] == ["1", "1", "other", "exact", "0", "FAIL"]
     assert paragraph(text, "Cause") == "1 bucket as before, 4.00 MiB -> 5.00 MiB"
 
@@ -211,13 +182,13 @@ def test_bytes_that_follow_from_calls_of_some_steps_have_no_row_of_their_own() -
         for each in COUNTS.comparisons
         if (metric := each.series.metric) in values
     )
-    text = failures_text([(replace(COUNTS, comparisons=comparisons), Verdict.REGRESSED)], accept="")
+    text = failure_text(replace(COUNTS, comparisons=comparisons))
     assert list(rows_of(text)) == ["collective_calls", "1 more: -v"]
-    alone = failures_text([(replace(COUNTS, comparisons=comparisons[1:]), Verdict.REGRESSED)], accept="")
+    alone = failure_text(replace(COUNTS, comparisons=comparisons[1:]))
     assert list(rows_of(alone)) == ["collective_bytes"]
 
 
-def test_a_straggler_a_leak_and_long_steps_are_causes(make_result: Make, make_comparison: Compare) -> None:
+def test_a_straggler_a_leak_and_long_steps_are_causes() -> None:
     skew = make_comparison("straggler_skew", 0.15, Verdict.REGRESSED, baseline=0.03, change=0.12, gated=False)
     text = failure_text(make_result(comparisons=(*make_result().comparisons, skew)), accept=ACCEPT)
     assert paragraph(text, "Cause") == "rank 1 was the slowest in 8 of 8 launches"
@@ -226,54 +197,43 @@ def test_a_straggler_a_leak_and_long_steps_are_causes(make_result: Make, make_co
         "memory_growth",
         {"device": "cpu", "least": 4e5, "most": 4e5, "ranks": (0,), "world_size": 2, "steps": 60, "launches": 8},
     )
-    text = failure_text(make_result(comparisons=(leak,), findings=(grows,)), accept="")
+    text = failure_text(make_result(comparisons=(leak,), findings=(grows,)))
     assert paragraph(text, "Cause").startswith("memory grows by 391 KiB a step on rank 0, seen in 60 steps")
     long = LongSteps(number=6, steps=60, factor=9.0, share=0.5, period=10, phase="data_wait")
     stalls = make_result(findings=(Finding("long_steps", {"now": long, "before": None}),))
-    assert paragraph(failure_text(stalls, accept=""), "Cause").startswith(
-        "6 of 60 steps are on average 9 times as long"
-    )
+    assert paragraph(failure_text(stalls), "Cause").startswith("6 of 60 steps are on average 9 times as long")
 
 
-def test_growth_of_memory_comes_before_times(make_result: Make, make_comparison: Compare) -> None:
-    step = make_comparison("step_time", 2.0, Verdict.REGRESSED, baseline=1.0)
+def test_counts_come_before_leaks_times_and_losses() -> None:
+    """A count names the cause. Operators, which all others are made of, are the last of them."""
     leak = make_comparison("memory_growth", 391 * 1024.0, Verdict.REGRESSED, baseline=0.0, change=391 * 1024.0)
     leak = replace(leak, series=replace(leak.series, rules=replace(leak.series.rules, diagnosed=True, drifts=False)))
-    assert list(rows_of(failure_text(make_result(comparisons=(step, leak)), accept=""))) == [
-        "memory_growth",
-        "step_time",
-    ]
-
-
-def test_counts_come_before_times_and_these_before_losses(make_result: Make, make_comparison: Compare) -> None:
-    """A count names the cause. Operators, which all others are made of, are the last of them."""
     comparisons = (
         *(make_comparison(name, 2.0, Verdict.REGRESSED, baseline=1.0) for name in ("final_loss", "step_time")),
         *(make_comparison(name, 2.0, Verdict.REGRESSED, baseline=1.0) for name in ("cpu_time", "peak_resident")),
-        counted(make_comparison, "operators", 88, 112, ""),
-        counted(make_comparison, "collective_calls", 2, 4, ""),
+        leak,
+        counted("operators", 88, 112, ""),
+        counted("collective_calls", 2, 4, ""),
     )
-    assert list(rows_of(failure_text(make_result(comparisons=comparisons), accept=""))) == [
-        *("collective_calls", "operators", "step_time", "cpu_time", "peak_resident", "final_loss")
+    assert list(rows_of(failure_text(make_result(comparisons=comparisons)))) == [
+        *("collective_calls", "operators", "memory_growth", "step_time", "cpu_time", "peak_resident", "final_loss")
     ]
 
 
-def test_if_the_counts_are_the_same_the_failure_says_so(make_result: Make, make_comparison: Compare) -> None:
-    same = counted(make_comparison, "collective_calls", 2, 2, "")
+def test_if_the_counts_are_the_same_the_failure_says_so() -> None:
+    same = counted("collective_calls", 2, 2, "")
     same = replace(same, verdict=Verdict.UNCHANGED)
-    text = failure_text(make_result(comparisons=(*make_result().comparisons, same)), accept="")
+    text = failure_text(make_result(comparisons=(*make_result().comparisons, same)))
     assert paragraph(text, "Cause") == "not known: by its counts a step does the same as before"
 
 
-def test_a_time_that_is_not_the_codes_says_so_as_its_cause(make_result: Make) -> None:
+def test_a_time_that_is_not_the_codes_says_so_as_its_cause() -> None:
     step = replace(make_result().comparisons[0], note=Finding("not_the_code", {"change": 0.8}))
-    text = failure_text(make_result(comparisons=(step,)), accept="")
+    text = failure_text(make_result(comparisons=(step,)))
     assert paragraph(text, "Cause").startswith("not this repository's code: the commit of the baseline takes as long")
 
 
-def test_an_undecided_metric_that_fails_says_what_it_would_take_and_is_not_to_be_accepted(
-    make_result: Make, make_comparison: Compare
-) -> None:
+def test_an_undecided_metric_that_fails_says_what_it_would_take_and_is_not_to_be_accepted() -> None:
     note = "about 30 launches would decide it"
     step = make_comparison(
         "step_time", 0.043, Verdict.INCONCLUSIVE, baseline=0.042, change=0.024, bound=0.135, note=note
@@ -283,9 +243,7 @@ def test_an_undecided_metric_that_fails_says_what_it_would_take_and_is_not_to_be
     assert "--ddpperf-save" not in text
 
 
-def test_an_undecided_metric_beside_a_red_one_has_a_row_and_its_note_is_behind_v(
-    make_result: Make, make_comparison: Compare
-) -> None:
+def test_an_undecided_metric_beside_a_red_one_has_a_row_and_its_note_is_behind_v() -> None:
     memory = make_comparison("peak_resident", 400 * MIB, Verdict.REGRESSED, baseline=380 * MIB, change=0.053)
     note = "about 30 launches would decide it"
     step = make_comparison(
@@ -299,15 +257,15 @@ def test_an_undecided_metric_beside_a_red_one_has_a_row_and_its_note_is_behind_v
         "step_time": "inconclusive",
     }
     assert note not in text
-    whole = failures_text([(result, Verdict.REGRESSED)], accept="", width=120, verbose=True)
+    whole = failure_text(result, width=120, verbose=True)
     assert paragraph(whole, "Open") == f"step_time could be +13.5 % slower: {note}"
 
 
-def test_a_missing_baseline_is_named_once(make_result: Make, make_comparison: Compare) -> None:
+def test_a_missing_baseline_is_named_once() -> None:
     metrics = tuple(make_comparison(name, 1.0, Verdict.NEW) for name in ("step_time", "peak_resident"))
     reason = "no baseline for bucketed of x in baselines"
     result = make_result(comparisons=metrics, verdict=Verdict.NEW, baseline=None, origin=reason)
-    assert failures_text([(result, Verdict.NEW)], accept=ACCEPT, width=100).splitlines() == [
+    assert failure_text(result, accept=ACCEPT, width=100).splitlines() == [
         "bucketed: NEW, 2 ranks, gloo",
         "",
         f"Cause      {reason}",
@@ -317,25 +275,25 @@ def test_a_missing_baseline_is_named_once(make_result: Make, make_comparison: Co
     ]
 
 
-def test_a_metric_that_the_baseline_lacks_is_named(make_result: Make, make_comparison: Compare) -> None:
+def test_a_metric_that_the_baseline_lacks_is_named() -> None:
     loss = make_comparison("final_loss", 1.2, Verdict.NEW, note="the baseline has no such metric")
     text = failure_text(make_result(comparisons=(loss,), verdict=Verdict.NEW), accept=ACCEPT)
     assert paragraph(text, "Cause") == "final_loss new: the baseline has no such metric"
     assert "final_loss  1.20  FAIL" in text
 
 
-def test_a_foreign_baseline_names_the_facts_that_differ(make_result: Make) -> None:
+def test_a_foreign_baseline_names_the_facts_that_differ() -> None:
     baseline = stored(make_result())
     foreign = replace(baseline, environment=replace(baseline.environment, torch="2.11", cores=64), commit=None)
     differs = ("cores 64 -> 2", "torch 2.11 -> 2.13")
     result = make_result(verdict=Verdict.INCOMPATIBLE, baseline=foreign, differs=differs)
-    text = failures_text([(result, Verdict.INCOMPATIBLE)], accept=ACCEPT, width=100)
+    text = failure_text(result, accept=ACCEPT, width=100)
     assert text.startswith("bucketed: INCOMPATIBLE compared with baseline of 2026-01-12, 2 ranks, gloo\n")
     assert paragraph(text, "Cause") == "the baseline is not comparable: cores 64 -> 2, torch 2.11 -> 2.13"
     assert paragraph(text, "Save one") == ACCEPT
 
 
-def test_an_undecided_metric_does_not_hide_one_without_a_reference(make_result: Make, make_comparison: Compare) -> None:
+def test_an_undecided_metric_does_not_hide_one_without_a_reference() -> None:
     """Where a comparable baseline is required, or asked for by fail_on."""
     step = make_comparison("step_time", 0.0429, Verdict.INCONCLUSIVE, baseline=0.0418, change=0.026)
     loss = make_comparison("final_loss", 1.25, Verdict.NEW)
@@ -360,13 +318,11 @@ def test_an_undecided_metric_does_not_hide_one_without_a_reference(make_result: 
     assert failing_verdict(paired, missing) is None  # the candidate alone has it
 
 
-def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
-    make_result: Make, make_comparison: Compare
-) -> None:
+def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown() -> None:
     obstacle = "the baseline is not comparable: torch 2.11 -> 2.13"
 
     def foreign(metric: str, base: float, value: float, difference: str) -> Comparison:
-        made = counted(make_comparison, metric, base, value, obstacle)
+        made = counted(metric, base, value, obstacle)
         return replace(made, verdict=Verdict.INCOMPATIBLE, difference=Finding(difference) if difference else None)
 
     calls = foreign("collective_calls", 2, 9, "all_reduce 2 -> 9 calls per step (+7)")
@@ -378,7 +334,7 @@ def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
         "collective_calls: all_reduce 2 -> 9 calls per step (+7)",
         "operators: aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)",
     ]
-    text = failures_text([(result, Verdict.INCOMPATIBLE)], accept=ACCEPT, width=120)
+    text = failure_text(result, accept=ACCEPT, width=120)
     assert paragraph(text, "Cause") == " ".join([obstacle, *changes])
     assert reason_text(result, Verdict.INCOMPATIBLE, ()).splitlines() == [f"incompatible: {obstacle}", *changes]
     # If only kernels differ, it is told metric by metric.
@@ -388,7 +344,7 @@ def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
     )
 
 
-def test_a_broken_benchmark_tells_its_reason_once(make_result: Make) -> None:
+def test_a_broken_benchmark_tells_its_reason_once() -> None:
     findings = (Finding("slow disk"), Finding("broken", {"reason": "rank 1 was killed by SIGKILL"}))
     result = make_result(
         verdict=Verdict.BROKEN,
@@ -399,27 +355,22 @@ def test_a_broken_benchmark_tells_its_reason_once(make_result: Make) -> None:
     )
     told = ["bucketed: BROKEN, 2 ranks, gloo", "", "Cause      rank 1 was killed by SIGKILL", ""]
     assert failure_text(result, accept=ACCEPT).splitlines() == [*told, MORE]
-    assert failures_text([(result, Verdict.BROKEN)], accept="", verbose=True).count("SIGKILL") == 1
+    assert failure_text(result, verbose=True).count("SIGKILL") == 1
 
 
 # The parts of a step.
 
 
-@pytest.fixture
-def part(make_comparison: Compare) -> Compare:
+def part(metric: str, before: float, now: float, low: float, high: float) -> Comparison:
     """Makes a part of a step: its metric, seconds before and now, and the ends of the interval of its change."""
-
-    def make(metric: str, before: float, now: float, low: float, high: float) -> Comparison:
-        interval = Interval(low=low, high=high, confidence=0.95)
-        made = make_comparison(
-            metric, now, Verdict.UNCHANGED, baseline=before, change=now - before, change_interval=interval
-        )
-        return replace(made, series=replace(made.series, unit="s", scale="difference"), gated=False)
-
-    return make
+    interval = Interval(low=low, high=high, confidence=0.95)
+    made = make_comparison(
+        metric, now, Verdict.UNCHANGED, baseline=before, change=now - before, change_interval=interval
+    )
+    return replace(made, series=replace(made.series, unit="s", scale="difference"), gated=False)
 
 
-def test_a_longer_step_names_the_parts_that_are_longer_for_certain(make_result: Make, part: Compare) -> None:
+def test_a_longer_step_names_the_parts_that_are_longer_for_certain() -> None:
     """Of a step of 41.8 ms 3 % are 1.254 ms. The largest change comes first."""
     result = make_result(
         comparisons=(
@@ -436,32 +387,30 @@ def test_a_longer_step_names_the_parts_that_are_longer_for_certain(make_result: 
         "exposed communication +2.20 ms [95 % CI +100 us .. +4.30 ms]"
     )
     assert parts_text(result) == line
-    text = failures_text([(result, Verdict.REGRESSED)], accept="", width=120)
+    text = failure_text(result, width=120)
     assert paragraph(text, "Cause") == line
     assert "gradient_sync" not in text  # each fact once
 
 
-def test_no_part_is_named_without_a_change_of_the_step(
-    make_result: Make, make_comparison: Compare, part: Compare
-) -> None:
+def test_no_part_is_named_without_a_change_of_the_step() -> None:
     assert parts_text(make_result()) == ""
     new = make_comparison("step_time", 0.04, Verdict.NEW)
     assert parts_text(make_result(comparisons=(new, part("phase_forward", 0.012, 0.02, 0.007, 0.009)))) == ""
 
 
-def test_parts_are_behind_v_if_a_count_is_the_cause(make_result: Make, make_comparison: Compare, part: Compare) -> None:
-    calls = counted(make_comparison, "collective_calls", 2, 4, "all_reduce 2 -> 4 calls per step (+2)")
+def test_parts_are_behind_v_if_a_count_is_the_cause() -> None:
+    calls = counted("collective_calls", 2, 4, "all_reduce 2 -> 4 calls per step (+2)")
     backward = part("phase_backward", 0.02, 0.025, 0.004, 0.006)
     result = make_result(comparisons=(calls, *make_result().comparisons, backward))
-    assert "backward" not in failure_text(result, accept="")
-    whole = failures_text([(result, Verdict.REGRESSED)], accept="", width=100, verbose=True)
+    assert "backward" not in failure_text(result)
+    whole = failure_text(result, width=100, verbose=True)
     assert paragraph(whole, "Phases") == "backward +5.00 ms [95 % CI +4.00 ms .. +6.00 ms]"
 
 
 # The table.
 
 
-def test_what_follows_from_the_step_time_is_not_told_twice(make_result: Make, make_comparison: Compare) -> None:
+def test_what_follows_from_the_step_time_is_not_told_twice() -> None:
     step_time = make_result().comparisons[0]
     throughput = make_comparison("throughput", 676.0, Verdict.REGRESSED, baseline=765.0, change=-0.116)
     epoch, longest = (
@@ -474,23 +423,20 @@ def test_what_follows_from_the_step_time_is_not_told_twice(make_result: Make, ma
     assert rows_of(alone)["throughput"] == ["765 samples/s", "676 samples/s", "-11.6 %", "-3 %", "FAIL"]
 
 
-def test_others_that_moved_are_rows_without_a_verdict(make_result: Make, make_comparison: Compare) -> None:
+def test_others_that_moved_are_rows_without_a_verdict() -> None:
     rate = make_comparison("cpu_time", 2.58, Verdict.REGRESSED, baseline=1.0, change=1.58, gated=False)
-    fewer = counted(make_comparison, "synchronisations", 2, 1, "")
+    fewer = counted("synchronisations", 2, 1, "")
     result = make_result(comparisons=(*make_result().comparisons, rate, fewer))
-    rows = rows_of(failures_text([(result, Verdict.REGRESSED)], accept="", width=100))
+    rows = rows_of(failure_text(result, width=100))
     assert rows["cpu_time"][-1] == "+3 %"
     assert rows["synchronisations"] == ["2", "1", "-1", "exact", "0", "improved"]
 
 
-def test_a_change_that_is_not_the_quotient_of_both_values_is_marked() -> None:
-    """36.7 / 23.8 is 1.542, and the mean change of the rounds +57 %."""
-    text = FAILURES["counts_and_times"](100)
-    assert rows_of(text)["step_time"][:3] == ["23.8 ms", "36.7 ms", "+57.0 %*"]
-    assert "* mean change of the rounds; both values are means of all launches" in text
+def test_a_change_that_is_the_quotient_of_both_values_is_not_marked() -> None:
+    """The golden file has one that is another: 36.7 / 23.8 is 1.542, and the mean change of the rounds +57 %."""
     step = next(c for c in BOTH.comparisons if c.series.metric == "step_time")
     agreeing = replace(step, baseline=0.0367 / 1.5699)  # 57.0 % in the digits that are shown
-    text = failures_text([(replace(BOTH, comparisons=(agreeing,)), Verdict.REGRESSED)], accept="")
+    text = failure_text(replace(BOTH, comparisons=(agreeing,)))
     assert "+57.0 %" in text
     assert "*" not in text
 
@@ -499,17 +445,13 @@ def test_a_change_that_is_not_the_quotient_of_both_values_is_marked() -> None:
     ("metric", "values", "told"),
     [
         ("collective_bytes", (1e6, 1e6 + 4), ["+4 B", "0"]),
-        ("peak_tensor_bytes", (1e6, 2e6), ["+100.0 %", "+4.00 KiB"]),
         ("peak_tensor_bytes", (1e8, 2e8), ["+100.0 %", "+97.7 KiB"]),  # 0.1 % of 100,000,000
         ("python_objects", (0.0, 20.0), ["+20", "+8"]),
-        ("graph_breaks", (0.0, 2.0), ["+2", "0"]),
     ],
 )
-def test_the_limit_of_a_count_is_its_floor(
-    make_result: Make, make_comparison: Compare, metric: str, values: tuple[float, float], told: list[str]
-) -> None:
-    made = counted(make_comparison, metric, *values, "")
-    text = failures_text([(make_result(comparisons=(made,)), Verdict.REGRESSED)], accept="", width=120)
+def test_the_limit_of_a_count_is_its_floor(metric: str, values: tuple[float, float], told: list[str]) -> None:
+    made = counted(metric, *values, "")
+    text = failure_text(make_result(comparisons=(made,)), width=120)
     assert rows_of(text)[metric][2:5:2] == told
 
 
@@ -517,15 +459,15 @@ def test_the_limit_of_a_count_is_its_floor(
 
 
 @pytest.mark.parametrize(("paired", "told"), [(True, "slower in 3 of 4 rounds, side by side"), (False, "")])
-def test_in_how_many_rounds_a_step_was_slower(make_result: Make, *, paired: bool, told: str) -> None:
+def test_in_how_many_rounds_a_step_was_slower(*, paired: bool, told: str) -> None:
     then, now = (0.041, 0.042, 0.048, 0.041), (0.047, 0.043, 0.047, 0.049)
-    step = comparison("step_time", 0.047, Verdict.REGRESSED, samples=now)
+    step = make_comparison("step_time", 0.047, Verdict.REGRESSED, samples=now)
     step = replace(step, change=0.1, base_samples=then, worse_in=3, paired=paired)
-    text = failure_text(make_result(comparisons=(step,)), accept="")
+    text = failure_text(make_result(comparisons=(step,)))
     assert paragraph(text, "Confirmed") == (told or "slower than the baseline's median in 3 of 4 launches")
 
 
-def test_a_suspicion_that_fresh_launches_confirmed_is_told(make_result: Make, make_comparison: Compare) -> None:
+def test_a_suspicion_that_fresh_launches_confirmed_is_told() -> None:
     suspected = Finding("suspected", {"metrics": ("step_time of naive and flat",), "launches": 6})
     text = failure_text(make_result(findings=(suspected,)), accept=ACCEPT)
     assert paragraph(text, "Confirmed") == "the first 6 launches raised the suspicion, those after confirm it"
@@ -534,37 +476,37 @@ def test_a_suspicion_that_fresh_launches_confirmed_is_told(make_result: Make, ma
     assert "suspected" not in failure_text(other, accept=ACCEPT)
 
 
-def test_a_gross_slowdown_says_what_it_rests_on(make_result: Make) -> None:
+def test_a_gross_slowdown_says_what_it_rests_on() -> None:
     step = replace(make_result().comparisons[0], note=Finding("gross"))
-    text = failures_text([(make_result(comparisons=(step,)), Verdict.REGRESSED)], accept="", width=120)
+    text = failure_text(make_result(comparisons=(step,)), width=120)
     assert paragraph(text, "Confirmed") == (
         "a gross slowdown compared with the stored times, on a machine that was not busy"
     )
 
 
-def test_the_machine_is_told_of_times_and_not_of_counts(make_result: Make) -> None:
+def test_the_machine_is_told_of_times_and_not_of_counts() -> None:
     busy = Finding("cores_used_by_others", {"least": 0.35, "most": 0.474, "seen": 3, "launches": 12})
     told = "other processes used 35 % to 47.4 % of the cores in 3 of 12 launches"
-    assert paragraph(failure_text(make_result(findings=(busy,)), accept=""), "Machine") == told
+    assert paragraph(failure_text(make_result(findings=(busy,))), "Machine") == told
     counts_alone = replace(COUNTS, findings=(busy,))
-    assert "Machine" not in failures_text([(counts_alone, Verdict.REGRESSED)], accept="")
+    assert "Machine" not in failure_text(counts_alone)
 
 
 # In a line.
 
 
-def test_the_summary_says_the_cause_with_its_line(make_result: Make, make_comparison: Compare) -> None:
+def test_the_summary_says_the_cause_with_its_line() -> None:
     def words(result: Result, verdict: Verdict = Verdict.REGRESSED) -> str:
         return cause_in_words(replace(result, failure=reason_text(result, verdict, ())))
 
     assert words(BOTH) == "all_reduce 2 -> 8 calls (trainer.py:16), step time +57.0 %"
     assert words(TIMES) == "step time +13.2 %"
-    flops = counted(make_comparison, "flops", 1e9, 2e9, "head 1 GFLOP -> 2 GFLOP per step (+1 GFLOP, +100 %)")
+    flops = counted("flops", 1e9, 2e9, "head 1 GFLOP -> 2 GFLOP per step (+1 GFLOP, +100 %)")
     assert words(make_result(comparisons=(flops,))) == "head 1 GFLOP -> 2 GFLOP"
-    plain = counted(make_comparison, "collective_calls", 2, 8, "")
+    plain = counted("collective_calls", 2, 8, "")
     assert words(make_result(comparisons=(plain,))) == "collective calls 2 -> 8"
     through = "all_reduce 1 -> 2 calls per step (+1): the new one at a.py:4 in main, through lib/b.py:24 in train"
-    library = counted(make_comparison, "collective_calls", 1, 2, through)
+    library = counted("collective_calls", 1, 2, through)
     assert words(make_result(comparisons=(library,))) == "all_reduce 1 -> 2 calls (a.py:4)"
     undecided = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE)
     result = make_result(comparisons=(undecided,), verdict=Verdict.INCONCLUSIVE)
@@ -574,27 +516,17 @@ def test_the_summary_says_the_cause_with_its_line(make_result: Make, make_compar
 # Ranks that fail.
 
 
-def test_a_rank_that_fails_is_told_with_its_line_and_the_traceback() -> None:
-    assert error_text(CRASH).splitlines() == [
-        "BROKEN: it could not be measured",
-        "",
-        "Cause      rank 1 of 2 raised ValueError: boom",
-        "           at trainer.py:12 in __init__",
-        "Ranks      rank 0: stopped (victims: RuntimeError: Connection closed by peer)",
-        "",
-        *STACKS_OF["crash"].splitlines(),
-    ]
+def test_an_error_of_ranks_has_a_summary_and_without_a_benchmark_no_title() -> None:
     assert CRASH.summary == "rank 1 of 2 raised ValueError: boom (trainer.py:12)"
+    assert INCORRECT.summary == (
+        "gradients differ from a single process: it is this rank's own gradient: it was not synchronised"
+    )
     asked_for = RankFailed(str(CRASH), stack=CRASH.stack)  # by ddpperf_group, which measures nothing
     assert error_text(asked_for).startswith("Cause      rank 1 of 2 raised")
 
 
 def test_the_stacks_of_other_ranks_are_behind_v() -> None:
-    text = error_text(HANG)
-    assert text.startswith("BROKEN: it could not be measured\n\nCause      ranks 0, 2, 3 of 4 blocked")
-    assert STACKS[0] in text
-    assert STACKS[1] not in text
-    assert text.endswith("More       -v: the stacks of the other ranks")
+    assert STACKS[1] not in error_text(HANG)
     assert error_text(HANG, verbose=True).endswith(STACKS[1])
 
 
@@ -603,14 +535,3 @@ def test_many_ranks_that_end_differently_are_cut() -> None:
     error = RankFailed(f"rank 0 of 40 exited with status 9\n\n{fates}", rank=0)
     assert len(error_text(error).splitlines()) <= 19
     assert "rank 39: exited with status 39" in error_text(error, verbose=True)
-
-
-def test_a_wrong_gradient_says_its_likely_cause_first() -> None:
-    text = error_text(INCORRECT, 100)
-    assert paragraph(text, "Cause").startswith(
-        "it is this rank's own gradient: it was not synchronised gradients differ"
-    )
-    assert paragraph(text, "Which") == "benchmark forgetful(), 2 ranks, gloo"
-    assert INCORRECT.summary == (
-        "gradients differ from a single process: it is this rank's own gradient: it was not synchronised"
-    )

@@ -1,4 +1,4 @@
-"""What whole runs end with, as files to look at: DDPPERF_GOLDEN=write pytest tests/reports/test_golden.py.
+"""What whole runs end with, as files to look at: DDPPERF_GOLDEN=write pytest tests/reports.
 
 From each file alone a reader has to be able to answer four questions. Did the run pass? What got worse? By how much?
 What do I do now?
@@ -6,7 +6,6 @@ What do I do now?
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,29 +21,9 @@ from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.screen import summary_parts
 from tests.factories import failure_text
 from tests.reports.failing import FAILURES
-from tests.reports.golden_runs import NEW, RUNS, SCREENS, UNCHANGED, UNDECIDED, result
+from tests.reports.golden_runs import GOLDEN, NEW, RUNS, SCREENS, UNCHANGED, UNDECIDED, golden, result
 
-GOLDEN = Path(__file__).parent / "golden"
 WIDTH = 100
-ANSWERS = {
-    "green": ("PASSED: 26 |", "none slower by more than 9 %"),
-    "red": (
-        "FAILED: 1 regressed, 1 inconclusive (does not fail), 5 passed | against 3f2a1c0 (main)",
-        "[naive]     40.0 -> 47.7  +19.2 [+15.2, +23.2]  changed  regressed",
-        "all_reduce 2 -> 4 calls (trainer.py:16)",
-        "what to do: each failure above says the cause",
-    ),
-    "undecided": (
-        "PASSED: 7 inconclusive (do not fail), 1 incompatible (torch 2.11 -> 2.13), 1 new (no times\n  stored; counts",
-        "step_time could be +14.0 % to +36.0 % slower: about 43 launches",
-        "not compared: 2 of 10 benchmarks (torch 2.11 -> 2.13): --ddpperf-save stores what later runs are",
-    ),
-    "broken": (
-        "FAILED: 1 broken, 1 regressed, 2 passed",
-        "rank 1 raised RuntimeError",
-        "peak_resident 412 MiB -> 463 MiB",
-    ),
-}
 
 
 def text_of(made: Outputs, width: int | None, verbosity: int = 0) -> str:
@@ -55,22 +34,14 @@ def text_of(made: Outputs, width: int | None, verbosity: int = 0) -> str:
 
 @pytest.mark.parametrize("kind", FAILURES)
 def test_a_failure_reads_as_before(kind: str) -> None:
-    file = GOLDEN / f"failure_{kind}.txt"
     text = FAILURES[kind]() + "\n"
-    if os.environ.get("DDPPERF_GOLDEN") == "write":
-        file.write_text(text)
-    assert text == file.read_text()
+    assert text == golden(f"failure_{kind}.txt", text)
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_the_screen_reads_as_before_and_has_the_answers(name: str) -> None:
-    file = GOLDEN / f"{name}.txt"
+def test_the_screen_reads_as_before(name: str) -> None:
     text = text_of(SCREENS[name], WIDTH)
-    if os.environ.get("DDPPERF_GOLDEN") == "write":
-        file.write_text(text)
-    assert text == file.read_text()
-    for answer in ANSWERS[name]:
-        assert answer in text
+    assert text == golden(f"{name}.txt", text)
     assert len(text.splitlines()) <= 45
 
 
@@ -91,7 +62,7 @@ def test_26_green_benchmarks_take_a_screen_and_beyond_30_they_are_summed_up() ->
 
 
 @pytest.mark.parametrize("verbosity", [-1, 0, 1])
-@pytest.mark.parametrize("width", [40, 60, 79, 80, 120, 200])
+@pytest.mark.parametrize("width", [40, 79, 80, 120])
 @pytest.mark.parametrize("benchmarks", list(RUNS))
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_rounded_to_nothing(
     benchmarks: int, width: int, verbosity: int
@@ -105,7 +76,7 @@ LETTERS = st.sampled_from("abcxyz_\u00e4\u00f6\u03b1\u901f\u5ea6\u0301")
 NAMES = st.tuples(st.text(LETTERS, min_size=1, max_size=90), st.text(LETTERS, max_size=90))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     names=st.lists(NAMES, min_size=1, max_size=5, unique=True), width=st.integers(60, 200), verbosity=st.integers(-1, 1)
 )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
@@ -17,30 +14,18 @@ from pytest_ddpperf.reports.remarks import common_text, headline, overall_lines
 from pytest_ddpperf.reports.screen import last_lines, summary_parts
 from pytest_ddpperf.stats.suites import change_of_suite
 from tests.factories import make_results_document
-from tests.reports.conftest import BASELINE, comparison
 from tests.reports.golden_runs import outputs
+from tests.reports.made import BASELINE, counted, make_comparison, make_result
 
-Make = Callable[..., Result]
 
-
-@pytest.fixture
-def timed(make_result: Make) -> Callable[..., Result]:
+def timed(verdict: Verdict, bound: float | None = None, *others: Comparison, name: str = "a") -> Result:
     """A benchmark with a verdict by its step time, which has a bound, and with other metrics."""
-
-    def made(verdict: Verdict, bound: float | None = None, *others: Comparison, name: str = "a") -> Result:
-        interval = None if bound is None else Interval(low=bound - 0.1, high=bound, confidence=0.95)
-        step = comparison("step_time", 0.04, verdict, bound=bound, change_interval=interval)
-        return make_result(test=f"t.py::test_{name}[bucketed]", verdict=verdict, comparisons=(step, *others))
-
-    return made
+    interval = None if bound is None else Interval(low=bound - 0.1, high=bound, confidence=0.95)
+    step = make_comparison("step_time", 0.04, verdict, bound=bound, change_interval=interval)
+    return make_result(test=f"t.py::test_{name}[bucketed]", verdict=verdict, comparisons=(step, *others))
 
 
-def counted(verdict: Verdict) -> Comparison:
-    made = comparison("flops", 2.0, verdict)
-    return replace(made, series=replace(made.series, scale="exact"))
-
-
-def test_the_worst_verdict_comes_first_and_only_what_is_shown_to_be_no_worse_has_passed(timed: Make) -> None:
+def test_the_worst_verdict_comes_first_and_only_what_is_shown_to_be_no_worse_has_passed() -> None:
     passed = [timed(Verdict.OK), timed(Verdict.IMPROVED), *(timed(Verdict.UNCHANGED) for _ in range(9))]
     assert headline(passed) == "PASSED: 11 | against the baseline of 3f2a1c0"
     others = [timed(Verdict.INCONCLUSIVE), timed(Verdict.REGRESSED), timed(Verdict.BROKEN), timed(Verdict.DOES_NOT_FIT)]
@@ -55,20 +40,20 @@ def test_the_worst_verdict_comes_first_and_only_what_is_shown_to_be_no_worse_has
     )
 
 
-def test_a_run_has_not_passed_if_a_test_could_not_be_measured(timed: Make) -> None:
+def test_a_run_has_not_passed_if_a_test_could_not_be_measured() -> None:
     """It has no result: its settings were wrong."""
     assert last_lines(Outputs(results=[timed(Verdict.OK)], unmeasured=1)) == [
         "ddpperf: FAILED: 1 test could not be measured, 1 passed | against the baseline of 3f2a1c0"
     ]
 
 
-def test_a_benchmark_whose_test_failed_has_not_passed(timed: Make) -> None:
+def test_a_benchmark_whose_test_failed_has_not_passed() -> None:
     failed = [replace(timed(verdict), failure="its test failed") for verdict in (Verdict.UNCHANGED, Verdict.NEW)]
     assert headline(failed).startswith("FAILED: 1 failed (new), 1 failed (unchanged) |")
     assert headline([failed[0], timed(Verdict.OK)]).startswith("FAILED: 1 failed (unchanged), 1 passed")
 
 
-def test_what_results_are_compared_with_ends_the_line(make_result: Make, timed: Make) -> None:
+def test_what_results_are_compared_with_ends_the_line() -> None:
     beside = make_result(verdict=Verdict.OK, paired=PairedRevision(revision="3f2a1c0 (main)", commit=None))
     assert headline([beside]) == "PASSED: 1 | against 3f2a1c0 (main)"
     older = replace(BASELINE, commit="8be01d2" + "0" * 33, date="2025-12-24")
@@ -77,7 +62,7 @@ def test_what_results_are_compared_with_ends_the_line(make_result: Make, timed: 
     assert headline([make_result(verdict=Verdict.NEW, baseline=None)]) == "PASSED: 1 new (no baseline)"
 
 
-def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them(timed: Make) -> None:
+def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them() -> None:
     def of_ranks(result: Result, world_size: int) -> Result:
         environment = replace(result.measurement.environment, world_size=world_size)
         return replace(result, measurement=replace(result.measurement, environment=environment))
@@ -94,7 +79,7 @@ def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them(timed: 
     ]
 
 
-def test_regressions_that_became_the_baseline_are_accepted(timed: Make) -> None:
+def test_regressions_that_became_the_baseline_are_accepted() -> None:
     results = [timed(Verdict.REGRESSED, name="a"), timed(Verdict.REGRESSED, name="b")]
     for left_out in (Stored(failed={results[1].test}), Stored(unfit=[results[1]])):
         data = Outputs(results=results, accepting=True, stored=left_out)
@@ -107,17 +92,17 @@ def test_regressions_that_became_the_baseline_are_accepted(timed: Make) -> None:
     assert last_lines(Outputs(complaints=["no commit is known"])) == ["no commit is known"]
 
 
-def test_what_new_benchmarks_are_compared_with_is_named(make_result: Make, timed: Make) -> None:
+def test_what_new_benchmarks_are_compared_with_is_named() -> None:
     def new(*comparisons: Comparison) -> Result:
         return make_result(verdict=Verdict.NEW, comparisons=comparisons, baseline=None)
 
-    same = new(counted(Verdict.UNCHANGED))
+    same = new(counted("flops", Verdict.UNCHANGED))
     assert headline([same, same]) == "PASSED: 2 new (no times stored; counts same)"
     assert headline([same, new()]) == "PASSED: 1 new (no times stored; counts same), 1 new (no baseline)"
     assert headline([timed(Verdict.NEW)]) == "PASSED: 1 new"
 
 
-def test_what_makes_benchmarks_incompatible_is_named(make_result: Make) -> None:
+def test_what_makes_benchmarks_incompatible_is_named() -> None:
     def of(*facts: str, times: tuple[str, ...] = ()) -> Result:
         stored = StoredBaseline(record=None, origin="", counted_differs=facts, differs=times)
         return replace(make_result(verdict=Verdict.INCOMPATIBLE, baseline=None), reference=stored)
@@ -129,7 +114,7 @@ def test_what_makes_benchmarks_incompatible_is_named(make_result: Make) -> None:
     )
 
 
-def test_the_slowdown_that_no_benchmark_that_passed_has_is_told_if_it_is_known_of_all(timed: Make) -> None:
+def test_the_slowdown_that_no_benchmark_that_passed_has_is_told_if_it_is_known_of_all() -> None:
     ok = [timed(Verdict.OK, bound) for bound in (0.031, 0.092, -0.01)]
     assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (the highest end of an interval)"]
     assert overall_lines([*ok, timed(Verdict.OK)]) == []  # by stored times
@@ -139,44 +124,44 @@ def test_the_slowdown_that_no_benchmark_that_passed_has_is_told_if_it_is_known_o
 BESIDE = PairedRevision(revision="3f2a1c0", commit=None, launches=6)
 
 
-def changed(make_result: Make, test: str, change: float | None, **fields: Any) -> Result:
+def changed(test: str, change: float | None, **fields: Any) -> Result:
     """A benchmark that was measured side by side; beside stored times alone if neither side is given."""
     given = {"paired": BESIDE, **fields}
     beside = given["paired"] is not None or "reference" in given
-    step = comparison("step_time", 0.04, Verdict.OK, change=change, paired=beside)
+    step = make_comparison("step_time", 0.04, Verdict.OK, change=change, paired=beside)
     return make_result(test=f"t.py::{test}", verdict=Verdict.OK, comparisons=(step,), **given)
 
 
-def test_a_slowdown_that_no_test_shows_alone_is_found_in_all_of_them(make_result: Make) -> None:
-    results = [changed(make_result, f"test_{number}", 0.03 + 0.002 * (number - 2)) for number in range(5)]
+def test_a_slowdown_that_no_test_shows_alone_is_found_in_all_of_them() -> None:
+    results = [changed(f"test_{number}", 0.03 + 0.002 * (number - 2)) for number in range(5)]
     told = "all 5 tests together: step time +3.0 % [95 % CI +2.6 .. +3.4] slower"
     assert common_text(change_of_suite(results)) == [told]
-    same = [changed(make_result, f"test_{number}", 0.002 * (number - 2)) for number in range(5)]
+    same = [changed(f"test_{number}", 0.002 * (number - 2)) for number in range(5)]
     told = "all 5 tests together: step time +0.0 % [95 % CI -0.4 .. +0.4]"
     assert common_text(change_of_suite(same)) == [told]
     shown = {more: summary_parts(outputs(*same), verbosity=more)[0][1] for more in (0, 1)}
     assert [told in text for text in shown.values()] == [False, True]
 
 
-def test_what_is_no_part_of_the_common_change(make_result: Make) -> None:
+def test_what_is_no_part_of_the_common_change() -> None:
     """Variants of one test are one figure; new and broken benchmarks and changes without a known error have none."""
-    variants = [changed(make_result, "test_a", 0.01 * number, measured={"name": str(number)}) for number in range(3)]
-    others = [changed(make_result, "test_b", 0.01), changed(make_result, "test_new", None)]
-    stored = [changed(make_result, f"test_stored_{number}", 0.5, paired=None) for number in range(3)]
+    variants = [changed("test_a", 0.01 * number, measured={"name": str(number)}) for number in range(3)]
+    others = [changed("test_b", 0.01), changed("test_new", None)]
+    stored = [changed(f"test_stored_{number}", 0.5, paired=None) for number in range(3)]
     assert change_of_suite([*variants, *others, *stored]) is None
-    found = change_of_suite([*variants, *others, *stored, changed(make_result, "test_c", 0.01)])
+    found = change_of_suite([*variants, *others, *stored, changed("test_c", 0.01)])
     assert found is not None
     assert (found.tests, round(found.change, 3)) == (3, 0.01)
 
 
-def test_what_was_measured_beside_the_baselines_commit_has_a_common_change(make_result: Make) -> None:
+def test_what_was_measured_beside_the_baselines_commit_has_a_common_change() -> None:
     stored = StoredBaseline(record=None, origin="cpu", pair=BESIDE)
-    results = [changed(make_result, f"test_{i}", 0.03 + 0.001 * i, paired=None, reference=stored) for i in range(3)]
+    results = [changed(f"test_{i}", 0.03 + 0.001 * i, paired=None, reference=stored) for i in range(3)]
     assert common_text(change_of_suite(results)) == [
         "all 3 tests together: step time +3.1 % [95 % CI +2.9 .. +3.3] slower"
     ]
 
 
-def test_the_figures_of_a_session_have_every_verdict(make_result: Make) -> None:
-    verdicts = make_results_document([changed(make_result, "test_a", 0.01)], None)["overall"]["verdicts"]
+def test_the_figures_of_a_session_have_every_verdict() -> None:
+    verdicts = make_results_document([changed("test_a", 0.01)], None)["overall"]["verdicts"]
     assert verdicts == dict.fromkeys((verdict.value for verdict in Verdict), 0) | {"ok": 1}

@@ -13,22 +13,20 @@ from matplotlib.figure import Figure
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports import plots
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.plots import figure_of, write_plots
-from tests.reports.charts.test_charts import document
 from tests.reports.formats.samples import HOSTILE
 from tests.reports.golden_runs import RUNS
+from tests.reports.made import made_chart, make_document
 
 PNG = b"\x89PNG"
 NOW = ChartSeries("this run", (ChartPoint(0, 0.02, 0.018, 0.024), ChartPoint(1, 0.03)))
-LINES = Chart(
-    kind="made_up",
+LINES = made_chart(
+    NOW,
+    ChartSeries("baseline", (ChartPoint(0, 0.021), ChartPoint(1, 0.031))),
     title="step time",
     subject="t.py::test_a",
-    style="lines",
     x=Axis(name="ranks", labels=("two", "four")),
     y=Axis(name="step time", unit="s"),
-    series=(NOW, ChartSeries("baseline", (ChartPoint(0, 0.021), ChartPoint(1, 0.031)))),
     references=(ChartSeries("typical", tuple(ChartPoint(x, 0.025, 0.02, 0.03) for x in (0, 1)), of=NOW.name),),
     note="made up",
 )
@@ -75,26 +73,19 @@ def test_an_interval_that_is_far_wider_than_all_values_does_not_hide_them() -> N
 
 
 def test_numbers_of_ranks_are_the_ticks_of_their_axis() -> None:
-    axes = axes_of(
-        replace(LINES, x=Axis(name="bucket_cap_mb", log=True), series=(replace_x(NOW, 1, 25),), references=())
-    )
+    sizes = ChartSeries("this run", (ChartPoint(1, 0.02), ChartPoint(25, 0.03)))
+    axes = axes_of(made_chart(sizes, x=Axis(name="bucket_cap_mb", log=True)))
     assert axes.get_xscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "25"]
 
 
-def replace_x(series: ChartSeries, *xs: float) -> ChartSeries:
-    return ChartSeries(series.name, tuple(replace(point, x=x) for point, x in zip(series.points, xs, strict=True)))
-
-
 def test_each_benchmark_has_a_file_and_so_has_each_comparison(tmp_path: Path) -> None:
-    drawn = write_plots(document(*RUNS[7].results), tmp_path / "deep" / "pictures", "--plots")
+    drawn = write_plots(make_document(*RUNS[7].results[:2]), tmp_path / "deep" / "pictures", "--plots")
     assert {file.parent for file in drawn} == {tmp_path / "deep" / "pictures"}
-    names = [file.name for file in drawn]
-    assert len(set(names)) == len(names) == 8
-    assert {
+    assert {file.name for file in drawn} == {
         "throughput.perf.test_strategies.test_step-on-2-ranks.png",
-        "perf.test_strategies.test_step-ddp-ddp-w2.png",
-    } <= set(names)
+        *(f"perf.test_strategies.test_step-{name}-{name}-w2.png" for name in ("ddp", "flat")),
+    }
     assert all(file.read_bytes().startswith(PNG) for file in drawn)
 
 
@@ -102,17 +93,16 @@ def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
     """A dollar sign begins no formula, and no name leaves the folder."""
 
     def renamed(data: Any) -> None:
-        data["results"] = data["results"][:1]
         data["results"][0] |= {"test": f"t.py::test_c[../$x^{HOSTILE}\u4e2d]", "name": "$\\frac{"}
 
-    (drawn,) = write_plots(document(*RUNS[7].results, change=renamed), tmp_path, "--plots")
+    (drawn,) = write_plots(make_document(RUNS[7].results[0], change=renamed), tmp_path, "--plots")
     assert drawn.parent == tmp_path
     assert drawn.read_bytes().startswith(PNG)
 
 
 def test_what_the_user_sets_for_matplotlib_is_not_taken_over(tmp_path: Path) -> None:
     """Formulas need a program that may be absent, and colours and sizes are chosen for each other."""
-    made = document(RUNS[7].results[0])
+    made = make_document(RUNS[7].results[0])
     (plain,) = write_plots(made, tmp_path / "plain", "--plots")
     mine: dict[Any, Any] = {"text.usetex": True, "figure.facecolor": "black", "font.size": 30.0}
     with mpl.rc_context(mine):
@@ -122,7 +112,7 @@ def test_what_the_user_sets_for_matplotlib_is_not_taken_over(tmp_path: Path) -> 
 
 
 def test_a_picture_that_fails_leaves_the_earlier_one_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = document(RUNS[7].results[0])
+    made = make_document(RUNS[7].results[0])
     (drawn,) = write_plots(made, tmp_path, "--plots")
     earlier = drawn.read_bytes()
 
@@ -138,11 +128,11 @@ def test_a_picture_that_fails_leaves_the_earlier_one_whole(tmp_path: Path, monke
 
 
 def test_a_run_without_charts_draws_nothing(tmp_path: Path) -> None:
-    assert write_plots(document(), tmp_path / "none", "--plots") == []
+    assert write_plots(make_document(), tmp_path / "none", "--plots") == []
 
 
 def test_what_cannot_be_drawn_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: Run = document(*RUNS[7].results)
+    made = make_document(RUNS[7].results[0])
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match=r"--plots=.*file: pictures cannot be written there: it is a file; make it"):
         write_plots(made, tmp_path / "file", "--plots")

@@ -5,10 +5,12 @@ import pty
 import re
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.factories import make_rank_launch
 def test_progress_says_launch_and_time() -> None:
     assert progress_line("ddp", 3, 8, 12.4, 31.0) == "ddp: launch 3 of 8, 12 s of about 31 s"
     assert progress_line("ddp", 1, 8, 0.2, None) == "ddp: launch 1 of 8, 0 s"
+    assert progress_line("ddp", 8, 8, 40.0, 31.0).endswith("40 s of about 40 s")  # never less than what has passed
 
 
 @pytest.mark.parametrize(
@@ -79,32 +82,19 @@ def test_a_terminal_shows_loss_and_learning_rate_if_more_is_asked_for(
     assert (told is not None) is bool(options)
 
 
-def test_expected_time_is_never_less_than_what_has_passed() -> None:
-    assert progress_line("ddp", 8, 8, 40.0, 31.0).endswith("40 s of about 40 s")
-
-
-class Terminal:
+def make_terminal(
+    *,
+    isatty: bool = True,
+    fullwidth: int = 80,
+    width_of_current_line: int = 10,
+    currentfspath: Path | str | None = None,
+) -> Any:
     """What LiveLine asks of pytest's reporter, its writer and its capture manager."""
-
-    def __init__(
-        self,
-        *,
-        isatty: bool = True,
-        fullwidth: int = 80,
-        width_of_current_line: int = 10,
-        currentfspath: Path | str | None = None,
-    ) -> None:
-        writer = SimpleNamespace(fullwidth=fullwidth, width_of_current_line=width_of_current_line)
-        self.isatty = isatty
-        self.currentfspath = currentfspath
-        self.config = SimpleNamespace(get_terminal_writer=lambda: writer)
-        self.flushed = 0
-
-    def flush(self) -> None:
-        self.flushed += 1
-
-    def global_and_fixture_disabled(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    writer = SimpleNamespace(fullwidth=fullwidth, width_of_current_line=width_of_current_line)
+    config = SimpleNamespace(get_terminal_writer=lambda: writer)
+    reporter = SimpleNamespace(isatty=isatty, currentfspath=currentfspath, config=config, flush=Mock())
+    reporter.global_and_fixture_disabled = nullcontext
+    return reporter
 
 
 def screen(written: str) -> str:
@@ -132,13 +122,13 @@ def screen(written: str) -> str:
 def test_what_the_line_begins_with_is_not_said_again(
     said: Path | str | None, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terminal = Terminal(currentfspath=said)
+    terminal = make_terminal(currentfspath=said)
     LiveLine(terminal, terminal).show("p/t.py::test_x ddp: counting")
     assert capsys.readouterr().out == f" {shown}"
 
 
 def test_the_line_is_replaced_and_cleared(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal = Terminal()
+    terminal = make_terminal()
     line = LiveLine(terminal, terminal)
     line.show("a long first text")
     line.show("short")
@@ -148,13 +138,11 @@ def test_the_line_is_replaced_and_cleared(capsys: pytest.CaptureFixture[str]) ->
     line.clear()
     assert (screen(shown), screen(cleared)) == (" short", "")
     assert capsys.readouterr().out == ""
-    assert terminal.flushed == 3
+    assert terminal.flush.call_count == 3
 
 
-@pytest.mark.parametrize("terminal", [None, Terminal(isatty=False), Terminal(width_of_current_line=70)])
-def test_nothing_is_written_without_a_terminal_or_room(
-    capsys: pytest.CaptureFixture[str], terminal: Terminal | None
-) -> None:
+@pytest.mark.parametrize("terminal", [None, make_terminal(isatty=False), make_terminal(width_of_current_line=70)])
+def test_nothing_is_written_without_a_terminal_or_room(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
     line = LiveLine(terminal, terminal)
     line.show("text")
     line.clear()
@@ -162,7 +150,7 @@ def test_nothing_is_written_without_a_terminal_or_room(
 
 
 def test_a_long_text_is_cut_at_its_start_so_that_it_never_wraps(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal = Terminal(fullwidth=40, width_of_current_line=10)
+    terminal = make_terminal(fullwidth=40, width_of_current_line=10)
     LiveLine(terminal, None).show("x" * 50 + ": launch 3 of 8")
     written = capsys.readouterr().out
     assert len(written) + 10 < 40

@@ -12,7 +12,7 @@ from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.setup_changes import setup_changes
 
 DDP, UNUSED = "DistributedDataParallel", "DistributedDataParallel: find_unused_parameters=True"
-BLOCKS, KEPT = "fully_shard of Block", "fully_shard of Block: reshard_after_forward=False"
+BLOCKS = "fully_shard of Block"
 SGD, ADAM, MOMENTUM = "optimizer SGD", "optimizer Adam", "optimizer SGD: momentum=0.9"
 CHECKPOINTS = "activation checkpointing"
 CALLS, PEAK, STATE = "collective_calls", "peak_tensor_bytes", "model_state_bytes"
@@ -55,20 +55,8 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
         (
             PEAK,
             counts(site(BLOCKS, value=6.0), "fully_shard of Model"),
-            counts(site(BLOCKS, value=6.0), KEPT, "fully_shard of Model", peak_tensor_bytes=10 * MIB),
-            ["fully_shard of Block has reshard_after_forward=False now: made at train.py:7 in build"],
-        ),
-        (
-            PEAK,
-            counts(site(BLOCKS, value=6.0), "fully_shard of Model"),
             counts("fully_shard of Model", peak_tensor_bytes=10 * MIB),
             ["fully_shard of 6 Block modules is lost: previously created at train.py:7 in build"],
-        ),
-        (
-            CALLS,
-            counts("fully_shard of Model"),
-            counts(site(BLOCKS, value=6.0), "fully_shard of Model", collective_calls=7.0),
-            ["fully_shard of 6 Block modules is new: made at train.py:7 in build"],
         ),
         (
             STATE,
@@ -100,7 +88,7 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
         (CALLS, counts(), counts(DDP, UNUSED, collective_calls=2.0), []),
     ],
     ids=[
-        *("setting", "lost setting", "other value", "of units", "lost units", "new units", "another optimizer"),
+        *("setting", "lost setting", "other value", "lost units", "another optimizer"),
         *("of an optimizer", "of backward", "of two wrappers"),
         *("renamed class", "moves another count", "moves nothing", "old baseline"),
     ],

@@ -17,27 +17,6 @@ TIMES = Table(
 )
 
 
-def test_words_stand_left_and_numbers_right() -> None:
-    table = Table(
-        ("test", "time\nms", "verdict"), (("a", "1.50", "new"), ("bcdef", "12.5", "unchanged")), ("x: y",), "t"
-    )
-    assert render(table).splitlines() == [
-        "t",
-        "test   time  verdict",
-        "         ms",
-        "-----  ----  ---------",
-        "a      1.50  new",
-        "bcdef  12.5  unchanged",
-        "",
-        "x: y",
-    ]
-
-
-def test_numbers_in_the_last_column_stand_right_too() -> None:
-    table = Table(("test", "share\n%"), (("a", "4.56"), ("b", "31.5")), right=0)
-    assert render(table).splitlines()[3:] == ["a      4.56", "b      31.5"]
-
-
 def test_values_stand_in_line_before_intervals_of_any_length() -> None:
     assert render(TIMES).splitlines()[1:6] == [
         "benchmark                                                   time  memory                change  verdict",

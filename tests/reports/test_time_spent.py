@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from pytest_ddpperf.records.launch import TimeSpent
-from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.breakdown import time_table, time_text
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.screen import summary_parts
 from pytest_ddpperf.reports.table import render
+from tests.reports.made import make_result
 
 SPENT = TimeSpent(starting=12.3, verifying=5.2, counting=4.1, measuring=30.6, diagnosing=5.8)
 
@@ -29,13 +28,13 @@ def test_rounded_parts_add_up_and_none_is_0(spent: TimeSpent, text: str) -> None
     assert time_text(spent) == text
 
 
-def test_a_call_has_a_row_on_the_screen(make_result: Callable[..., Result]) -> None:
+def test_a_call_has_a_row_on_the_screen() -> None:
     parts = dict(summary_parts(Outputs(results=[make_result(spent=SPENT)]), verbosity=1))
     assert parts["ddpperf time"].splitlines()[0] == "time of 1 benchmark, 58 s in all"
     assert "ddpperf time" not in dict(summary_parts(Outputs(results=[make_result()]), verbosity=1))
 
 
-def test_several_have_a_table_the_slowest_first(make_result: Callable[..., Result]) -> None:
+def test_several_have_a_table_the_slowest_first() -> None:
     """A call that measured two variants counts once, and its benchmarks are as many as elsewhere in the summary."""
     spent = {"20": replace(SPENT, measuring=20.0, other=1.0), "50": replace(SPENT, measuring=50.0, other=1.0)}
     results = [make_result(test=f"t.py::test_{name}", spent=each) for name, each in spent.items()]

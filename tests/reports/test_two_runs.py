@@ -2,49 +2,37 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.two_runs import two_runs
 from tests.factories import judged_anew, make_environment, make_launch, make_results_document, read_again
 from tests.reports.formats.test_html import data_of
+from tests.reports.made import make_comparison, make_document, make_result
 
-Make = Callable[..., Result]
-Compare = Callable[..., Comparison]
 QUIET = ((0.010,) * 4,) * 3
 PAUSES = ((0.010, 0.010, 0.010, 0.030),) * 3  # 15 ms on average
 
 
-@pytest.fixture
-def run(make_result: Make, make_comparison: Compare) -> Callable[..., Run]:
+def run(launches: Sequence[tuple[float, ...]], nbytes: float = 1e9, **step: Any) -> Run:
     """A document of a benchmark with these steps of its launches, twice as fast as base."""
-
-    def made(launches: Sequence[tuple[float, ...]]) -> Run:
-        samples = tuple(sum(times) / len(times) for times in launches)
-        metrics = (
-            make_comparison("step_time", sum(samples) / len(samples), Verdict.NEW, samples=samples),
-            make_comparison("speedup", 2.0, Verdict.NEW, samples=(2.0,) * len(launches)),
-            make_comparison("peak_resident", 1e8, Verdict.NEW, samples=(1e8,) * len(launches)),
-        )
-        timed = tuple(make_launch(times, round=number) for number, times in enumerate(launches))
-        document: dict[str, Any] = json.loads(
-            render(make_results_document([make_result(comparisons=metrics, measured={"launches": timed})], None))
-        )
-        return read_again(document)
-
-    return made
+    samples = tuple(sum(times) / len(times) for times in launches)
+    metrics = (
+        make_comparison("step_time", sum(samples) / len(samples), Verdict.NEW, samples=samples, **step),
+        make_comparison("speedup", 2.0, Verdict.NEW, samples=(2.0,) * len(launches)),
+        make_comparison("peak_resident", nbytes, Verdict.NEW, samples=(nbytes,) * len(launches)),
+    )
+    timed = tuple(make_launch(times, round=number) for number, times in enumerate(launches))
+    return make_document(make_result(comparisons=metrics, measured={"launches": timed}))
 
 
 def told(before: Run, after: Run) -> tuple[dict[str, tuple[str, str, str]], list[str]]:
@@ -53,14 +41,14 @@ def told(before: Run, after: Run) -> tuple[dict[str, tuple[str, str, str]], list
     return {metric: (then, now, change) for _, metric, then, now, change in table.rows}, list(table.notes[:-1])
 
 
-def test_step_times_are_the_means_of_all_steps(run: Callable[..., Run]) -> None:
+def test_step_times_are_the_means_of_all_steps() -> None:
     rows, notes = told(run(QUIET), run(PAUSES))
     assert rows["step_time"][:2] == ("10.0 ms", "15.0 ms")
     assert rows.keys() == {"step_time", "speedup", "peak_resident"}
     assert notes == []
 
 
-def test_a_page_draws_the_launches_of_both(run: Callable[..., Run]) -> None:
+def test_a_page_draws_the_launches_of_both() -> None:
     before, after = run(PAUSES), run(QUIET)
     both = judged_anew(before, after)
     charts = data_of(two_runs_page(after, both, two_runs(before, after, both)))["charts"]
@@ -69,7 +57,7 @@ def test_a_page_draws_the_launches_of_both(run: Callable[..., Run]) -> None:
     assert steps["x"]["name"] == "launch"
 
 
-def test_a_change_whose_interval_says_nothing_is_noisy(run: Callable[..., Run]) -> None:
+def test_a_change_whose_interval_says_nothing_is_noisy() -> None:
     """Launches of 5 and 20 ms are 10 ms in the middle; a factor of 4 between two of them leaves any change open."""
     rows, _ = told(run(((0.005,), (0.020,))), run(((0.005,), (0.020,))))
     assert rows["step_time"][2] == "+0.0 % (noisy)"
@@ -89,7 +77,7 @@ BUSY = Health(cpu=CpuHealth(others=0.5, steal=0.0))
     ],
 )
 def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
-    make_result: Make, make_comparison: Compare, now: tuple[float, Health, float], verdict: Verdict
+    now: tuple[float, Health, float], verdict: Verdict
 ) -> None:
     def made(time: float, health: Health, calls: float) -> Run:
         counts = Counts(
@@ -104,7 +92,7 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
         environment = make_environment(recorded={"host": "here"})
         measured = {"launches": launches, "counts": counts, "environment": environment}
         result = make_result(comparisons=metrics, measured=measured)
-        return read_again(make_results_document([result], None))
+        return make_document(result)
 
     (result,) = judged_anew(made(0.010, ALONE, 2.0), made(*now))
     assert result.verdict is verdict
@@ -118,28 +106,13 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
         (Verdict.UNCHANGED, Verdict.UNCHANGED),  # a run that only counts
     ],
 )
-def test_a_second_run_without_times_is_what_it_says(
-    run: Callable[..., Run], make_result: Make, now: Verdict, expected: Verdict
-) -> None:
-    made: dict[str, Any] = json.loads(render(make_results_document([make_result(comparisons=())], None)))
+def test_a_second_run_without_times_is_what_it_says(now: Verdict, expected: Verdict) -> None:
+    made = make_results_document([make_result(comparisons=())], None)
     made["results"][0] |= {"verdict": now.value, "metrics": {}}
     assert [each.verdict for each in judged_anew(run(QUIET), read_again(made))] == [expected]
 
 
 @pytest.mark.parametrize(("tolerance", "expected"), [(0.2, Verdict.UNCHANGED), (0.015, Verdict.REGRESSED)])
-def test_the_tolerance_of_a_test_holds_for_two_runs(
-    make_result: Make, make_comparison: Compare, tolerance: float, expected: Verdict
-) -> None:
-    def document(nbytes: float) -> Run:
-        metrics = (
-            make_comparison("step_time", 0.01, Verdict.NEW, samples=(0.01,) * 4, tolerance=tolerance),
-            make_comparison("peak_resident", nbytes, Verdict.NEW, samples=(nbytes,) * 4),
-        )
-        timed = tuple(make_launch((0.01,) * 4, round=number) for number in range(4))
-        made: dict[str, Any] = json.loads(
-            render(make_results_document([make_result(comparisons=metrics, measured={"launches": timed})], None))
-        )
-        return read_again(made)
-
-    (result,) = judged_anew(document(1e9), document(1.1e9))
+def test_the_tolerance_of_a_test_holds_for_two_runs(tolerance: float, expected: Verdict) -> None:
+    (result,) = judged_anew(run(QUIET, tolerance=tolerance), run(QUIET, nbytes=1.1e9, tolerance=tolerance))
     assert result["peak_resident"].verdict is expected

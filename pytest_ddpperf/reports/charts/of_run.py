@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.convergence import Convergence, Trainings
+from pytest_ddpperf.records.convergence import Trainings
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports.charts import of_benchmark
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, point
@@ -106,7 +106,6 @@ def epoch_time(run: Run) -> Iterator[Chart]:
 
 
 def _side_by_side(title: str, subject: str, points: Sequence[Placed], metric: str) -> Chart:
-    """Returns the chart of a metric of several benchmarks, each with its reference."""
     results = [result for _, result in points]
     return Chart(
         title=title,
@@ -171,18 +170,15 @@ def convergence(run: Run) -> Iterator[Chart]:
     """Yields charts of trainings by several strategies over the optimizer steps: of the loss, and of each metric."""
     for found in run.convergences:
         quantities = dict.fromkeys(name for one in found.strategies for curve in one.curves for name in curve.values)
-        yield from (_trained(found, quantity) for quantity in quantities)
-
-
-def _trained(found: Convergence, quantity: str) -> Chart:
-    return Chart(
-        title=f"{quantity} by optimizer step",
-        subject=f"{found.test} {quantity} on {format_count(found.world_size, 'rank')}",
-        style="lines",
-        x=Axis(name="optimizer steps"),
-        y=Axis(name=f"{quantity}, mean over launches"),
-        series=tuple(ChartSeries(one.name, tuple(_course(one, quantity))) for one in found.strategies),
-    )
+        for quantity in quantities:
+            yield Chart(
+                title=f"{quantity} by optimizer step",
+                subject=f"{found.test} {quantity} on {format_count(found.world_size, 'rank')}",
+                style="lines",
+                x=Axis(name="optimizer steps"),
+                y=Axis(name=f"{quantity}, mean over launches"),
+                series=tuple(ChartSeries(one.name, tuple(_course(one, quantity))) for one in found.strategies),
+            )
 
 
 def _course(one: Trainings, quantity: str) -> Iterator[ChartPoint]:
@@ -209,7 +205,6 @@ def _function(result: Result) -> str:
 
 
 def _rate(points: Sequence[Placed]) -> str | None:
-    """Returns a rate that all benchmarks have; None if there is no such rate."""
     return next((rate for rate in _RATES if len(_known(points, rate)) == len(points)), None)
 
 

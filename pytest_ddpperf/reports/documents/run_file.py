@@ -126,7 +126,6 @@ def _entry(result: Result, key: str) -> Any:
 
 
 def _benchmark(test: str, measured: Measurement, key: str) -> dict[str, Any]:
-    """Returns the fields that all benchmarks have in the document."""
     healths = (launch.health and replace(launch.health, gpus=gpus_of(launch)) for launch in measured.launches)
     identity = {name: getattr(measured, name) for name in ("name", "strategy", "recipe", "world_size")}
     return {"test": test, "environment_key": key, "health": tuple(healths), **identity}

@@ -53,7 +53,6 @@ def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
 
 
 def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
-    """Yields the rows of the benchmarks, the worst first."""
     places = {id(result): i for i, result in enumerate(run.results)}
     for result, cells in zip(worst_first(run.results), table.rows, strict=True):
         step = find(result, "step_time")
@@ -86,7 +85,6 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
 def _shared(
     run: Run, charts: Sequence[Chart], compared: Table | None, conclusions: tuple[str, ...]
 ) -> Mapping[str, list[Block]]:
-    """Returns the parts of the page that concern several benchmarks or none, by title."""
     parts: dict[str, list[Block]] = {"Both runs": [replace(compared, notes=())] if compared else []}
     parts |= {
         title: [chart for kind in kinds for chart in charts if chart.kind == kind] for title, kinds in _CURVES.items()

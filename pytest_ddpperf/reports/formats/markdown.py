@@ -108,11 +108,10 @@ def markdown_table(table: Table) -> str:
     """Returns the first rows of a table, with its first column as code."""
     numbers = len(table.headers) - table.left - table.right
     rules = ["---"] * table.left + ["--:"] * numbers + ["---"] * table.right
-    rows = [[code(row[0]).replace("|", r"\|"), *(_cell(cell) for cell in row[1:])] for row in table.rows[:_ROWS]]
+    rows = [
+        [code(name).replace("|", r"\|"), *(cell if cell == NOTHING else plain(cell) for cell in cells)]
+        for name, *cells in table.rows[:_ROWS]
+    ]
     lines = [[plain(header.replace("\n", " ")) for header in table.headers], rules, *rows]
     more = [f"\nand {len(table.rows) - _ROWS} more"] if len(table.rows) > _ROWS else []
     return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *more])
-
-
-def _cell(text: str) -> str:
-    return text if text == NOTHING else plain(text)

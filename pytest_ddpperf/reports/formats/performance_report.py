@@ -38,7 +38,6 @@ def performance_report(run: Run) -> str:
 
 
 def _benchmark(result: Result) -> Sequence[str]:
-    """Returns the text on one benchmark, line by line."""
     name, found = printable(f"{result.test} {result.name}"), result.step.diagnosis
     advice = [] if found is None else [f"{number}. {advice_text(each)}" for number, each in enumerate(found.advice, 1)]
     unknown = [] if found is None else ["none: the plugin knows no change that would make the step faster"]

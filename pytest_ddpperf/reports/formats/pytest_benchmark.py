@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -73,10 +72,12 @@ def _entry(result: Result, times: Sequence[float], *, data: bool) -> dict[str, A
 
 def stats_of(times: Sequence[float]) -> dict[str, Any]:
     """Returns pytest-benchmark's statistics of at least one round, in seconds."""
+    from numpy import quantile
+
     ordered = sorted(times)
     mean = statistics.mean(times)
     deviation = statistics.stdev(times) if len(times) > 1 else 0.0
-    q1, q3 = quartiles(ordered)
+    q1, q3 = map(float, quantile(times, [0.25, 0.75], method="hazen"))  # as pytest-benchmark does
     low, high = q1 - _TUKEY * (q3 - q1), q3 + _TUKEY * (q3 - q1)
     far = sum(abs(time - mean) > deviation for time in times)
     beyond = sum(not low <= time <= high for time in times)
@@ -100,16 +101,3 @@ def stats_of(times: Sequence[float]) -> dict[str, Any]:
         "total": total,
         "iterations": 1,
     }
-
-
-def quartiles(ordered: Sequence[float]) -> tuple[float, float]:
-    """Returns the lower and the upper quartile of sorted numbers by Hazen's rule, as pytest-benchmark does."""
-    return _at(ordered, (len(ordered) - 2) / 4), _at(ordered, (3 * len(ordered) - 2) / 4)
-
-
-def _at(ordered: Sequence[float], place: float) -> float:
-    """Returns the value at a place; interpolates between two numbers if the place is a fraction."""
-    first = max(0, math.floor(place))
-    last = min(first + 1, len(ordered) - 1)
-    share = max(0.0, place - first)
-    return (1 - share) * ordered[first] + share * ordered[last]

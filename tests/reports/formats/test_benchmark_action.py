@@ -7,37 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.formats.flat import benchmark_action
-from tests.reports.formats.samples import HOSTILE, MakeDocument
+from tests.reports.formats.samples import HOSTILE, REGRESSED
+from tests.reports.made import make_document
 
-NAME = "perf_tests/test_strategies.py::test_step[bucketed] bucketed w2"
 ACTION = "DDPPERF_BENCHMARK_ACTION"  # a folder that has dist/src/extract.js of github-action-benchmark
-
-
-def test_times_and_counts_are_smaller_the_better(make_document: MakeDocument, regressed: Result) -> None:
-    assert json.loads(benchmark_action(make_document(regressed), "lower")) == [
-        {"name": f"{NAME} collective_calls", "unit": "1", "value": 8.0, "extra": "verdict: regressed\n+3.00"},
-        {
-            "name": f"{NAME} step_time",
-            "unit": "s",
-            "value": 0.0473,
-            "extra": "verdict: regressed\n+13.2 % [95 % CI +11.9 .. +14.6]",
-            "range": "0.047 .. 0.048",
-        },
-    ]
-
-
-def test_rates_are_bigger_the_better(make_document: MakeDocument, regressed: Result) -> None:
-    assert json.loads(benchmark_action(make_document(regressed), "higher")) == [
-        {"name": f"{NAME} throughput", "unit": "samples/s", "value": 2000.0, "extra": "verdict: regressed\n-11.6 %"}
-    ]
-
-
-def test_without_a_value_the_list_is_empty(make_document: MakeDocument, broken: Result) -> None:
-    assert json.loads(benchmark_action(make_document(broken), "lower")) == []
-
-
 READ = """
 const { extractResult } = require(process.argv[1] + '/dist/src/extract.js');
 process.env.GITHUB_REPOSITORY = 'a/b';
@@ -47,10 +21,10 @@ extractResult({ tool: process.argv[2], outputFilePath: process.argv[3], ref: und
 
 
 @pytest.mark.skipif(ACTION not in os.environ, reason=f"{ACTION} names no folder of github-action-benchmark")
-def test_the_action_reads_the_file(make_document: MakeDocument, regressed: Result, tmp_path: Path) -> None:
+def test_the_action_reads_the_file(tmp_path: Path) -> None:
     for tool, text in {
-        "customSmallerIsBetter": benchmark_action(make_document(regressed), "lower"),
-        "customBiggerIsBetter": benchmark_action(make_document(regressed), "higher"),
+        "customSmallerIsBetter": benchmark_action(make_document(REGRESSED), "lower"),
+        "customBiggerIsBetter": benchmark_action(make_document(REGRESSED), "higher"),
     }.items():
         file = tmp_path / f"{tool}.json"
         file.write_text(text)

@@ -8,20 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
+from pytest_ddpperf.judge.quality import trained
+from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing
 from pytest_ddpperf.records.measurement import Interval
-from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import phase_table
-from pytest_ddpperf.reports.documents.entries import CandidateEntry, PredictionEntry, StrategyAdviceEntry
+from pytest_ddpperf.reports.documents.entries import PredictionEntry
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.remarks import reasons
 from tests.factories import make_launch
-from tests.reports.formats.samples import HOSTILE, MakeDocument
-from tests.reports.formats.test_performance_report import STEP
+from tests.reports.formats.samples import BROKEN, HOSTILE, REGRESSED, STEP, UNCHANGED
+from tests.reports.formats.test_files import ADVICE
 from tests.reports.golden_runs import RUNS, result
+from tests.reports.made import make_document
 
 ESCAPED = HOSTILE.replace("\n", "\\n")
 
@@ -57,8 +58,8 @@ def section(data: Any, entry: int, title: str) -> list[Any]:
     return next(each["blocks"] for each in data["entries"][entry] if each["title"] == title)
 
 
-def test_verdicts_come_first(make_document: MakeDocument, regressed: Result, unchanged: Result) -> None:
-    text = html(make_document(unchanged, regressed))
+def test_verdicts_come_first() -> None:
+    text = html(make_document(UNCHANGED, REGRESSED))
     page = Read(text)
     assert (
         page.text["h1"][0] == "ddpperf: PASSED: 1 regressed (does not fail), 1 passed | against the baseline of 3f2a1c0"
@@ -70,8 +71,8 @@ def test_verdicts_come_first(make_document: MakeDocument, regressed: Result, unc
     assert text.index("<h1>") < text.index('id="table"') < text.index('id="entry-0"')
 
 
-def test_each_benchmark_has_what_is_known_of_it(make_document: MakeDocument, regressed: Result) -> None:
-    data = data_of(html(make_document(regressed)))
+def test_each_benchmark_has_what_is_known_of_it() -> None:
+    data = data_of(html(make_document(REGRESSED)))
     titles = [each["title"] for each in data["entries"][0]]
     assert titles == [
         "Verdict",
@@ -82,8 +83,8 @@ def test_each_benchmark_has_what_is_known_of_it(make_document: MakeDocument, reg
         "Environment",
         "Settings",
     ]
-    assert section(data, 0, "Verdict") == [{"lines": reasons(regressed)}]
-    assert section(data, 0, "Findings") == [{"lines": list(findings(regressed))}]
+    assert section(data, 0, "Verdict") == [{"lines": reasons(REGRESSED)}]
+    assert section(data, 0, "Findings") == [{"lines": list(findings(REGRESSED))}]
     (changes,) = section(data, 0, "Change")
     assert changes["table"]["rows"][0] == [
         *("step_time", "regressed", "41.8 ms -> 47.3 ms", "+13.2 % [95 % CI +11.9 .. +14.6]", "3 %", "2.1 %")
@@ -99,7 +100,7 @@ def test_each_benchmark_has_what_is_known_of_it(make_document: MakeDocument, reg
     assert ["steps of a launch", "60, after 5 of warm-up"] in section(data, 0, "Settings")[0]["facts"]
 
 
-def test_phases_are_in_the_table_of_the_terminal_for_each_and_for_all(make_document: MakeDocument) -> None:
+def test_phases_are_in_the_table_of_the_terminal_for_each_and_for_all() -> None:
     results = [result(f"t.py::test_a[{name}]", Verdict.NEW, 0.1) for name in ("x", "y")]
     data = data_of(html(make_document(*results)))
     (own,) = section(data, 0, "Phases")
@@ -108,55 +109,39 @@ def test_phases_are_in_the_table_of_the_terminal_for_each_and_for_all(make_docum
     assert [row[1:] for row in both["table"]["rows"]] == own["table"]["rows"] * 2
 
 
-def test_predictions_and_advice_are_with_their_test_and_together(
-    make_document: MakeDocument, unchanged: Result
-) -> None:
-    candidate = CandidateEntry(
-        name="fsdp2",
-        strategy="fsdp2",
-        batch_size=None,
-        memory=None,
-        fits=False,
-        reason="too large",
-        prediction=None,
-        measured=None,
-        standing="does not fit",
-    )
-    advice = StrategyAdviceEntry(test="t.py::test_a", world_size=64, memory=None, candidates=(candidate,))
-    predicted = PredictionEntry(test=unchanged.test, name="ddp", gain=None, **STEP)
-    document = make_document(unchanged)
-    data = data_of(html(msgspec.structs.replace(document, predictions=(predicted,), advice=(advice,))))
+def test_predictions_and_advice_are_with_their_test_and_together() -> None:
+    predicted = PredictionEntry(test=UNCHANGED.test, name="ddp", gain=None, **STEP)
+    document = make_document(UNCHANGED)
+    data = data_of(html(msgspec.structs.replace(document, predictions=(predicted,), advice=(ADVICE,))))
     (own,) = section(data, 0, "Predictions and advice")
     assert own["table"]["rows"] == [["test_b ddp", "64", "40.0 [30.0, 50.0]", "25", "75 [60, 90]"]]
     shared = {each["title"]: each["blocks"] for each in data["sections"]}
     assert shared["Predictions"] == [own]
-    assert shared["Advice"][0]["table"]["caption"] == "test_a: ways to train on 64 ranks"
-    assert shared["Advice"][0]["table"]["rows"] == [["fsdp2", "does not fit: too large"]]
+    (advice,) = shared["Advice"]
+    assert advice["table"]["caption"] == "test_a: ways to train on 64 ranks, pcie-ethernet100, computing of h100"
+    assert [(row[0], row[-1]) for row in advice["table"]["rows"]] == [
+        ("fsdp2", "best"),
+        ("ddp", "does not fit: its tensors take 64 GiB of 32 GiB"),
+    ]
 
 
-def test_trainings_have_their_course_and_their_standing(make_document: MakeDocument) -> None:
-    curve = Curve(steps=(10, 20), values={LOSS: (2.0, 1.0)})
-    final = FinalValue(value=1.0, interval=None, samples=(1.0,))
+def test_trainings_have_their_course_and_their_standing() -> None:
+    ways = tuple(trained(name, [Curve(steps=(10, 20), values={LOSS: (2.0, 1.0)})]) for name in "ab")
     worse = FinalValue(value=0.25, interval=Interval(low=0.2, high=0.3, confidence=0.95), samples=(0.25,))
-    found = Convergence(
-        test="t.py::test_e",
-        world_size=2,
-        metric=LOSS,
-        strategies=tuple(Trainings(name=name, curves=(curve,), finals={LOSS: final}, lost=()) for name in ("a", "b")),
-        kept=(Standing(name="b", quantity=LOSS, worse=worse, apart=0.25, allowed=None, tolerance=0.02),),
-    )
+    kept = (Standing(name="b", quantity=LOSS, worse=worse, apart=0.25, allowed=None, tolerance=0.02),)
+    found = Convergence(test="t.py::test_e", world_size=2, metric=LOSS, strategies=ways, kept=kept)
     data = data_of(html(make_document(convergences=[found])))
     (part,) = data["sections"]
-    chart, kept = part["blocks"]
+    chart, standing = part["blocks"]
     assert (part["title"], data["charts"][chart["chart"]]["subject"]) == ("Convergence", "t.py::test_e loss on 2 ranks")
-    assert kept["table"]["rows"] == [
+    assert standing["table"]["rows"] == [
         ["test_e a", "2", "20", "1", "1.00", "-", "-", "first"],
         ["test_e b", "2", "20", "1", "1.00", "+25.0 [+20.0, +30.0]", "2", "worse"],
     ]
 
 
-def test_names_are_text(make_document: MakeDocument, broken: Result) -> None:
-    text = html(make_document(broken, interrupted=HOSTILE))
+def test_names_are_text() -> None:
+    text = html(make_document(BROKEN, interrupted=HOSTILE))
     tags = [tag for tag, _ in Read(text).elements]
     assert tags.count("script") == 2  # the data and our own
     assert "<script>|" not in text
@@ -165,8 +150,8 @@ def test_names_are_text(make_document: MakeDocument, broken: Result) -> None:
     assert ESCAPED in reason
 
 
-def test_the_page_needs_no_network(make_document: MakeDocument, regressed: Result) -> None:
-    page = Read(html(make_document(regressed)))
+def test_the_page_needs_no_network() -> None:
+    page = Read(html(make_document(REGRESSED)))
     addresses = [value or "" for _, found in page.elements for name, value in found.items() if name in {"href", "src"}]
     assert [address for address in addresses if not address.startswith(("#", "data:"))] == []
     assert not re.search(r"url\((?!#)|@import", "".join(page.text["style"]))
@@ -176,14 +161,17 @@ def test_the_page_needs_no_network(make_document: MakeDocument, regressed: Resul
     assert str(policy).startswith("default-src 'none'")
 
 
-def test_a_run_without_benchmarks_says_so(make_document: MakeDocument) -> None:
+def test_a_run_without_benchmarks_says_so() -> None:
     text = html(make_document())
     assert "<h1>ddpperf: no benchmark was judged</h1>" in text
     assert "There is nothing to show." in text
 
 
-def test_each_chart_is_on_the_page_once(make_document: MakeDocument) -> None:
-    data = data_of(html(make_document(*RUNS[30].results)))
+def test_each_chart_is_on_the_page_once() -> None:
+    text = html(make_document(*RUNS[30].results))
+    headers = [header.strip() for header in Read(text).text["button"] if header.strip()]
+    assert headers[:6] == ["Theme: system", "benchmark", "verdict", "change", "at most", "step time"]
+    data = data_of(text)
     blocks = [block for each in (*data["entries"], data["sections"]) for part in each for block in part["blocks"]]
     used = [block["chart"] for block in blocks if "chart" in block]
     assert set(used) == set(range(len(data["charts"])))
@@ -191,7 +179,7 @@ def test_each_chart_is_on_the_page_once(make_document: MakeDocument) -> None:
     assert all(series["y"] for chart in data["charts"] for series in chart["series"])
 
 
-def test_what_lies_far_out_is_cut_off_and_the_scale_is_common(make_document: MakeDocument) -> None:
+def test_what_lies_far_out_is_cut_off_and_the_scale_is_common() -> None:
     changes = (0.1, -0.1, *[0.0] * 16, 5.0)
     results = [
         result(f"t.py::test_a[{i}]", Verdict.OK, 0.1, change, step_time={"half": 0.1})
@@ -205,47 +193,34 @@ def test_what_lies_far_out_is_cut_off_and_the_scale_is_common(make_document: Mak
     assert drawn[-1] == ("88.0", "89.0", "88.0")
 
 
-def test_lines_are_broken_behind_the_marks_of_names(make_document: MakeDocument) -> None:
+def test_lines_are_broken_behind_the_marks_of_names() -> None:
     text = html(make_document(result("t.py::test_a_b[x-y]", Verdict.NEW, 0.1, measured={"name": "<b>&"})))
     assert '<a href="#entry-0">test_<wbr>a_<wbr>b[<wbr>x-<wbr>y] &lt;b&gt;&amp; ddp<wbr></a>' in text
 
 
-def test_what_tells_most_stands_first(make_document: MakeDocument) -> None:
-    page = Read(html(make_document(*RUNS[30].results)))
-    headers = [text.strip() for text in page.text["button"] if text.strip()]
-    assert headers[:6] == ["Theme: system", "benchmark", "verdict", "change", "at most", "step time"]
-
-
-def test_verdicts_without_a_change_have_none_drawn(make_document: MakeDocument) -> None:
+def test_verdicts_without_a_change_have_none_drawn() -> None:
     assert 'class="drawn"' not in html(make_document(result("t.py::test_a", Verdict.NEW, 0.1)))
 
 
 LINES = ((0.1,) * 8, (0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1, 0.4))
 
 
-def timed_result(*launches: tuple[float, ...]) -> Result:
-    """A benchmark with the step times of each launch."""
-    return result("t.py::test_a", Verdict.NEW, 0.1, measured={"launches": tuple(map(make_launch, launches))})
-
-
-def test_a_page_of_many_lines_has_fewer_points(monkeypatch: pytest.MonkeyPatch, make_document: MakeDocument) -> None:
-    monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._POINTS", 20)
-    monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._FEWEST", 2)
-    timed = make_document(timed_result(*LINES * 3))
-    (chart,) = [chart for chart in data_of(html(timed))["charts"] if chart["kind"] == "steps"]
-    assert chart["series"][1]["y"] == [300, 100, 400]
-    assert chart["note"].endswith("of every 3 points the largest is shown")
-
-
-def test_a_chart_has_no_more_points_than_a_browser_draws(
-    monkeypatch: pytest.MonkeyPatch, make_document: MakeDocument
+@pytest.mark.parametrize(
+    ("limit", "most", "launches", "shown", "every"),
+    [
+        ("_POINTS", 20, LINES * 3, [300, 100, 400], 3),  # of a page: 3 points for each of six lines
+        ("_OF_CHART", 12, LINES, [200, 300, 100, 400], 2),  # of a chart: 6 points for each of two lines
+    ],
+)
+def test_a_page_has_no_more_points_than_a_browser_draws(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, launches: Any, *, shown: list[int], every: int
 ) -> None:
-    monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._OF_CHART", 12)
+    monkeypatch.setattr(f"pytest_ddpperf.reports.formats.page.page.{limit}", most)
     monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._FEWEST", 2)
-    timed = make_document(timed_result(*LINES))
-    (chart,) = [chart for chart in data_of(html(timed))["charts"] if chart["kind"] == "steps"]
-    # 12 points for two lines are 6 for each: of every 2 of its 8 points one.
-    assert chart["series"][1]["y"] == [200, 300, 100, 400]
+    timed = result("t.py::test_a", Verdict.NEW, 0.1, measured={"launches": tuple(map(make_launch, launches))})
+    (chart,) = [chart for chart in data_of(html(make_document(timed)))["charts"] if chart["kind"] == "steps"]
+    assert chart["series"][1]["y"] == shown
+    assert chart["note"].endswith(f"of every {every} points the largest is shown")
 
 
 def test_text_that_looks_like_the_end_of_a_script_stays_data() -> None:

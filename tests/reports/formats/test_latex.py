@@ -6,30 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.formats.latex import escaped, latex
-from tests.reports.formats.samples import MakeDocument
+from tests.reports.formats.samples import BROKEN, REGRESSED
+from tests.reports.made import make_document
 
 CI, STEP = r"{[}95 \% CI{]}", r"test\_step{[}bucketed{]}"
 COMPILERS = ("tectonic", "pdflatex", "lualatex", "xelatex")
 COMPILER = next(filter(None, map(shutil.which, COMPILERS)), None)
-
-
-def test_a_row_for_each_benchmark_the_worst_first(
-    make_document: MakeDocument, regressed: Result, unchanged: Result
-) -> None:
-    assert latex(make_document(unchanged, regressed)).splitlines() == [
-        r"% needs \usepackage{booktabs}",
-        "% cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13, 2 ranks",
-        r"\begin{tabular}{lrrrrrl}",
-        r"\toprule",
-        f"benchmark & change \\% {CI} & at most \\% & step time ms {CI} & throughput samples/s & counts & verdict \\\\",
-        r"\midrule",
-        f"{STEP} & +13.2 {{[}}+11.9, +14.6{{]}} & -- & 47.3 {{[}}46.8, 47.8{{]}} & 2000 & 1 changed & regressed \\\\",
-        r"test\_b bucketed & +0.1 {[}-0.2, +0.4{]} & +0.4 & 30.0 {[}29.9, 30.1{]} & -- & -- & unchanged \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -47,15 +30,11 @@ def test_nothing_of_a_name_is_a_command(text: str, expected: str) -> None:
     assert escaped(text) == expected
 
 
-def test_without_a_benchmark_there_is_no_table(make_document: MakeDocument) -> None:
-    assert latex(make_document()) == "% no benchmark was judged\n"
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason=f"none of {', '.join(COMPILERS)} is installed")
-def test_the_table_compiles(make_document: MakeDocument, regressed: Result, broken: Result, tmp_path: Path) -> None:
+def test_the_table_compiles(tmp_path: Path) -> None:
     assert COMPILER is not None
-    table = latex(make_document(regressed, broken))
+    table = latex(make_document(REGRESSED, BROKEN))
     head = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{booktabs}\begin{document}"
     (tmp_path / "page.tex").write_text(f"{head}\n{table}\n\\end{{document}}\n")
     options = [] if COMPILER.endswith("tectonic") else ["-interaction=nonstopmode", "-halt-on-error"]

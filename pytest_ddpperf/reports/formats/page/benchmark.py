@@ -56,7 +56,6 @@ def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
 
 
 def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
-    """Returns a row for each metric, gated ones first; omits empty columns."""
     exact = all(each.series.scale == "exact" for each in comparisons)
     notes = names_by_remark((each.series.metric, finding_text(each.note)) for each in comparisons if each.note)
     return table_of(
@@ -81,7 +80,6 @@ def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
 
 
 def _parts(counts: Counts | None) -> Table:
-    """Returns the parts of counts, the largest first."""
     known = {} if counts is None else counts.details
     parts = [
         (metric, *part)
@@ -152,7 +150,6 @@ def environment_facts(environment: Environment) -> dict[str, str]:
 
 
 def _health(launches: Sequence[Launch]) -> Table:
-    """Returns a row for each launch with the other activity on the machine."""
     known = [(number, each.health.cpu) for number, each in enumerate(launches, 1) if each.health is not None]
     return table_of(
         known,
@@ -171,7 +168,6 @@ def _health(launches: Sequence[Launch]) -> Table:
 
 
 def _settings(result: Result) -> dict[str, str]:
-    """Returns the settings of the measurement, and the reference."""
     measured, baseline = result.measurement, result.baseline
     size = measured.effective_batch_size
     facts = {

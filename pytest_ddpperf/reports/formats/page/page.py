@@ -134,6 +134,7 @@ def html_of(page: Page) -> str:
     sections = [blocks.section(section) for section in page.sections]
     data = _json({"entries": entries, "sections": sections, "charts": blocks.data})
     text = f'{{"blocks":[{",".join(blocks.made)}],{data[1:]}'
+    drawn = any(row.change is not None for row in page.rows)
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
@@ -148,7 +149,7 @@ def html_of(page: Page) -> str:
         failed=[(number, row) for number, row in enumerate(page.rows) if row.reasons],
         most=_MOST_FAILED,
         bar=_bar(page.rows),
-        drawn_after=_drawn_after(page),
+        drawn_after=next((i for i, header in enumerate(page.headers) if drawn and header.startswith("change")), None),
         printable=printable,
         broken=_broken,
         # Our own files, and JSON that cannot end its element.
@@ -163,12 +164,6 @@ def _broken(name: str) -> Any:
     from markupsafe import Markup
 
     return Markup("<wbr>").join(_PIECES.findall(printable(name)))
-
-
-def _drawn_after(page: Page) -> int | None:
-    """Returns the column after which changes are drawn; None if no row has a change."""
-    changes = [i for i, header in enumerate(page.headers) if header.startswith("change")]
-    return changes[0] if changes and any(row.change is not None for row in page.rows) else None
 
 
 _MIDDLE, _EDGE = 46, 42  # of the drawn change, in pixels; the edge is so far from the middle

@@ -71,7 +71,6 @@ def _row(trend: Trend, cells: tuple[str, ...]) -> PageRow:
 
 
 def _direction(trend: Trend) -> str:
-    """Returns the direction of a trend: worse if it became worse at any commit, else better."""
     if not trend.changes:
         return "too few commits" if too_short(trend) else "no change"
     return "worse" if trend.worst > 0 else "better"

@@ -4,20 +4,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
+from pytest_ddpperf.reports.charts.chart import Axis, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.formats.page.page import chart_data
+from tests.reports.made import made_chart
 
 
 def drawn(unit: str, *points: ChartPoint) -> dict[str, Any]:
-    chart = Chart(
-        kind="made_up",
-        title="loss",
-        subject="",
-        style="lines",
-        x=Axis(name="steps", unit=unit),
-        y=Axis(name="loss"),
-        series=(ChartSeries("ddp", points),),
-    )
+    chart = made_chart(ChartSeries("ddp", points), x=Axis(name="steps", unit=unit))
     (series,) = chart_data(chart)["series"]
     return series  # type: ignore[no-any-return]
 

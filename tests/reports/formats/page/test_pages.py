@@ -10,9 +10,10 @@ from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.trend import change_texts
 from pytest_ddpperf.reports.two_runs import two_runs
 from tests.factories import judged_anew
-from tests.reports.formats.samples import HOSTILE, MakeDocument
+from tests.reports.formats.samples import HOSTILE
 from tests.reports.formats.test_html import data_of, section
 from tests.reports.golden_runs import metric, result, strategy
+from tests.reports.made import make_document
 from tests.reports.test_trend import BENCHMARK, COUNTED, STEP, trend
 
 
@@ -31,7 +32,7 @@ def measured(step: float, calls: float, *samples: float) -> Result:
     return result("t.py::test_a", Verdict.NEW, step, None, (counted,), measured=strategy("ddp"), step_time=timed)
 
 
-def test_two_runs_are_beside_each_other(make_document: MakeDocument) -> None:
+def test_two_runs_are_beside_each_other() -> None:
     before = make_document(measured(0.1, 2.0, 0.099, 0.1, 0.101))
     after = make_document(measured(0.2, 4.0, 0.198, 0.2, 0.202), result("t.py::test_b", Verdict.NEW, 0.1))
     both = judged_anew(before, after)
@@ -52,7 +53,7 @@ def test_two_runs_are_beside_each_other(make_document: MakeDocument) -> None:
     ]
 
 
-def test_two_runs_without_a_common_benchmark_say_so(make_document: MakeDocument) -> None:
+def test_two_runs_without_a_common_benchmark_say_so() -> None:
     before, after = make_document(), make_document(result("t.py::test_b", Verdict.NEW, 0.1))
     text = two_runs_page(after, [], two_runs(before, after, []))
     assert "no benchmark is in both runs" in text
