@@ -1,12 +1,14 @@
-"""Makes the red test of the README: runs it, prints its failure, and draws the terminal as ``docs/red.svg``.
+"""Makes the red test of the README: runs it, prints its failure, and makes pictures of the terminal and of the page.
 
 ``pip install -c constraints.txt -e '.[test,docs]' && python benchmarks/red_test.py > benchmarks/results/red_test.txt``,
-on a machine that does nothing else.
+on a machine that does nothing else and has Chromium (``CHROMIUM`` names another one). The pictures are
+``docs/red.svg`` and ``docs/page.png``.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,8 +17,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-PICTURE = Path(__file__).parents[1] / "docs" / "red.svg"
+DOCS = Path(__file__).parents[1] / "docs"
 WIDTH = 100
+WINDOW = "1120,720"  # pixels of the page that the picture shows
 GUARD = "            with nullcontext() if number == last else model.no_sync():\n"
 TRAINER = f"""\
 from contextlib import nullcontext
@@ -59,8 +62,15 @@ def run(folder: Path, *command: str, status: int = 0) -> str:
     return done.stdout
 
 
+def photograph(page: Path, picture: Path) -> None:
+    """Opens a page in Chromium, and writes a picture of its window."""
+    browser = os.environ.get("CHROMIUM", "chromium")
+    options = ("--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={WINDOW}", f"--screenshot={picture}")
+    subprocess.run([browser, *options, page.as_uri()], check=True, capture_output=True)
+
+
 def main() -> None:
-    """Saves a baseline, removes the line, and runs the test."""
+    """Saves a baseline, removes the line, runs the test, and makes the pictures."""
     with tempfile.TemporaryDirectory() as scratch:
         project = Path(scratch)
         (project / "perf").mkdir()
@@ -77,12 +87,14 @@ def main() -> None:
         run(project, *git, "add", "-A")
         run(project, *commit)
         (project / "trainer.py").write_text(TRAINER.replace(GUARD, "").replace(" " * 16 + "loss", " " * 12 + "loss"))
-        shown = run(project, "env", f"COLUMNS={WIDTH}", *pytest, status=1)
+        page = project / "page.html"
+        shown = run(project, "env", f"COLUMNS={WIDTH}", *pytest, f"--ddpperf-report=html:{page}", status=1)
+        photograph(page, DOCS / "page.png")
     shown = shown[shown.index("=", shown.index("[100%]")) :]
     text = Text.from_ansi(shown)
     console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(text)
-    console.save_svg(str(PICTURE), title="pytest perf")
+    console.save_svg(str(DOCS / "red.svg"), title="pytest perf")
     print(text.plain)
 
 

@@ -186,7 +186,6 @@ def _number(value: object, expected: str) -> float:
     return number
 
 
-seconds = _above_zero("a number of seconds above 0")
 amount = _above_zero("a number above 0")
 _UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 

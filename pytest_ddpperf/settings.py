@@ -27,7 +27,6 @@ from pytest_ddpperf.parsers import (
     positive_fraction,
     positive_int,
     reports,
-    seconds,
     set_name,
     several,
     stage_seconds,
@@ -199,9 +198,9 @@ class Settings:
     )
     gpu_lock_timeout: float | None = _of_session(
         _LOCK_TIMEOUT,
-        optional(seconds, "off"),
-        "seconds to wait for GPUs that another pytest run has locked; off: lock no GPUs",
-        "SECONDS|off",
+        optional(duration, "off"),
+        "time to wait for GPUs that another pytest run has locked; off: lock no GPUs",
+        "TIME|off",
     )
     preload: tuple[str, ...] = _of_session(
         ("auto",),
@@ -211,9 +210,9 @@ class Settings:
     )
     timeout: float = _knob(
         120.0,
-        seconds,
+        duration,
         "deadline of a launch. Ranks that still run are then shown with their stacks, and killed",
-        "SECONDS",
+        "TIME",
         example="--ddpperf-timeout=300",
     )
     stage_timeouts: Mapping[str, float] | None = _knob(
@@ -237,9 +236,9 @@ class Settings:
     )
     max_time: float = _knob(
         60.0,
-        seconds,
-        "seconds for a benchmark, without imports. At least two launches run, and more if the benchmark looks slower",
-        "SECONDS",
+        duration,
+        "time for a benchmark, without imports. At least two launches run, and more if the benchmark looks slower",
+        "TIME",
         example="--ddpperf-max-time=20",
     )
     budget: float | None = _of_session(

@@ -213,7 +213,7 @@ WRONG = [
     ini("quotes", r"ddpperf_backend = \"gloo\" \(.*\): expected one of", 'ddpperf_backend = "gloo"'),
     ini(
         "TOML type",
-        r"ddpperf_max_time = True \(.*pyproject.toml\): expected a number of seconds",
+        r"ddpperf_max_time = True \(.*pyproject.toml\): expected a time above 0",
         "ddpperf_max_time = true",
         "pyproject.toml",
         "[tool.pytest]",

@@ -409,8 +409,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "long_steps": _long_steps,
     "rare_long_steps": "all steps together take {whole:+%}, though most launches do not: long steps come in few of "
     "them; more steps in a launch (steps=...) show whether they come back",
-    "stands_in_for_step_time": "CPU time stands in for the step time, which remains undecided: more work takes more "
-    "CPU time on a busy machine, too",
+    "stands_in_for_step_time": "CPU time stands in for the undecided step time",
     # What is meant to be worse.
     "acceptance": _acceptance,
     # What cannot be compared.

@@ -243,13 +243,14 @@ def _grounds(result: Result) -> list[str]:
 
 
 def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False) -> list[str]:
-    """Returns undecided metrics of benchmarks that are not red; the largest possible worsening comes first.
+    """Returns undecided metrics of undecided benchmarks; the largest possible worsening comes first.
 
-    Benchmarks with the same undecided metric share a line; with ``every``, each benchmark has a separate line.
+    Benchmarks with the same undecided metric share a line. With ``every``, each benchmark has a separate line, also a
+    green one with an undecided metric, such as a speedup.
     """
     alike: dict[object, list[tuple[str, Comparison]]] = {}
     for name, result in named:
-        if not (result.red or result.verdict is Verdict.INCOMPATIBLE):
+        if not (result.red or result.verdict is Verdict.INCOMPATIBLE) and (every or result.verdict not in GREEN):
             for each in phrases.decisive(result, {Verdict.INCONCLUSIVE}):
                 kind = each.series.metric, each.note and each.note.code, name * every
                 alike.setdefault(kind, []).append((name, each))

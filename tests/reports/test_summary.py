@@ -259,7 +259,7 @@ def test_a_value_or_a_change_without_a_telling_interval_is_noisy() -> None:
     assert [(row[step], row[change]) for row in table.rows] == [("44.0 noisy", "+10.0 noisy"), ("44.0", "+10.0 noisy")]
 
 
-def test_beside_another_revision_what_improved_and_what_is_undecided_is_told() -> None:
+def test_compared_with_a_revision_improvements_are_named_and_undecided_metrics_if_the_benchmark_is_undecided() -> None:
     note = "about 30 launches would decide it"
     step = make_comparison("step_time", 0.038, Verdict.INCONCLUSIVE, baseline=0.04, change=-0.05, note=note)
     less = make_comparison("peak_resident", 400 * 2.0**20, Verdict.IMPROVED, baseline=412 * 2.0**20, change=-0.03)
@@ -267,8 +267,13 @@ def test_beside_another_revision_what_improved_and_what_is_undecided_is_told() -
     calls = replace(make_comparison("collective_calls", 2.0, Verdict.IMPROVED, baseline=3.0), change=-1.0)
     calls = replace(calls, series=replace(calls.series, scale="exact"))
     beside = PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)
-    assert remarks_on(make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), paired=beside)) == (
-        "undecided: test_step[bucketed]: step_time inconclusive: about 30 launches would decide it",
+    result = make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), paired=beside)
+    undecided = "undecided: test_step[bucketed]: step_time inconclusive: about 30 launches would decide it"
+    named = [("test_step[bucketed]", result)]
+    assert undecided_lines(named) == [], "the benchmark is green"
+    assert undecided_lines(named, every=True) == [undecided]
+    assert undecided_lines([("test_step[bucketed]", replace(result, verdict=Verdict.INCONCLUSIVE))]) == [undecided]
+    assert remarks_on(result) == (
         "test_step[bucketed]: improved: collective_calls; peak_resident 412 MiB -> 400 MiB (-3.0 %)",
         "test_step[bucketed]: throughput: not in the other revision",
     )
