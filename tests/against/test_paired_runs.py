@@ -163,43 +163,7 @@ def test_as_fast(ddpperf):
 """
 
 
-TRACED = """
-import pytest
-from demo import training
-
-pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counts='off'
-)
-
-
-def test_slower(ddpperf):
-    ddpperf.check(training.slower)
-
-
-@pytest.mark.ddpperf(launches=2, max_time=1, tolerance="1000%")
-def test_as_fast(ddpperf):
-    ddpperf.check(training.as_fast)
-"""
-
-
 TRACED_AS = "perf.test_demo.test_slower.custom.w2"
-
-
-@pytest.mark.slow
-def test_traces_of_both_sides_are_written_of_what_turned_red(pytester: pytest.Pytester) -> None:
-    project(pytester, TRACED)
-    options = ("--ddpperf-against=HEAD", "--ddpperf-profile=traces", "--ddpperf-profile-on=regression")
-    run = pytester.runpytest_subprocess("perf", *options)
-    run.assert_outcomes(passed=1, failed=1)
-    wanted = {f"{TRACED_AS}{side}_rank_{rank}_trace.json" for side in ("", ".reference") for rank in (0, 1)}
-    assert wanted <= {file.name for file in (pytester.path / "traces").iterdir()}
-    assert not list((pytester.path / "traces").glob("*as_fast*"))
-    summary = (pytester.path / "traces" / f"{TRACED_AS}_summary.txt").read_text()
-    assert "A: the reference; B: this checkout" in summary
-    (product,) = (line.split() for line in summary.splitlines() if line.startswith("aten::mm "))
-    assert product[1:4] == ["operator", "1", "20"]
-    assert product[-2:] == ["more", "calls"]
-    run.stdout.fnmatch_lines(["*aten::mm *operator *more calls*", f"*{TRACED_AS}_summary.txt: *"])
 
 
 def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.Pytester) -> None:
@@ -220,9 +184,12 @@ def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.
 
 
 @pytest.mark.slow
-def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.Pytester) -> None:
+def test_an_uncommitted_change_is_held_against_the_last_commit_with_traces_of_both_sides(
+    pytester: pytest.Pytester,
+) -> None:
     root = project(pytester, SUITE)
-    run = pytester.runpytest_subprocess("perf", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
+    traced = ("--ddpperf-profile=traces", "--ddpperf-profile-on=regression")
+    run = pytester.runpytest_subprocess("perf", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json", *traced)
     run.assert_outcomes(passed=4, failed=3)
     short = git(root, "rev-parse", "--short=7", "HEAD")
     found = results(root)
@@ -261,6 +228,15 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
     assert modules["demo.training"]["there"].endswith("/checkout/src/demo/training.py")
     assert not Path(modules["demo.training"]["there"]).exists()
     assert len(git(root, "worktree", "list").splitlines()) == 1
+    wanted = {f"{TRACED_AS}{side}_rank_{rank}_trace.json" for side in ("", ".reference") for rank in (0, 1)}
+    assert wanted <= {file.name for file in (root / "traces").iterdir()}
+    assert not list((root / "traces").glob("*as_fast*"))
+    summary = (root / "traces" / f"{TRACED_AS}_summary.txt").read_text()
+    assert "A: the reference; B: this checkout" in summary
+    (product,) = (line.split() for line in summary.splitlines() if line.startswith("aten::mm "))
+    assert product[1:4] == ["operator", "1", "20"]
+    assert product[-2:] == ["more", "calls"]
+    run.stdout.fnmatch_lines(["*aten::mm *operator *more calls*", f"*{TRACED_AS}_summary.txt: *"])
 
 
 @pytest.mark.slow

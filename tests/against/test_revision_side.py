@@ -33,16 +33,10 @@ def worktrees(revision: Revision) -> int:
     return len(git(revision.root, "worktree", "list").splitlines())
 
 
-def test_a_side_that_no_launch_needs_checks_out_nothing(revision: Revision) -> None:
-    side = RevisionSide(revision, None, ())
-    side.launchers.keep(1)
-    assert side.launchers.pids == ()
-    assert worktrees(revision) == 1
-    side.close()
-
-
 def test_the_first_use_checks_out_and_close_removes(revision: Revision) -> None:
     side = RevisionSide(revision, None, ())
+    side.launchers.keep(1)
+    assert (side.launchers.pids, worktrees(revision)) == ((), 1)
     target = Path(side.redirection.target)
     assert side.redirection is side.redirection
     assert (target.is_dir(), worktrees(revision)) == (True, 2)

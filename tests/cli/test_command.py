@@ -10,34 +10,15 @@ import pytest
 from pytest_ddpperf.baselines.history.database import record
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli.command import main
-from pytest_ddpperf.records.measurement import Interval, Plan, Series
-from pytest_ddpperf.records.results import BaselineRecord
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment, make_history_run, make_new_result
+from tests.factories import make_baseline_record, make_environment, make_history_run, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
-STEP_TIME = Series(
-    metric="step_time",
-    unit="s",
-    better="lower",
-    family="absolute",
-    scale="ratio",
-    gated=True,
-    min_tolerance=0.0,
-    samples=(0.0412, 0.0424),
-    value=0.0418,
-    interval=Interval(low=0.0412, high=0.0424, confidence=0.95),
+STEP_TIME = make_series(
+    "step_time", 0.0418, samples=(0.0412, 0.0424), interval=Interval(low=0.0412, high=0.0424, confidence=0.95)
 )
-RECORD = BaselineRecord(
-    name="ddp",
-    strategy="ddp",
-    mode=None,
-    plan=Plan(warmup=5, steps=60),
-    environment=CPU,
-    series=(STEP_TIME,),
-    commit=None,
-    date="2026-01-12",
-)
+RECORD = make_baseline_record(environment=CPU, series=(STEP_TIME,))
 
 
 @pytest.fixture
@@ -85,11 +66,11 @@ def test_list_reads_the_ini_file_as_pytest_does(
     assert capsys.readouterr().err.startswith("ddpperf: error: ddpperf_baseline_set = a/b: expected ")
 
 
-@pytest.mark.parametrize("file", ["pytest.ini", "pyproject.toml", "setup.py"])
+@pytest.mark.parametrize("file", ["pyproject.toml", "setup.py"])
 def test_list_in_a_subfolder_finds_the_project(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    (folder / file).write_text("[pytest]\n" if file == "pytest.ini" else "")
+    (folder / file).touch()
     (folder / "perf").mkdir()
     monkeypatch.chdir(folder / "perf")
     assert main(["list"]) == 0
@@ -112,7 +93,7 @@ def test_list_of_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("test", ["t.py::test_b", "test_b", "test_b ddp"])
+@pytest.mark.parametrize("test", ["t.py::test_b", "test_b ddp"])
 def test_show_a_test(test: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", test]) == 0
     out = capsys.readouterr().out
@@ -155,16 +136,11 @@ def test_show_a_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypat
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_command_of_the_terminal_is_shown_and_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "x\x1b[2J"]) == 2
-    assert r"is of a test x\x1b[2J;" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("folder")
 def test_show_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "test_c"]) == 2
+    """A command of the terminal in a name is shown, and not sent."""
+    assert main(["show", "x\x1b[2J"]) == 2
     assert capsys.readouterr().err == (
-        "ddpperf: error: no baseline in baselines is of a test test_c; ddpperf list shows all baselines\n"
+        "ddpperf: error: no baseline in baselines is of a test x\\x1b[2J; ddpperf list shows all baselines\n"
     )
 
 
@@ -182,31 +158,25 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
     assert (process.wait(60), stderr) == (0, b"")
 
 
-def test_calibrate_becomes_pytest_with_the_knob_and_all_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        ("calibrate -k small perf --runs 7 --run x", "-oddpperf_calibrate=7 -k small perf --run x"),
+        ("calibrate", "-oddpperf_calibrate=5"),
+        ("simulate a.py --world-size 64,8 --rank 7 -x", "-oddpperf_simulate=8,64 -oddpperf_simulate_rank=7 a.py -x"),
+        (
+            "simulate --world-size=9 --network=here --ranks-per-node=4",
+            "-oddpperf_simulate=9 -oddpperf_simulate_rank=0 -oddpperf_network=here -oddpperf_ranks_per_node=4",
+        ),
+    ],
+)
+def test_calibrate_and_simulate_become_pytest_with_their_knobs_and_all_that_they_do_not_know(
+    monkeypatch: pytest.MonkeyPatch, given: str, passed: str
+) -> None:
     became: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda _file, command: became.append(command))
-    main(["calibrate", "-k", "small", "perf_tests", "--runs", "7", "--run", "x"])
-    main(["calibrate"])
-    assert became == [
-        [sys.executable, "-m", "pytest", "-oddpperf_calibrate=7", "-k", "small", "perf_tests", "--run", "x"],
-        [sys.executable, "-m", "pytest", "-oddpperf_calibrate=5"],
-    ]
-
-
-def test_simulate_becomes_pytest_with_its_knobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    became: list[list[str]] = []
-    monkeypatch.setattr("os.execv", lambda _file, command: became.append(command))
-    main(["simulate", "perf/test_a.py::test_b", "--world-size", "64,8", "--rank", "7", "-x"])
-    main(["simulate", "--world-size=1024", "--network=pcie-ethernet10", "--accelerator=h100", "--ranks-per-node=4"])
-    knobs = ["-oddpperf_simulate=8,64", "-oddpperf_simulate_rank=7"]
-    cluster = ["network=pcie-ethernet10", "accelerator=h100", "ranks_per_node=4"]
-    assert became == [
-        [sys.executable, "-m", "pytest", *knobs, "perf/test_a.py::test_b", "-x"],
-        [
-            *(sys.executable, "-m", "pytest", "-oddpperf_simulate=1024", "-oddpperf_simulate_rank=0"),
-            *(f"-oddpperf_{each}" for each in cluster),
-        ],
-    ]
+    main(given.split())
+    assert became == [[sys.executable, "-m", "pytest", *passed.split()]]
 
 
 @pytest.mark.parametrize(
@@ -227,14 +197,8 @@ def test_what_fits_no_command_is_refused(
     assert problem in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["show", "{}"], ["list", "--baselines", "{}"], ["trend", "--history", "{}"], ["trace", "summary", "{}"]],
-)
-def test_a_name_that_is_too_long_is_an_error_of_one_line(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([word.format("x" * 300) for word in arguments]) == 2
+def test_a_name_that_is_too_long_is_an_error_of_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "x" * 300]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ddpperf: error: [Errno 36] File name too long: ")
     assert line.endswith("x'; name another file or folder")
@@ -251,11 +215,10 @@ def test_a_file_that_does_not_fit_into_memory_is_an_error_of_one_line(
     assert capsys.readouterr().err == "ddpperf: error: a file is too large; name another file or folder\n"
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["init"], ["trend"], ["history", "csv", "t"]])
 def test_a_current_folder_that_was_removed_is_told(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    assert main(arguments) == 2
+    assert main(["list"]) == 2
     assert capsys.readouterr().err == "ddpperf: error: the current folder was removed; go to one that exists\n"

@@ -43,20 +43,16 @@ def run(tmp_path: Path) -> Path:
     return written(tmp_path / "a.json", result("t.py::test_a", 0.04))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_an_option(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    file = tmp_path / "folder" / "out"
-    assert main(["report", str(run), f"--{kind}", str(file)]) == 0
-    assert file.read_text() == KINDS[kind].render(read_run(run))
-    assert main(["report", str(run), f"--{kind}=-"]) == 0
-    assert capsys.readouterr().out == file.read_text()
-
-
-def test_several_kinds_are_written_at_once(run: Path, tmp_path: Path) -> None:
-    csv, bencher = tmp_path / "a.csv", tmp_path / "b.json"
-    assert main(["report", str(run), "--csv", str(csv), "--bencher", str(bencher)]) == 0
-    assert csv.read_text().startswith("test,name,")
-    assert list(json.loads(bencher.read_text())) == ["t.py::test_a ddp w2"]
+def test_each_kind_is_an_option_and_several_are_written_at_once(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {kind: tmp_path / "folder" / kind for kind in KINDS}
+    assert main(["report", str(run), *(f"--{kind}={file}" for kind, file in files.items())]) == 0
+    for kind, file in files.items():
+        assert file.read_text() == KINDS[kind].render(read_run(run))
+    assert capsys.readouterr().out == ""
+    assert main(["report", str(run), "--csv=-"]) == 0
+    assert capsys.readouterr().out == files["csv"].read_text()
 
 
 def test_pictures_are_drawn_into_a_folder(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

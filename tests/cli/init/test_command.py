@@ -58,22 +58,10 @@ def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pytester.path
 
 
-def test_a_script_is_measured_as_it_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "pytest.ini").write_text("[pytest]\n")
-    (here / "train.py").write_text(TRAIN)
-    assert main(["init"]) == 0
-    text = (here / "perf" / "test_training.py").read_text()
-    assert '    ddpperf.check(Script("train.py", "--epochs", 1000))\n' in text
-    out = capsys.readouterr().out.splitlines()
-    assert out[:2] == ["train.py trains with torch: the test runs it unchanged", "wrote perf/test_training.py"]
-    assert [line.split()[:2] for line in out[-3:]] == [["pytest", "perf"]] * 3
-
-
 @pytest.mark.parametrize(
     ("files", "call"),
     [
         ({"train.py": PLAIN}, 'Script("../train.py"), world_size=1, steps=20'),
-        ({"it's train.py": PLAIN}, 'Script("../it\'s train.py"), world_size=1, steps=20'),
         ({"train.py": f"DDP()\n{PLAIN}"}, 'Script("../train.py"), steps=20'),
         (
             {"main.py": "import lightning\nparser.add_argument('--devices')\nlightning.Trainer().fit(1)"},
@@ -169,26 +157,21 @@ def test_no_file_is_replaced_unless_that_is_asked_for(here: Path, capsys: pytest
     assert "ddpperf.check" in file.read_text()
 
 
-def test_a_folder_outside_of_the_project_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "--tests", ".."]) == 2
-    assert capsys.readouterr().err == (
-        f"ddpperf: error: --tests .. is outside of the project {here}: name a folder in it\n"
-    )
-
-
-@pytest.mark.parametrize("name", ["my perf", "perf: x", "perf#1", "$(id)", "it's", "-x"])
-def test_a_folder_that_a_shell_or_yaml_would_misread_is_refused(
+@pytest.mark.parametrize("name", ["my perf", "$(id)", "-x", ".."])
+def test_a_folder_that_is_outside_or_that_a_shell_or_yaml_would_misread_is_refused(
     here: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", f"--tests={name}"]) == 2
-    assert capsys.readouterr().err == (
-        f"ddpperf: error: --tests {name}: name a folder of letters, digits and ._-/ that does not begin with -, "
-        "as it becomes an argument of pytest in a CI job\n"
+    misread = (
+        ": name a folder of letters, digits and ._-/ that does not begin with -, "
+        "as it becomes an argument of pytest in a CI job"
     )
+    why = f" is outside of the project {here}: name a folder in it" if name == ".." else misread
+    assert capsys.readouterr().err == f"ddpperf: error: --tests {name}{why}\n"
     assert list(here.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["{root}/perf", "perf/../perf/", "./perf"])
+@pytest.mark.parametrize("name", ["{root}/perf", "perf/../perf/"])
 def test_a_job_names_the_folder_from_the_root(here: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--ci=gitlab", "--tests", name.format(root=here)]) == 0
     assert "      pytest perf --ddpperf-against=" in (here / ".gitlab" / "performance.yml").read_text()
@@ -230,10 +213,13 @@ def commands_of(job: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "base"),
-    [("github", "merge-base:origin/${{ github.base_ref }}"), ("gitlab", "$CI_MERGE_REQUEST_DIFF_BASE_SHA")],
+    ("kind", "base", "name"),
+    [
+        ("github", "merge-base:origin/${{ github.base_ref }}", ""),
+        ("github", "merge-base:origin/${{ github.base_ref }}", "packages/alpha"),
+        ("gitlab", "$CI_MERGE_REQUEST_DIFF_BASE_SHA", "packages/alpha"),
+    ],
 )
-@pytest.mark.parametrize("name", ["", "packages/alpha"])
 def test_a_job_is_where_its_ci_looks_and_compares_with_the_merge_base(
     here: Path, kind: str, base: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,10 +258,6 @@ def test_a_job_is_where_its_ci_looks_and_compares_with_the_merge_base(
         ),
         (
             '{"url": "file:///home/me/ddpperf", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}',
-            f"'pytest-ddpperf @ git+{texts.UNKNOWN}'",
-        ),
-        (
-            '{"url": "file:///home/me/ddpperf", "dir_info": {"editable": true}}',
             f"'pytest-ddpperf @ git+{texts.UNKNOWN}'",
         ),
     ],
@@ -356,12 +338,10 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("train", [PLAIN, None], ids=["plain", "nothing"])
-def test_what_is_written_runs_green_at_once(inner: pytest.Pytester, here: Path, train: str | None) -> None:
-    if train is not None:
-        (here / "train.py").write_text(train)
+def test_the_small_model_that_is_written_runs_green_at_once(inner: pytest.Pytester, here: Path) -> None:
     assert main(["init"]) == 0
     inner.runpytest("perf", *QUICK).assert_outcomes(passed=1)
+    assert (here / "perf" / "test_training.py").is_file()
 
 
 def test_a_step_that_does_more_is_red_beside_the_stored_baseline(inner: pytest.Pytester, here: Path) -> None:
