@@ -134,12 +134,9 @@ def test_statistics_of_the_steps_that_version_3_kept_are_dropped(text: str) -> N
     ("path", "value", "problem"),
     [
         ("records/0/series/0/value", 0.05, EDITED),
-        ("records/0/runs/0/launches", 2, EDITED),
         ("records/0/surprise", 1, "field records[0].surprise: is not known here"),
-        ("records", {}, "field records: expected `array`, got `object`"),
         ("records/0", 7, "field records[0]: expected `object`, got `int`"),
         ("records/0/series", 7, "field records[0].series: expected `array`, got `int`"),
-        ("records/0/series/0", 7, "field records[0].series[0]: expected `object`, got `int`"),
     ],
 )
 def test_a_broken_file_of_version_2_is_named_as_ever(of_version_2: str, path: str, value: Any, problem: str) -> None:
@@ -187,19 +184,6 @@ def test_a_list_of_samples_is_one_line_and_one_change_is_a_small_diff(make_recor
     assert any(line.strip() == '"samples": [0.041, 0.0418, 0.0426],' for line in before)
 
 
-def test_a_value_edited_by_hand_is_found(text: str) -> None:
-    edited = changed(text, "records/0/series/0/value", 0.05)
-    with pytest.raises(BaselineError, match=r"field checksum: does not match the content: .* was edited by hand"):
-        decode(edited, FILE)
-
-
-@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9])
-def test_a_file_cut_off_anywhere_is_named(text: str, cut: float) -> None:
-    part = text[: int(len(text) * cut)]
-    with pytest.raises(BaselineError, match=f"baseline file {FILE}: is cut off at line {part.count(chr(10)) + 1}"):
-        decode(part, FILE)
-
-
 def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
     newer = changed(changed(text, "schema", "pytest-ddpperf/baseline/5"), "surprise", 1)
     with pytest.raises(BaselineError) as caught:
@@ -223,7 +207,6 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
         ("records/1/name", "ddp", EDITED),
         ("records/1/name", "", "field records[1].name: expected `str` of length >= 1; "),
         ("records/0/mode", "sideways", "field records[0].mode: invalid enum value 'sideways'"),
-        ("records/0/date", "yesterday", "field records[0].date: expected `str` matching regex "),
         ("records/0/date", "2026-02-31", "field records[0].date: expected `str` matching regex "),
         ("records/0/environment/world_size", 0, "field records[0].environment.world_size: expected `int` >= 1"),
         ("records/0/environment/cores", -1, "field records[0].environment.cores: expected `int` >= 0"),
@@ -236,9 +219,7 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
             float("inf"),
             "field records[0].series[0].samples[1]: expected `float`, got `null`",
         ),
-        ("records/0/series/0/samples", [], EDITED),
         ("records/0/series/0/better", "more", "field records[0].series[0].better: invalid enum value 'more'"),
-        ("records/0/series/0/interval/low", 1.0, EDITED),
         (
             "records/0/series/0/interval/confidence",
             95,
@@ -286,17 +267,13 @@ def test_nan_is_never_written(make_record: Make) -> None:
         encode(BaselineFile(test="m.py::t", records=(replace(record, series=(series,)),)), FILE)
 
 
-@pytest.mark.parametrize(
-    "file", sorted((Path(__file__).parents[2] / "baselines").rglob("*.json")), ids=lambda f: f.stem
-)
-def test_a_file_of_this_repository_is_written_as_it_was_read(file: Path) -> None:
+def test_a_file_of_this_repository_is_written_as_it_was_read() -> None:
     """But for what an earlier version wrote, of which nothing is lost when it is written anew."""
-    text = file.read_text(encoding="utf-8")
-    content = decode(text, file)
-    written = encode(content, file)
-    assert decode(written, file) == content
-    assert written == text or json.loads(text)["schema"] == "pytest-ddpperf/baseline/2"
-
-
-def test_the_repository_has_files_to_hold_this_against() -> None:
-    assert len(list((Path(__file__).parents[2] / "baselines").rglob("*.json"))) > 20
+    files = sorted((Path(__file__).parents[2] / "baselines").rglob("*.json"))
+    assert len(files) > 20
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        content = decode(text, file)
+        written = encode(content, file)
+        assert decode(written, file) == content, file
+        assert written == text or json.loads(text)["schema"] == "pytest-ddpperf/baseline/2", file

@@ -161,17 +161,12 @@ def test_keys_are_equal_only_for_equal_facts(make_environment: Make) -> None:
     assert sum(differences(a, b) == () for a, b in itertools.combinations(environments, 2)) == 1
 
 
-@pytest.mark.parametrize("name", AWKWARD)
-def test_key_is_a_plain_file_name(make_environment: Make, name: str) -> None:
-    key = environment_key(make_environment(cpu_model=name, device="cuda", device_model=name))
-    assert set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-~")
-    assert key.startswith("cuda-")
-    assert len(key) < 200
-
-
-def test_differences_name_old_and_new(make_environment: Make) -> None:
-    old = make_environment(torch="2.11")
-    assert differences(old, make_environment(world_size=4)) == ("world size 2 -> 4", "torch 2.11 -> 2.13")
+def test_key_is_a_plain_file_name(make_environment: Make) -> None:
+    for name in AWKWARD:
+        key = environment_key(make_environment(cpu_model=name, device="cuda", device_model=name))
+        assert set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-~")
+        assert key.startswith("cuda-")
+        assert len(key) < 200
 
 
 def test_difference_of_machines(make_environment: Make) -> None:
