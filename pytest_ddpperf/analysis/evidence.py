@@ -89,18 +89,15 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
 
 
 def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[dict[str, float]]]:
-    """Returns the shares of phases in each launch; if long steps have a period, the shares of a whole period."""
-    periodic = long_steps_of(measurement).period is not None
-    return [_phase_shares(launch, periodic=periodic) for launch in launches]
-
-
-def _phase_shares(launch: Launch, *, periodic: bool) -> list[dict[str, float]]:
-    """Returns each phase's share of the steps of each rank; ``periodic``: whether the steps are a whole period."""
-    found = []
-    for phases in phases_of(launch) or ():
-        seconds = {phase: (math.fsum if periodic else median)(phases.seconds[phase]) for phase in PHASES}
-        whole = math.fsum(seconds.values())
-        found.append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
+    """Returns each phase's share of the steps of each rank, by launch; of a whole period if long steps have one."""
+    typical = median if long_steps_of(measurement).period is None else math.fsum
+    found: list[list[dict[str, float]]] = []
+    for launch in launches:
+        found.append([])
+        for phases in phases_of(launch) or ():
+            seconds = {phase: typical(phases.seconds[phase]) for phase in PHASES}
+            whole = math.fsum(seconds.values())
+            found[-1].append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
     return found
 
 
