@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,18 @@ from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode, environ
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.results import BaselineRecord, Provenance
+from pytest_ddpperf.records.results import Provenance
 from pytest_ddpperf.records.sites import CallSite
+from tests.baselines.made_records import make_record
 from tests.factories import make_series
 
 FILE = Path("baselines/k/m/t.json")
-Make = Callable[..., BaselineRecord]
 DELETE = object()
 EDITED = "field checksum: does not match the content: the file was edited by hand"
 
 
 @pytest.fixture
-def text(make_record: Make) -> str:
+def text() -> str:
     return encode(
         BaselineFile(test="m.py::t", records=(make_record(), make_record(name="weak", mode="weak", commit=None))), FILE
     )
@@ -44,12 +43,12 @@ def changed(text: str, path: str, value: Any) -> str:
     return json.dumps(document)
 
 
-def test_what_is_written_is_read(make_record: Make) -> None:
+def test_what_is_written_is_read() -> None:
     content = BaselineFile(test="m.py::t[ä]", records=(make_record(), make_record(name="b", series=())))
     assert decode(encode(content, FILE), FILE) == content
 
 
-def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_record: Make) -> None:
+def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any() -> None:
     def of(counts: Counts) -> BaselineFile:
         return BaselineFile(test="m.py::t", records=(make_record(recipe={"precision": "bf16"}, counts=counts),))
 
@@ -78,7 +77,7 @@ def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_r
 
 
 @pytest.fixture
-def of_version_2(text: str, make_record: Make) -> str:
+def of_version_2(text: str) -> str:
     """A file as version 2 was written, with all that later ones lack, beside a record that only counts."""
     counts = Counts(totals={"flops": 8.0}, details={"flops": {"head": 8.0}}, unstable={})
     memory = make_series("peak_resident", 5e8, unit="B", samples=(5e8, 5e8))
@@ -102,7 +101,7 @@ def with_checksum(document: dict[str, Any]) -> str:
     return json.dumps({**content, "checksum": digest[:16]})
 
 
-def test_a_file_of_version_2_keeps_counts_and_memory_and_marks_its_times(of_version_2: str, make_record: Make) -> None:
+def test_a_file_of_version_2_keeps_counts_and_memory_and_marks_its_times(of_version_2: str) -> None:
     """Its step time is that of the usual steps; of its runs and its control step nothing is left."""
     timed, counted = decode(of_version_2, FILE).records
     assert [series.metric for series in timed.series] == ["step_time", "straggler_skew", "peak_resident"]
@@ -157,9 +156,7 @@ def test_a_broken_file_of_version_2_is_named_as_ever(of_version_2: str, path: st
         ("counted", Provenance(date="2026-02-01", commit=None, dirty=True), {"date": "soon"}),
     ],
 )
-def test_what_is_usual_is_left_out_and_anything_else_is_kept(
-    text: str, make_record: Make, name: str, value: Any, wrong: Any
-) -> None:
+def test_what_is_usual_is_left_out_and_anything_else_is_kept(text: str, name: str, value: Any, wrong: Any) -> None:
     """A quiet machine without GPUs, and clean code, leave nothing to tell."""
     assert f'"{name}"' not in text
     content = BaselineFile(test="m.py::t", records=(make_record(**{name: value}),))
@@ -168,7 +165,7 @@ def test_what_is_usual_is_left_out_and_anything_else_is_kept(
         decode(changed(encode(content, FILE), f"records/0/{name}", wrong), FILE)
 
 
-def test_a_series_that_is_read_has_the_rules_of_its_metric(make_record: Make) -> None:
+def test_a_series_that_is_read_has_the_rules_of_its_metric() -> None:
     """Else a run that had no time to diagnose seems to have lost what only such launches tell."""
     record = make_record()
     growth = replace(record.series[0], metric="memory_growth")
@@ -176,7 +173,7 @@ def test_a_series_that_is_read_has_the_rules_of_its_metric(make_record: Make) ->
     assert decode(text, FILE).records[0].series[0].rules.diagnosed
 
 
-def test_a_list_of_samples_is_one_line_and_one_change_is_a_small_diff(make_record: Make) -> None:
+def test_a_list_of_samples_is_one_line_and_one_change_is_a_small_diff() -> None:
     before = encode(BaselineFile(test="m.py::t", records=(make_record(),)), FILE).splitlines()
     after = encode(BaselineFile(test="m.py::t", records=(make_record(step_time=0.05),)), FILE).splitlines()
     assert len(before) == len(after) < 70
@@ -236,7 +233,7 @@ def test_a_wrong_field_is_named(text: str, path: str, value: Any, problem: str) 
     )
 
 
-def test_only_gpus_have_a_setup(make_record: Make) -> None:
+def test_only_gpus_have_a_setup() -> None:
     """So that files of CPUs stay as they are."""
     record = make_record()
     assert "gpu_setup" not in environment_json(record.environment)
@@ -257,7 +254,7 @@ def test_every_field_is_required(text: str) -> None:
             decode(changed(text, f"records/0/{path}", DELETE), FILE)
 
 
-def test_nan_is_never_written(make_record: Make) -> None:
+def test_nan_is_never_written() -> None:
     record = make_record()
     series = replace(record.series[0], samples=(0.04, float("nan")))
     with pytest.raises(

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,15 @@ from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.measurement import SIMULATED, Environment
+from pytest_ddpperf.records.measurement import SIMULATED
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment, make_launch, make_measurement, make_result
+from tests.baselines.made_records import make_environment, make_record
+from tests.factories import make_launch, make_measurement, make_result
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
-Make = Callable[..., BaselineRecord]
-MakeEnvironment = Callable[..., Environment]
-CPU = make_environment(cores=2)
+CPU = make_environment()
 (STEP_TIME,) = (metric for metric in METRICS if metric.name == "step_time")
 COUNTS = Counts(totals={"collective_calls": 2.0}, details={"collective_calls": {"all_reduce": 2.0}}, unstable={})
 THEN, NOW = Provenance(date="2026-01-12", commit="3f2a1c0"), Provenance(date="2026-01-13", commit="9d8c7b6")
@@ -44,7 +42,7 @@ def contents(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_saved_record_is_found(store: Store, make_record: Make) -> None:
+def test_a_saved_record_is_found(store: Store) -> None:
     record = make_record()
     store.save(TEST, [record])
     assert contents(store.folder) == [f"{KEY}/perf.test_a/test_step-ddp.json"]
@@ -53,7 +51,7 @@ def test_a_saved_record_is_found(store: Store, make_record: Make) -> None:
     assert store.records(TEST) == (record,)
 
 
-def test_a_named_set_lies_apart(tmp_path: Path, make_record: Make) -> None:
+def test_a_named_set_lies_apart(tmp_path: Path) -> None:
     record = make_record()
     Store(tmp_path, "nightly").save(TEST, [record])
     assert contents(tmp_path) == [f"@nightly/{KEY}/perf.test_a/test_step-ddp.json"]
@@ -62,7 +60,7 @@ def test_a_named_set_lies_apart(tmp_path: Path, make_record: Make) -> None:
     assert Store(tmp_path, "nightly").find(TEST, "ddp", record.environment).record == record
 
 
-def test_a_set_that_is_compared_with_has_to_be_there(tmp_path: Path, make_record: Make) -> None:
+def test_a_set_that_is_compared_with_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(
         SettingError, match=r"^--ddpperf-baseline-set=night: no such set in .*; there are no named sets$"
     ):
@@ -75,7 +73,7 @@ def test_a_set_that_is_compared_with_has_to_be_there(tmp_path: Path, make_record
     Store(tmp_path / "nowhere").ensure_there()  # the default set begins with its first baseline
 
 
-def test_no_baseline_has_a_reason(store: Store, make_record: Make, make_environment: MakeEnvironment) -> None:
+def test_no_baseline_has_a_reason(store: Store) -> None:
     store.save(TEST, [make_record(name="naive")])
     found = store.find(TEST, "ddp", make_environment())
     assert found.record is None
@@ -83,9 +81,7 @@ def test_no_baseline_has_a_reason(store: Store, make_record: Make, make_environm
     assert found.origin == f"no baseline in .../{store.folder.name}"  # whose path may name its user
 
 
-def test_the_nearest_foreign_record_is_given_with_its_differences(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_the_nearest_foreign_record_is_given_with_its_differences(store: Store) -> None:
     far = make_record(environment=make_environment(torch="2.11", cores=4))
     near = make_record(environment=make_environment(torch="2.11"))
     store.save(TEST, [far, near])
@@ -95,9 +91,7 @@ def test_the_nearest_foreign_record_is_given_with_its_differences(
     assert found.origin == "cpu-amd-epyc-2c-t1-gloo-w2-torch2.11"
 
 
-def test_counts_of_another_environment_are_no_baseline_of_times(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_counts_of_another_environment_are_no_baseline_of_times(store: Store) -> None:
     """They are compared, and the times are new: no other CPU is named."""
     environment = make_environment(torch="2.12", cpu_model="Xeon")
     counted = make_record(environment=environment, series=counted_series(COUNTS), counts=COUNTS)
@@ -110,9 +104,7 @@ def test_counts_of_another_environment_are_no_baseline_of_times(
     assert store.find(TEST, "ddp", make_environment()).record == timed, "although it differs in more facts"
 
 
-def test_simulated_and_measured_records_are_never_compared(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_simulated_and_measured_records_are_never_compared(store: Store) -> None:
     """Not even where nothing else differs; simulated ones of another torch or size are told like others."""
     measured, simulated = make_environment(), make_environment(backend=SIMULATED)
     for here, there in ((measured, simulated), (simulated, measured)):
@@ -125,7 +117,7 @@ def test_simulated_and_measured_records_are_never_compared(
     assert store.find(TEST, "ddp", simulated).counted_differs == ("world size 8 -> 2",)
 
 
-def test_saving_says_which_record_it_replaced_and_keeps_the_other_variants(store: Store, make_record: Make) -> None:
+def test_saving_says_which_record_it_replaced_and_keeps_the_other_variants(store: Store) -> None:
     file = store.file(TEST, make_record().environment)
     old, new, other = make_record(), make_record(step_time=0.0473), make_record(name="naive")
     saved = store.save(TEST, [old, other])
@@ -134,7 +126,7 @@ def test_saving_says_which_record_it_replaced_and_keeps_the_other_variants(store
     assert store.records(TEST) == (new, other)
 
 
-def test_counts_are_held_against_the_record_with_like_kernels(store: Store, make_record: Make) -> None:
+def test_counts_are_held_against_the_record_with_like_kernels(store: Store) -> None:
     """Though the one of another GPU differs in fewer facts."""
     here = make_record().environment
     gpu = replace(here, device="cuda", device_model="NVIDIA H200", device_count=1, backend="nccl", cuda="13.0")
@@ -158,7 +150,7 @@ def test_counts_are_held_against_the_record_with_like_kernels(store: Store, make
     assert (both.counted_differs, both.kernels_differ) == ((), ())
 
 
-def test_a_comparable_baseline_has_the_facts_of_gpus_that_differ(store: Store, make_record: Make) -> None:
+def test_a_comparable_baseline_has_the_facts_of_gpus_that_differ(store: Store) -> None:
     here = replace(make_record().environment, device="cuda", backend="nccl", cuda="13.0", recorded={"nccl": "2.28.9"})
     record = make_record(environment=replace(here, recorded={"nccl": "2.27.5"}))
     store.save(TEST, [record])
@@ -168,7 +160,7 @@ def test_a_comparable_baseline_has_the_facts_of_gpus_that_differ(store: Store, m
     assert (limited.differs, limited.recorded_differ) == (("GPU setup unknown -> 400w",), found.recorded_differ)
 
 
-def test_of_equally_comparable_counts_the_newest_judge(store: Store, make_record: Make) -> None:
+def test_of_equally_comparable_counts_the_newest_judge(store: Store) -> None:
     """A record that only counted is as new as its counts; of one day, that of the machine that is more alike."""
     here = make_record().environment
     counts = Counts(totals={"operators": 3.0}, details={}, unstable={})
@@ -194,15 +186,13 @@ def test_of_equally_comparable_counts_the_newest_judge(store: Store, make_record
     assert judging(replace(alike, environment=replace(alike.environment, torch="2.12"), date="2026-03-01")) == 64
 
 
-def test_two_records_of_one_name_are_refused(store: Store, make_record: Make) -> None:
+def test_two_records_of_one_name_are_refused(store: Store) -> None:
     with pytest.raises(BaselineError, match="two benchmarks are named 'ddp'"):
         store.save(TEST, [make_record(), make_record()])
     assert not store.folder.exists()
 
 
-def test_a_broken_file_is_named_and_never_overwritten(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_a_broken_file_is_named_and_never_overwritten(store: Store) -> None:
     store.save(TEST, [make_record()])
     file = store.file(TEST, make_record().environment)
     broken = file.read_text()[:100]
@@ -217,7 +207,7 @@ def test_a_broken_file_is_named_and_never_overwritten(
             store.find(TEST, "ddp", environment)
 
 
-def test_a_copied_file_of_another_test_is_foreign(store: Store, make_record: Make) -> None:
+def test_a_copied_file_of_another_test_is_foreign(store: Store) -> None:
     store.save(TEST, [make_record()])
     file = store.file(TEST, make_record().environment)
     copy = file.with_name("test_step-naive.json")
@@ -227,9 +217,7 @@ def test_a_copied_file_of_another_test_is_foreign(store: Store, make_record: Mak
     assert str(caught.value).startswith(f"baseline file {copy}: field test: {TEST} belongs in {file}: ")
 
 
-def test_a_copied_file_of_another_environment_is_foreign(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_a_copied_file_of_another_environment_is_foreign(store: Store) -> None:
     store.save(TEST, [make_record()])
     here = make_environment(cores=64)
     target = store.file(TEST, here)
@@ -247,7 +235,7 @@ def save_variants(root: Path, record: BaselineRecord, names: list[str], barrier:
         Store(root).save(TEST, [replace(record, name=name)])
 
 
-def test_processes_that_save_at_once_lose_nothing(store: Store, make_record: Make) -> None:
+def test_processes_that_save_at_once_lose_nothing(store: Store) -> None:
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(3)
     names = [[f"{process}-{i}" for i in range(10)] for process in range(3)]
@@ -262,9 +250,7 @@ def test_processes_that_save_at_once_lose_nothing(store: Store, make_record: Mak
     assert {record.name for record in store.records(TEST)} == {name for own in names for name in own}
 
 
-def test_where_nothing_can_be_locked_nothing_is_saved(
-    store: Store, make_record: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_can_be_locked_nothing_is_saved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(*_: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -274,9 +260,7 @@ def test_where_nothing_can_be_locked_nothing_is_saved(
     assert contents(store.folder) == []
 
 
-def test_a_full_disk_is_told_and_the_old_file_kept(
-    store: Store, make_record: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_told_and_the_old_file_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save(TEST, [make_record()])
 
     def full(_: int) -> None:
@@ -297,9 +281,7 @@ def test_it_is_checked_whether_a_folder_can_be_written(store: Store, tmp_path: P
         Store(store.folder, "nightly").ensure_writable()
 
 
-def test_files_are_sorted_and_drafts_left_out(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_files_are_sorted_and_drafts_left_out(store: Store) -> None:
     store.save("b.py::test_b", [make_record()])
     store.save("a.py::test_a", [make_record(), make_record(environment=make_environment(world_size=4))])
     (store.folder / KEY / "a" / ".test_a.json.1234.tmp").write_text("half")

@@ -19,6 +19,7 @@ from pytest_ddpperf.planner.links import WrongInterface, wrong_interface
 from pytest_ddpperf.planner.sweep import sizes_between
 from pytest_ddpperf.records.network import RankSweep, SweepPlan
 from pytest_ddpperf.reports.progress import LiveLine
+from tests.cli.running import Run
 
 QUICK = ["network", "--device=cpu", "--rounds=1", "--max-size=8KiB", "--collectives=all_reduce,broadcast"]
 
@@ -61,7 +62,11 @@ def test_the_default_sizes_cover_the_buckets_of_ddp() -> None:
 
 
 def test_a_network_is_measured_stored_and_predicts(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, launcher: Launcher
+    printed: Run,
+    complaint: Run,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    launcher: Launcher,
 ) -> None:
     """No rank starts for a prediction, for the facts of torch are in its files; a machine with GPUs asks torch."""
     monkeypatch.setattr(running, "_GPUS", ())
@@ -82,8 +87,7 @@ def test_a_network_is_measured_stored_and_predicts(
     (file,) = Path("baselines").glob("*-w2-*/network.json")
     assert f"stored in {file}" in out
     assert [fit["collective"] for fit in json.loads(file.read_text())["fits"]] == ["all_reduce", "broadcast"]
-    assert main([*QUICK, "--predict=4KiB"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    first, second = printed(*QUICK, "--predict=4KiB").splitlines()
     assert first.startswith("all_reduce of 4.00 KiB: ")
     assert second.startswith("broadcast of 4.00 KiB: ")
     assert main([*QUICK, "--predict=1100KB"]) == 2
@@ -91,53 +95,48 @@ def test_a_network_is_measured_stored_and_predicts(
         "was measured from 1.00 KiB to 8.00 KiB; measure that size too: ddpperf network --world-size=2 --max-size=2MiB"
     )
     assert said in capsys.readouterr().err
-    assert main([*QUICK, "--predict=1000"]) == 2
-    assert "ddpperf network --world-size=2 --min-size=512" in capsys.readouterr().err
-    assert main([*QUICK, "--predict=4KiB", "--collectives=broadcast"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["broadcast"]
-    assert main([*QUICK, "--predict=4KiB", "--collectives=all_to_all"]) == 2
-    assert "has no all_to_all; it has all_reduce, broadcast" in capsys.readouterr().err
+    assert "ddpperf network --world-size=2 --min-size=512" in complaint(*QUICK, "--predict=1000")
+    assert [line.split()[0] for line in printed(*QUICK, "--predict=4KiB", "--collectives=broadcast").splitlines()] == [
+        "broadcast"
+    ]
+    assert "has no all_to_all; it has all_reduce, broadcast" in complaint(
+        *QUICK, "--predict=4KiB", "--collectives=all_to_all"
+    )
     monkeypatch.setattr(running, "_GPUS", ("/",))
     assert running.stored_environment(2, "cpu", "auto") is None
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    complaint: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "measure_network", lambda *_: pytest.fail("measured what cannot be stored"))
-    assert main([*QUICK, "--baselines=/proc/nope"]) == 2
-    said = capsys.readouterr().err
+    said = complaint(*QUICK, "--baselines=/proc/nope")
     assert "--baselines=/proc/nope/" in said
     assert "the network cannot be written there: " in said
 
 
-def test_a_timeout_that_is_short_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_timeout_that_is_short_is_named(complaint: Run) -> None:
     """Within so little time no process group is there."""
-    assert main([*QUICK, "--timeout=0.001s", "--no-save"]) == 2
-    said = capsys.readouterr().err.splitlines()[0]
+    said = complaint(*QUICK, "--timeout=0.001s", "--no-save").splitlines()[0]
     assert said == (
         "ddpperf: error: 2 ranks were not measured within --timeout=0.001 s; raise it, or give fewer "
         "--rounds or --collectives, or a smaller --max-size"
     )
 
 
-def test_check_names_what_is_wrong_and_fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_names_what_is_wrong_and_fails(printed: Run, complaint: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """8 KiB through gloo are far from NVLink."""
     monkeypatch.setattr(network, "interface_speeds", lambda: {"eth0": 1e9, "ib0": 100e9})
     monkeypatch.setattr(network, "wrong_interface", lambda _, speeds, backend: eth0(speeds, backend))
-    assert main([*QUICK, "--check=nvlink4", "--no-save"]) == 1
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(printed(*QUICK, "--check=nvlink4", "--no-save", status=1).split())
     assert "GLOO_SOCKET_IFNAME=eth0 is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one" in out
     assert "of the 450 GB/s of nvlink4" in out
     assert not Path("baselines").exists()
-    assert main([*QUICK, "--predict=4KiB"]) == 2
-    assert "measure the network here with ddpperf network" in capsys.readouterr().err
+    assert "measure the network here with ddpperf network" in complaint(*QUICK, "--predict=4KiB")
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="ranks that share a core wait for each other, so none is named")
-def test_check_names_a_rank_that_is_slow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_names_a_rank_that_is_slow(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def delayed(ctx: RankContext, plan: SweepPlan) -> RankSweep:
         """On rank 1 each all-reduce begins 30 ms late."""
         import time
@@ -158,12 +157,11 @@ def test_check_names_a_rank_that_is_slow(capsys: pytest.CaptureFixture[str], mon
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(running, "_sweep", delayed)
-    assert main([*QUICK, "--check", "--no-save"]) == 1
-    assert "rank 1 is slow: it comes last to " in capsys.readouterr().out
+    assert "rank 1 is slow: it comes last to " in printed(*QUICK, "--check", "--no-save", status=1)
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="two ranks that share a core are slow, whatever their link")
-def test_check_names_a_link_that_is_slow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_names_a_link_that_is_slow(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only two ranks talk at a time, so three may share two cores; of eight turns few are disturbed by other work."""
 
     def delayed(ctx: RankContext, plan: SweepPlan) -> RankSweep:
@@ -184,8 +182,7 @@ def test_check_names_a_link_that_is_slow(capsys: pytest.CaptureFixture[str], mon
         return sweep(ctx, plan)
 
     monkeypatch.setattr(running, "_sweep", delayed)
-    assert main([*QUICK, "--rounds=8", "--world-size=3", "--check", "--no-save"]) == 1
-    out = capsys.readouterr().out
+    out = printed(*QUICK, "--rounds=8", "--world-size=3", "--check", "--no-save", status=1)
     assert "the link of ranks 1 and 2 is slow: a message takes " in out
     assert "rank 0" not in out
 
@@ -199,11 +196,8 @@ def test_check_names_a_link_that_is_slow(capsys: pytest.CaptureFixture[str], mon
         (["--min-size=16", "--max-size=32"], "--min-size=16 and --max-size=32 have 3 sizes between them"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    assert main([*QUICK, *arguments]) == 2
-    assert words in capsys.readouterr().err
+def test_what_cannot_be_measured_is_refused(complaint: Run, arguments: list[str], words: str) -> None:
+    assert words in complaint(*QUICK, *arguments)
 
 
 @pytest.mark.parametrize(

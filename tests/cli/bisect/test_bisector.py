@@ -18,6 +18,7 @@ from pytest_ddpperf.cli.bisect.bisector import (
 )
 from pytest_ddpperf.cli.bisect.target import targets
 from pytest_ddpperf.run.session.probe import Outcome, Probe
+from tests.cli.bisect.outcomes import counted, outcome, timed
 
 
 class Runs:
@@ -47,30 +48,30 @@ def finished(line: Any, bisection: Bisector) -> tuple[str, ...]:
     return names
 
 
-def slower(line: Any, made: Any, culprit: int, bad: float, error: float) -> Runs:
+def slower(line: Any, culprit: int, bad: float, error: float) -> Runs:
     changes = {f"c{i}": bad if i >= culprit else 0.0 for i in range(1, 17)}
-    return Runs(line, **{commit: [made.outcome(made.timed(change, error=error))] for commit, change in changes.items()})
+    return Runs(line, **{commit: [outcome(timed(change, error=error))] for commit, change in changes.items()})
 
 
 @pytest.mark.parametrize("culprit", [1, 11, 16])
-def test_a_slower_step_is_found_wherever_it_came(line: Any, made: Any, culprit: int) -> None:
-    bisection = bisector(line, made.outcome(made.timed(0.05)), slower(line, made, culprit, 0.05, 0.003))
+def test_a_slower_step_is_found_wherever_it_came(line: Any, culprit: int) -> None:
+    bisection = bisector(line, outcome(timed(0.05)), slower(line, culprit, 0.05, 0.003))
     assert finished(line, bisection) == (f"c{culprit}",)
     assert expected_probes(bisection.endpoints.commits) == 4
     assert 0 < bisection.error < MAX_ERROR
 
 
-def test_a_probe_of_a_count_only_counts(line: Any, made: Any) -> None:
-    runs = Runs(line, c8=[made.outcome(made.counted(2.0, 3.0))])
-    bisection = bisector(line, made.outcome(made.counted(2.0, 3.0)), runs)
+def test_a_probe_of_a_count_only_counts(line: Any) -> None:
+    runs = Runs(line, c8=[outcome(counted(2.0, 3.0))])
+    bisection = bisector(line, outcome(counted(2.0, 3.0)), runs)
     assert bisection.probe(line.hashes["c8"]).answer == "bad"
     assert bisection.error == 0
     assert [probe.settings["counts"] for probe, _ in runs.asked] == ["only"]
 
 
-def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(line: Any, made: Any) -> None:
-    runs = slower(line, made, 9, 0.21, 0.003)
-    bisection = bisector(line, made.outcome(made.timed(0.21)), runs)
+def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(line: Any) -> None:
+    runs = slower(line, 9, 0.21, 0.003)
+    bisection = bisector(line, outcome(timed(0.21)), runs)
     bisection.probe(line.hashes["c8"])
     ((probe, good),) = runs.asked
     assert good == "c0"
@@ -85,12 +86,10 @@ def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(l
     }
 
 
-def test_what_is_close_to_the_middle_gets_more_launches_and_then_is_passed_over(line: Any, made: Any) -> None:
-    close = [
-        made.outcome(made.timed(0.11 - 0.005 * i, error=0.05), number=8 * 2**i, seconds=10.0 * 2**i) for i in range(4)
-    ]
+def test_what_is_close_to_the_middle_gets_more_launches_and_then_is_passed_over(line: Any) -> None:
+    close = [outcome(timed(0.11 - 0.005 * i, error=0.05), number=8 * 2**i, seconds=10.0 * 2**i) for i in range(4)]
     runs = Runs(line, c8=close)
-    bisection = bisector(line, made.outcome(made.timed(0.2)), runs)
+    bisection = bisector(line, outcome(timed(0.2)), runs)
     probed = bisection.probe(line.hashes["c8"])
     assert probed.answer == "skipped"
     assert probed.text.startswith("+9.5 % [95 % CI ")
@@ -100,11 +99,10 @@ def test_what_is_close_to_the_middle_gets_more_launches_and_then_is_passed_over(
     assert line.name(bisection.commits.next) == "c7"
 
 
-def test_more_launches_may_decide_and_each_attempt_has_the_same_part_of_the_error(line: Any, made: Any) -> None:
-    unsure, sure = made.outcome(made.timed(0.1, error=0.1)), made.outcome(made.timed(0.2, error=0.02))
+def test_more_launches_may_decide_and_each_attempt_has_the_same_part_of_the_error(line: Any) -> None:
+    unsure, sure = outcome(timed(0.1, error=0.1)), outcome(timed(0.2, error=0.02))
     once, again = (
-        bisector(line, made.outcome(made.timed(0.2)), Runs(line, c8=list(told)))
-        for told in ([sure], [unsure, unsure, sure])
+        bisector(line, outcome(timed(0.2)), Runs(line, c8=list(told))) for told in ([sure], [unsure, unsure, sure])
     )
     first, second = once.probe(line.hashes["c8"]), again.probe(line.hashes["c8"])
     assert first.answer == second.answer == "bad"
@@ -113,35 +111,33 @@ def test_more_launches_may_decide_and_each_attempt_has_the_same_part_of_the_erro
 
 
 @pytest.mark.parametrize(("error", "answer"), [(0.0186, "bad"), (0.0188, "skipped")])
-def test_an_answer_may_be_wrong_in_its_share_of_what_is_left(line: Any, made: Any, error: float, answer: str) -> None:
+def test_an_answer_may_be_wrong_in_its_share_of_what_is_left(line: Any, error: float, answer: str) -> None:
     """Four probes are expected, and one share is kept: a fifth of 5 %, in 4 attempts with 16 looks each.
 
     t(1 - 0.01 / 64, df 7) = 6.571, and log(1.131) / 6.571 = 0.01873. The ends are known for certain, nearly.
     """
-    bisection = bisector(
-        line, made.outcome(made.timed(0.131)), Runs(line, c8=[made.outcome(made.timed(0.131, error=error))])
-    )
+    bisection = bisector(line, outcome(timed(0.131)), Runs(line, c8=[outcome(timed(0.131, error=error))]))
     assert bisection.probe(line.hashes["c8"]).answer == answer
 
 
 @pytest.mark.parametrize("kind", ["broken", "lacking"])
-def test_what_cannot_be_measured_is_passed_over_at_once(line: Any, made: Any, kind: str) -> None:
+def test_what_cannot_be_measured_is_passed_over_at_once(line: Any, kind: str) -> None:
     runs = (
-        Runs(line, c8=[made.outcome(**{kind: "rank 0 raised"})])
+        Runs(line, c8=[outcome(**{kind: "rank 0 raised"})])
         if kind == "broken"
-        else Runs(line, c8=[made.outcome(made.counted(1, 1), lacking="rank 0 raised")])
+        else Runs(line, c8=[outcome(counted(1, 1), lacking="rank 0 raised")])
     )
-    bisection = bisector(line, made.outcome(made.timed(0.2)), runs)
+    bisection = bisector(line, outcome(timed(0.2)), runs)
     probed = bisection.probe(line.hashes["c8"])
     assert probed.answer == "skipped"
     assert probed.text.endswith("rank 0 raised")
     assert len(runs.asked) == 1
 
 
-def test_the_culprit_is_held_against_the_commit_before_it(line: Any, made: Any) -> None:
-    unsure, sure = made.outcome(made.timed(0.2, error=0.2)), made.outcome(made.timed(0.2))
+def test_the_culprit_is_held_against_the_commit_before_it(line: Any) -> None:
+    unsure, sure = outcome(timed(0.2, error=0.2)), outcome(timed(0.2))
     runs = Runs(line, c9=[unsure, sure])
-    bisection = bisector(line, made.outcome(made.timed(0.2)), runs)
+    bisection = bisector(line, outcome(timed(0.2)), runs)
     before, comparison = bisection.confirm(line.hashes["c9"])
     assert line.name(before) == "c8"
     assert comparison == sure.results[0].comparisons[0]
@@ -149,8 +145,8 @@ def test_the_culprit_is_held_against_the_commit_before_it(line: Any, made: Any) 
     assert "tolerance" not in runs.asked[0][0].settings
 
 
-def test_counts_are_followed_before_times_and_large_changes_before_small_ones(line: Any, made: Any) -> None:
-    both = made.outcome(made.timed(0.5), made.counted(2.0, 3.0))
+def test_counts_are_followed_before_times_and_large_changes_before_small_ones(line: Any) -> None:
+    both = outcome(timed(0.5), counted(2.0, 3.0))
     assert [target.metric for target in targets(both, None)] == ["collective_calls", "step_time"]
     assert [target.metric for target in targets(both, "step_time")] == ["step_time"]
-    assert targets(made.outcome(made.timed(0.0)), None) == []
+    assert targets(outcome(timed(0.0)), None) == []

@@ -19,6 +19,7 @@ from pytest_ddpperf.cli.bisect.packages import PackageRange
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.run.session.probe import Outcome, Probe
+from tests.cli.bisect.outcomes import counted, outcome
 
 SUITE = """
 import pytest
@@ -63,7 +64,7 @@ def wheel(folder: Path, name: str, version: str, body: str = "", requires: Seque
 
 @pytest.fixture
 def found(
-    made: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[Collection[str]], tuple[int, str]]:
     """Searches five changes, of which these together make the difference; the last two go together."""
     old, new = ({name: f"{name}=={version}" for name in "abcde"} for version in (1, 2))
@@ -75,8 +76,7 @@ def found(
                 changed = {name for name, line in packages.pins(state).items() if line == new[name]}
                 return 2.0 + (set(culprits) <= changed)
 
-            outcome: Outcome = made.outcome(made.counted(calls(against), calls(probe.measured)))
-            return outcome
+            return outcome(counted(calls(against), calls(probe.measured)))
 
         monkeypatch.setattr(command, "prepared", lambda *_, **__: (packages, run))
         status = main(["bisect", "t.py", "--packages", "old.txt", "new.txt"])

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.cli.init import texts
+from tests.cli.running import Run
 from tests.factories import git
 
 TRAIN = """
@@ -135,19 +136,17 @@ def test_a_name_of_a_file_becomes_neither_code_nor_a_command_of_the_terminal(
     assert [ast.literal_eval(node.args[0]) for node in scripts] == [f"{name}.py"]
 
 
-def test_no_file_is_replaced_unless_that_is_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_file_is_replaced_unless_that_is_asked_for(here: Path, complaint: Run) -> None:
     file = here / "perf" / "test_training.py"
     file.parent.mkdir()
     file.write_text("mine")
-    assert main(["init"]) == 2
-    assert capsys.readouterr().err == (
+    assert complaint("init") == (
         "ddpperf: error: perf/test_training.py would be replaced: give --force, or another folder with --tests\n"
     )
     assert main(["init", "--ci=github"]) == 0  # a job for the test that is there
     job = here / ".github" / "workflows" / "performance.yml"
     job.write_text("mine")
-    assert main(["init", "--ci=github"]) == 2
-    assert capsys.readouterr().err == (
+    assert complaint("init", "--ci=github") == (
         "ddpperf: error: .github/workflows/performance.yml would be replaced: give --force\n"
     )
     assert main(["init", "--ci=github", "--force"]) == 0
@@ -179,22 +178,20 @@ def test_a_job_names_the_folder_from_the_root(here: Path, name: str, capsys: pyt
 
 
 def test_from_a_folder_below_the_root_paths_are_told_as_they_are_from_there(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, printed: Run, complaint: Run
 ) -> None:
     (here / "pytest.ini").write_text("[pytest]\n")
     (here / "src").mkdir()
     (here / "src" / "train.py").write_text(TRAIN)
     monkeypatch.chdir(here / "src")
     assert main(["init"]) == 0
-    assert main(["init", "--ci=github"]) == 0
-    out = capsys.readouterr().out.splitlines()
+    out = printed("init", "--ci=github").splitlines()
     assert out[:2] == ["train.py trains with torch: the test runs it unchanged", "wrote ../perf/test_training.py"]
     assert "wrote ../.github/workflows/performance.yml" in out
     assert [line.split()[:2] for line in out[-3:]] == [["pytest", "../perf"]] * 3
     assert '    ddpperf.check(Script("src/train.py", ' in (here / "perf" / "test_training.py").read_text()
     assert " pytest perf " in (here / ".github/workflows/performance.yml").read_text()
-    assert main(["init"]) == 2
-    assert "ddpperf: error: ../perf/test_training.py would be replaced: " in capsys.readouterr().err
+    assert "ddpperf: error: ../perf/test_training.py would be replaced: " in complaint("init")
 
 
 def job_of(here: Path, kind: str, name: str = "performance") -> dict[str, Any]:
@@ -274,15 +271,14 @@ def test_a_job_installs_this_package_from_where_it_was_installed_here(
 
 
 def test_a_folder_that_a_job_cannot_name_is_refused(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, complaint: Run
 ) -> None:
     git(here, "init")
     project = here / "my models"
     project.mkdir()
     (project / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.chdir(project)
-    assert main(["init", "--ci=github"]) == 2
-    assert capsys.readouterr().err == (
+    assert complaint("init", "--ci=github") == (
         "ddpperf: error: my models: a CI job cannot name this folder: give it a name of letters, digits and ._-/\n"
     )
 
@@ -311,7 +307,7 @@ def test_a_job_installs_what_the_project_needs_as_far_as_it_says(
     assert commands_of(job_of(here, "github"))[1].startswith(f"pip install {packages}")
 
 
-def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_user_chooses_a_script(here: Path, complaint: Run, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "pytest.ini").write_text("[pytest]\n")
     (here / "tools").mkdir()
     (here / "train.py").write_text(TRAIN)
@@ -333,8 +329,10 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
     (here / "notes.py").write_text("no ( Python")
     (here / "data.json").write_text("null")  # a name, if it were Python
     for name in ("no.py", "notes.py", "data.json", "tools"):
-        assert main(["init", name, "--force"]) == 2
-        assert capsys.readouterr().err == f"ddpperf: error: {name} is no file of Python: name a script that trains\n"
+        assert (
+            complaint("init", name, "--force")
+            == f"ddpperf: error: {name} is no file of Python: name a script that trains\n"
+        )
 
 
 @pytest.mark.slow
