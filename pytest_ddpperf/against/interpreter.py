@@ -30,7 +30,7 @@ class Interpreter:
     """The Python of an environment, and the packages that are installed there."""
 
     given: str  # the user's name for it
-    python: str  # the absolute path; links are kept, because they tell the environment
+    python: str  # the absolute path; links are kept, because they lead to the environment
     tag: str  # such as cpython-311
     version: str
     prefixes: tuple[str, ...]

@@ -96,7 +96,6 @@ def _missing(loader: str) -> str:
 
 
 def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Advises to send less, to send later, to hide communication, or to use fewer ranks."""
     share, strategy = _share(diagnosis, "communication"), strategy_name(measurement)
     found: dict[str, float] = {}
     if _synchronises_each(measurement):

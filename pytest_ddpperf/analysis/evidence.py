@@ -17,8 +17,8 @@ from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES
 from pytest_ddpperf.strategies.table import STRATEGIES
 
-_WAITS = 0.10  # of a step: where ranks wait less outside of backward, no phase tells how long each computes
-# Operators whose time FLOPs tell, by their names: aten.addmm, aten.convolution_backward, aten.mkldnn_rnn_layer.
+_WAITS = 0.10  # of a step: if ranks wait less outside of backward, no phase shows how long each computes
+# Names of operators whose time follows from their FLOPs: aten.addmm, aten.convolution_backward, aten.mkldnn_rnn_layer.
 _PRODUCTS = re.compile(r"mm|mv|dot|conv|attention|linear|rnn|encoder_layer")
 
 
@@ -161,7 +161,7 @@ def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
     waits = [median(rank.seconds[GRADIENT_SYNC]) for rank in phases]
     steps = [median(rank.step_times) for rank in phases]
     if max(waits) < _WAITS * max(steps):
-        return None  # ranks wait inside of backward, where no phase tells it
+        return None  # ranks wait inside of backward, which no phase shows
     return [step - wait for step, wait in zip(steps, waits, strict=True)], max(steps)
 
 

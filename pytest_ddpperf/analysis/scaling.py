@@ -25,7 +25,7 @@ class ScalingPoint:
 
     ranks: float
     speedups: tuple[float, ...]
-    oversubscribed: bool = False  # whether its ranks share cores or GPUs: then it tells nothing of scaling
+    oversubscribed: bool = False  # whether its ranks share cores or GPUs: then it says nothing about scaling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -158,7 +158,7 @@ class Predictor:
         require_fit(call.settings, way, ranks)
         session, settings = self.session, call.settings
         if settings.accelerator is not None and settings.network != HERE:
-            settings = replace(settings, counts="only")  # nothing is timed, whoever measures beside
+            settings = replace(settings, counts="only")  # nothing is timed, so others may measure meanwhile
         here = session.environment(settings, 1)
         if settings.accelerator is None and not here.simulated:
             together = min(ranks, self._room(here))  # what this machine runs without sharing cores or GPUs
@@ -260,7 +260,6 @@ class Predictor:
         return float(found.counts.totals["peak_tensor_bytes"])
 
     def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool, stands: str) -> list[Any]:
-        """Returns the results of the simulated ranks of a launch."""
         __tracebackhide__ = True
         variant = training.variant
         launcher = self.session.sides.launchers.with_variables(variant.variables)[0]

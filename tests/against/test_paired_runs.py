@@ -147,35 +147,20 @@ def results(root: Path) -> dict[str, dict[str, Any]]:
     return {result["test"].partition("::")[2]: result for result in found}
 
 
-BRIEF = """
-import pytest
-from demo import training
-
-pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counts='only')
-
-
-def test_more(ddpperf):
-    ddpperf.check(training.more)
-
-
-def test_as_fast(ddpperf):
-    ddpperf.check(training.as_fast)
-"""
-
-
 TRACED_AS = "perf.test_demo.test_slower.custom.w2"
 
 
 def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.Pytester) -> None:
     """The ranks of this checkout are those of all tests; the other revision's import torch for this one."""
-    root = project(inner, BRIEF)
-    run = inner.runpytest("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
+    root = project(inner, SUITE)
+    named = ("-k", "test_more or test_own")
+    run = inner.runpytest("-q", "perf", *named, "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=1, failed=1)
     run.stdout.fnmatch_lines(["Cause      all_reduce 1 -> 3 calls per step (+2): all at *"])
     found = results(root)
     assert {test: result["verdict"] for test, result in found.items()} == {
         "test_more": "regressed",
-        "test_as_fast": "unchanged",
+        "test_own": "unchanged",
     }
     modules = found["test_more"]["against"]["modules"]["demo.training"]
     assert modules["here"] == str(root / "src/demo/training.py")

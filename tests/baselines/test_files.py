@@ -6,8 +6,6 @@ import errno
 import fcntl
 import os
 import stat
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -117,54 +115,6 @@ def test_a_file_that_cannot_be_replaced_is_written_in_place(tmp_path: Path, monk
     write_file(path, "new")
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
-
-
-SPECIAL = """
-import os, stat, subprocess, sys
-from pathlib import Path
-from pytest_ddpperf.baselines.files import require_writable, write_file
-folder = Path(sys.argv[1])
-subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], check=True)
-os.mknod(folder / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-os.mknod(folder / "full", 0o666 | stat.S_IFCHR, os.makedev(1, 7))
-(folder / "link").symlink_to("null")
-for name in ("null", "link"):
-    require_writable(folder / name)
-    write_file(folder / name, "text")
-try:
-    write_file(folder / "full", "text")
-except OSError as error:
-    print(error.strerror)
-(folder / "file").write_text("old")
-(folder / "mounted").touch()
-subprocess.run(["mount", "--bind", str(folder / "file"), str(folder / "mounted")], check=True)
-write_file(folder / "mounted", "new")
-print((folder / "file").read_text(), (folder / "mounted").read_text())
-for name, device in (("null", 3), ("full", 7)):
-    status = (folder / name).lstat()
-    print(stat.S_ISCHR(status.st_mode), status.st_rdev == os.makedev(1, device))
-print((folder / "link").is_symlink(), sorted(path.name for path in folder.iterdir()))
-"""
-
-
-def test_devices_and_mounted_files_stay_what_they_are(tmp_path: Path) -> None:
-    """On a tmpfs of its own, in a mount namespace of its own."""
-    private = ["unshare", "--mount"]
-    if subprocess.run(
-        [*private, "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True, check=False
-    ).returncode:
-        pytest.skip("this user may not make a mount namespace")
-    done = subprocess.run(
-        [*private, sys.executable, "-c", SPECIAL, tmp_path], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "No space left on device",
-        "new new",
-        "True True",
-        "True True",
-        "True ['file', 'full', 'link', 'mounted', 'null']",
-    ]
 
 
 def test_drafts_of_killed_processes_are_removed(tmp_path: Path) -> None:

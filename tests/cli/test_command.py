@@ -38,12 +38,6 @@ def test_list_shows_every_record(printed: Run) -> None:
     assert rows == [["t.py::test_a[x]", "ddp"], ["t.py::test_a[x]", "naive"], ["t.py::test_b", "ddp"]]
 
 
-def test_list_of_a_named_set_elsewhere(folder: Path, printed: Run) -> None:
-    out = printed("list", "--baselines", folder / "baselines", "--set", "nightly")
-    assert "test_night" in out
-    assert "test_a" not in out
-
-
 def test_list_reads_the_ini_file_as_pytest_does(
     folder: Path, printed: Run, complaint: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +49,7 @@ def test_list_reads_the_ini_file_as_pytest_does(
     monkeypatch.chdir(folder / "perf")
     assert "test_night" in printed("list")
     assert "test_a[x]" in printed("list", "--set", "default")
+    assert "test_night" in printed("list", "--baselines", "kept", "--set", "nightly")
     assert "there is no folder none" in complaint("list", "--baselines", "none")
 
     ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline_set = a/b\n")

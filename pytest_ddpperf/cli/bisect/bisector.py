@@ -56,7 +56,7 @@ class ShiftEstimate:
 class Classification:
     """The end that a commit is like."""
 
-    answer: Answer  # "skipped" where no end can be named
+    answer: Answer  # "skipped" if the commit cannot be said to be like one of the ends
     error: float = 0.0  # the probability that the commit is like the other end
     text: str = ""  # what was measured, or why nothing was
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ def test_a_merge_is_seen_with_what_it_merged_or_as_one_commit(merged: Any) -> No
     assert merged.name([*between.parents][-1]) == merged.name(between.suspects[-1]) == "m6"
     alone = merged.between("c2", "m6", first_parent=True)
     assert merged.names(alone.suspects) == merged.names(alone.parents) == ("c3", "m6")
+    assert merged.name(alone.next) == "c3"
     for one in (between, alone):
         assert merged.name(one.parents[merged.hashes["m6"]]) == "c3"
 
@@ -145,32 +146,6 @@ class Plain:
             self.skipped |= {commit}
         else:
             self.suspects = self.suspects & before if answer == "bad" else self.suspects - before
-
-
-def searched(made: Any, between: CommitRange, culprit: str, skipped: Collection[str] = ()) -> CommitRange:
-    """The search at its end."""
-    ancestors = lineage(made.parents, made.name(between.good))
-    while (commit := between.next) is not None:
-        bad = culprit in ancestors[made.name(commit)]
-        between = between.answered(commit, "skipped" if made.name(commit) in skipped else "bad" if bad else "good")
-    return between
-
-
-@pytest.mark.parametrize("length", [1, 2, 7, 8])
-def test_the_first_bad_commit_of_a_line_is_found_wherever_it_is(line: Any, length: int) -> None:
-    between = line.between("c0", f"c{length}")
-    for number in range(1, length + 1):
-        end = searched(line, between, f"c{number}")
-        assert line.names(end.suspects) == (f"c{number}",)
-        assert len(end.answers) <= expected_probes(between)
-
-
-@pytest.mark.parametrize("culprit", ["c1", "m6", "n8"])
-def test_with_first_parent_no_merged_commit_is_looked_at(merged: Any, culprit: str) -> None:
-    end = searched(merged, merged.between("c0", "n8", first_parent=True), culprit)
-    assert merged.names(end.suspects) == (culprit,)
-    assert not {"a4", "a5", "b0"} & set(merged.names(end.answers))
-    assert len(end.answers) <= 3
 
 
 @st.composite

@@ -16,7 +16,6 @@ from pytest_ddpperf.cli.bisect import processes as bisect_processes
 from pytest_ddpperf.cli.bisect.commits import commits_between
 from pytest_ddpperf.cli.bisect.processes import run_probe
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.session.probe import Probe
 
 ROOT = str(Path(__file__).parents[2])
@@ -107,25 +106,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def untouched(git: Git) -> bool:
     """Whether there is no other checkout, and the change that is not committed is the only one."""
     return len(git("worktree", "list").splitlines()) == 1 and git("status", "--porcelain") == "M demo/training.py"
-
-
-@pytest.mark.slow
-def test_a_probe_measures_two_commits_whatever_the_test_asks_for(project: Callable[..., Path], git: Git) -> None:
-    root = project([STEP.format(calls=calls, work=0) for calls in (2, 3)])
-    between = commits_between("v0", "v1", root)
-    probe = Probe(between.bad, {"counts": "only", "fail_on": "none"}, "collective_calls", ("custom", 2))
-    outcome = run_probe(probe, between.good, ("test_demo.py", "-k", "step or skips"))
-    (result,) = outcome.results
-    assert (result.test, result.name, result.verdict) == ("test_demo.py::test_step", "custom", Verdict.REGRESSED)
-    assert outcome.root == root
-    assert outcome.failures == {"test_demo.py::test_skips": "Skipped: not today"}
-    assert (result["collective_calls"].baseline, result["collective_calls"].series.value) == (2, 3)
-    assert [one.series.metric for one in result.comparisons if one.gated] == ["collective_calls"]
-    assert result.paired is not None
-    here, there = result.paired.modules["demo.training"]
-    assert here != there
-    assert all(str(file).endswith("/checkout/demo/training.py") for file in (here, there))
-    assert untouched(git)
 
 
 @pytest.mark.parametrize(
