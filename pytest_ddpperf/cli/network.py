@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network, save_network
@@ -144,7 +144,7 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
     print(line_of_calls(measured.usual, measured.taken))
     found: list[str] = []
     if options.check is not None:
-        found = list(check_lines(measured, options.check, launcher.machine().gpus.names))
+        found = _check_lines(measured, options.check, launcher.machine().gpus.names)
         print(*wrapped(found or ["check: nothing found"], terminal_width()), sep="\n")
     if not kept:
         date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
@@ -156,19 +156,19 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
     return found
 
 
-def check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> Iterator[str]:
-    """Yields a sentence for each reason why a network is slow; ``check``: the kind of link that it has, or auto."""
+def _check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> list[str]:
+    """Returns a sentence for each reason why a network is slow; ``check``: the kind of link that it has, or auto."""
     here = measured.environment
-    backend = backend_line(here, len(gpus))
-    yield from [backend] if backend else []
     wrong = wrong_interface(os.environ, interface_speeds(), here.backend)
-    yield from [] if wrong is None else [interface_line(wrong)]
-    yield from _slow_lines(measured)
+    best = max(measured.fits, key=lambda fit: largest_bandwidths(fit)[1])
     link = link_of(here.device, gpus) if check == _AUTO else check
-    if link is not None:
-        best = max(measured.fits, key=lambda fit: largest_bandwidths(fit)[1])
-        low = reach_line(best, link)
-        yield from [low] if low else []
+    lines = (
+        backend_line(here, len(gpus)),
+        "" if wrong is None else interface_line(wrong),
+        *_slow_lines(measured),
+        "" if link is None else reach_line(best, link),
+    )
+    return [line for line in lines if line]
 
 
 def _slow_lines(measured: MeasuredNetwork) -> list[str]:

@@ -115,6 +115,18 @@ def test_an_accelerator_that_is_not_there_sends_the_same(recorded: Record, strat
     assert there.computing > 0
 
 
+def computing(launcher: Launcher, *steps: tuple[LaunchJob, Modelled]) -> list[float]:
+    """Seconds of computing of several steps, which one process simulates."""
+
+    def each(ctx: RankContext) -> list[float]:
+        from pytest_ddpperf.planner.simulate.launch import timeline_launch
+
+        return [timeline_launch(ctx, one, 4, modelled).timeline.computing for one, modelled in steps]
+
+    found: list[float] = launcher.run(each, world_size=1, backend="gloo", device="cpu", own_group=True).values[0]
+    return found
+
+
 def test_products_in_tf32_take_less_time(launcher: Launcher) -> None:
     def wide() -> nn.Module:
         return nn.Linear(4096, 4096)
@@ -123,11 +135,7 @@ def test_products_in_tf32_take_less_time(launcher: Launcher) -> None:
         return torch.randn(4096, 4096), torch.randn(4096, 4096)
 
     one = job("flat", subject=replace(WORKLOAD, model=wide, batch=batch, loss=nn.functional.mse_loss))
-    seconds = []
-    for tf32 in (False, True):
-        launch = (TIMELINE_LAUNCH, one, 4, Modelled(name="h100", tf32=tf32))
-        found = launcher.run(*launch, world_size=1, timeout=120, backend="gloo", device="cpu", own_group=True)
-        seconds.append(found.values[0].timeline.computing)
+    seconds = computing(launcher, *((one, Modelled(name="h100", tf32=tf32)) for tf32 in (False, True)))
     # Forward and the gradient of the weight: 2 x 4096^3 operations each. The input needs no gradient.
     assert seconds[0] - seconds[1] == pytest.approx(4 * 4096**3 * (1 / 66.9e12 - 1 / 494.7e12))
 
@@ -164,7 +172,7 @@ def test_fsdp_gathers_ahead_on_an_accelerator(recorded: Record, strategy: str) -
     assert cost < replayed(timeline, costs).exposed < 0.5 * sum(costs)
 
 
-def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once(recorded: Record) -> None:
+def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once_with_fsdp2(launcher: Launcher) -> None:
     """On GPUs an operator of the optimizer is one kernel for many tensors, whose time is not that of many kernels."""
 
     def layers() -> nn.Module:
@@ -173,17 +181,12 @@ def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once(recorded: Rec
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(2, 8), torch.randn(2, 8)
 
-    times = []
+    small = replace(WORKLOAD, model=layers, batch=batch, loss=nn.functional.mse_loss)
+    steps = []
     for optimizer in (torch.optim.SGD, torch.optim.AdamW):
-        subject = replace(
-            WORKLOAD,
-            model=layers,
-            batch=batch,
-            loss=nn.functional.mse_loss,
-            optimizer=lambda parameters, made=optimizer: made(parameters, lr=1e-3),
-        )
-        times.append(recorded(job("fsdp2", subject=subject), 4, "h100").timeline.computing)
-    simple, adam = times
+        subject = replace(small, optimizer=lambda parameters, made=optimizer: made(parameters, lr=1e-3))
+        steps.append((job("fsdp2", subject=subject), Modelled(name="h100", tf32=False)))
+    simple, adam = computing(launcher, *steps)
     assert 0 < adam - simple < 20 * 3e-6  # a dozen operators, and not one for each of 50 tensors
 
 
