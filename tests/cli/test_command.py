@@ -77,9 +77,8 @@ def test_list_tells_what_is_broken_and_shows_the_rest(folder: Path, capsys: pyte
 
 
 def test_list_of_an_empty_folder(tmp_path: Path, printed: Run) -> None:
-    assert (
-        printed("list", "--baselines", tmp_path) == f"no baselines in {tmp_path}; pytest --ddpperf-save stores some\n"
-    )
+    said = f"no baselines in {tmp_path}; pytest --ddpperf-save stores some\n"
+    assert printed("list", "--baselines", tmp_path) == said
 
 
 @pytest.mark.usefixtures("folder")
@@ -194,10 +193,8 @@ def test_a_file_that_does_not_fit_into_memory_is_an_error_of_one_line(
         raise MemoryError
 
     monkeypatch.setattr("pytest_ddpperf.cli.bisect.package_search.read_pins", read_pins)
-    assert (
-        complaint("bisect", "--packages", "old.txt", "new.txt")
-        == "ddpperf: error: a file is too large; name another file or folder\n"
-    )
+    said = "ddpperf: error: a file is too large; name another file or folder\n"
+    assert complaint("bisect", "--packages", "old.txt", "new.txt") == said
 
 
 def test_a_current_folder_that_was_removed_is_told(

@@ -42,7 +42,7 @@ def runs(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def history(tmp_path: Path, runs: list[Path]) -> Path:
     file = tmp_path / "history.sqlite"
-    assert main(["history", "add", *runs, "--history", str(file)]) == 0
+    assert main(["history", "add", *map(str, runs), "--history", str(file)]) == 0
     return file
 
 
@@ -61,10 +61,8 @@ def test_a_run_that_is_there_is_not_added_again(history: Path, runs: list[Path],
     )
     assert len(entries(history, "step_time")) == 8
     other = written(tmp_path / "other\x1b.json", make_history_run(3), result(0.04, "t.py::test_b"))  # of that moment
-    assert (
-        printed("history", "add", other, "--history", history)
-        == f"{tmp_path}/other\\x1b.json: 1 benchmark, run number 9 of {history}\n"
-    )
+    said = f"{tmp_path}/other\\x1b.json: 1 benchmark, run number 9 of {history}\n"
+    assert printed("history", "add", other, "--history", history) == said
 
 
 def test_nothing_is_added_where_a_file_is_broken(runs: list[Path], tmp_path: Path, complaint: Run) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.cli import network
 from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.errors import RanksTimedOut
 from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
@@ -115,9 +116,14 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
     assert "the network cannot be written there: " in said
 
 
-def test_a_timeout_that_is_short_is_named(complaint: Run) -> None:
-    """Within so little time no process group is there."""
-    said = complaint(*QUICK, "--timeout=0.001s", "--no-save").splitlines()[0]
+def test_a_timeout_that_is_short_is_named(complaint: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*given: object) -> None:
+        assert given[-1] == 0.001
+        raise RanksTimedOut("the stacks of all ranks")
+
+    monkeypatch.setattr(network, "measure_network", late)
+    said, *_, stacks = complaint(*QUICK, "--timeout=0.001s", "--no-save").splitlines()
+    assert stacks == "the stacks of all ranks"
     assert said == (
         "ddpperf: error: 2 ranks were not measured within --timeout=0.001 s; raise it, or give fewer "
         "--rounds or --collectives, or a smaller --max-size"
