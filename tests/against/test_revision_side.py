@@ -102,7 +102,7 @@ def test_a_failed_checkout_is_not_tried_again(revision: Revision, monkeypatch: p
 
 
 def setup(command: str, folder: Path) -> str:
-    return revision_side._run(["/bin/sh", "-c", command], folder, None, "it failed")
+    return revision_side._run(["/bin/sh", "-c", command], folder, None, "it failed", ": it has to work")
 
 
 @pytest.fixture
@@ -123,7 +123,9 @@ def hung_up(pipe: int) -> bool:
 
 def test_what_it_prints(tmp_path: Path) -> None:
     assert setup("echo one; echo two >&2", tmp_path) == "one\ntwo\n"
-    with pytest.raises(LaunchError, match=r"--ddpperf-against-setup: it failed with status 3\nno compiler$"):
+    with pytest.raises(
+        LaunchError, match=r"--ddpperf-against-setup: it failed with status 3: it has to work\nno compiler$"
+    ):
         setup("echo no compiler; exit 3", tmp_path)
 
 
