@@ -12,7 +12,7 @@ from pytest_ddpperf.records.network import CollectiveFit, CollectiveTimes, RankS
 
 _LEAST = 3  # sizes of a segment
 SIZES = 4  # of a fit: one is omitted, and a line goes through the others
-_GAIN = 0.001  # of the mean relative error: what a second line has to save at least
+_GAIN = 0.001  # the least reduction of the mean relative error by a second line
 
 Points = Sequence[tuple[float, float]]  # bytes and seconds
 Line = tuple[float, float]  # latency and seconds a byte
