@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.baselines import network
-from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.planner import predictable
 from pytest_ddpperf.planner.predicting import Predictor
@@ -53,18 +52,17 @@ def _project(tmp_path: Path, launchers: Launchers, monkeypatch: pytest.MonkeyPat
     Path("advised_broken.py").write_text("import os\n\nos.environ['RANK']\n")
 
 
-def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_tells_what_to_train_with(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """And each candidate while it runs."""
     shown: list[str] = []
     monkeypatch.setattr(LiveLine, "show", lambda _, text: shown.append(text))
     strategies = "--strategies=flat,bucketed[bucket_cap_mb=1,first_bucket_mb=1],naive"
-    assert main(["advise", "advised_train.py:workload", *ASKED, strategies]) == 0
+    out = printed("advise", "advised_train.py:workload", *ASKED, strategies)
     assert (shown[0], shown[2:4]) == (
         "flat: memory, candidate 1 of 3",
         ["naive: memory, candidate 3 of 3", "flat: launch 1 of 1"],
     )
     assert len(shown) == 6
-    out = capsys.readouterr().out
     assert "ways to train on 64 ranks, nvlink-infiniband400, computing of h100" in out
     assert out.splitlines()[-1].startswith("best: strategy='flat'")
 
