@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.network import NetworkFile
 from pytest_ddpperf.errors import RankFailed, SettingError, extended
 from pytest_ddpperf.planner.predictable import Training, require_fit, require_network
 from pytest_ddpperf.planner.predictions import predicted, typical
@@ -224,17 +223,11 @@ class Predictor:
         if known is None or missing:
             sizes = sizes_between(_SMALLEST, 2 * most, environment.world_size)
             plan = SweepPlan(collectives=missing, sizes=sizes, rounds=_ROUNDS)
-            found = measure_network(self.session.sides.launchers[0], environment, plan, training.call.settings.timeout)
-            fits |= {fit.collective: fit for fit in found.fits}
-            known = NetworkFile(
-                environment=key,
-                date="",  # it is stored nowhere
-                taken=found.taken,
-                usual=found.usual,
-                fits=tuple(fits.values()),
-                timings=found.timings,
+            found, _ = measure_network(
+                self.session.sides.launchers[0], environment, plan, training.call.settings.timeout
             )
-            self.session.networks[key] = known
+            fits |= {fit.collective: fit for fit in found.fits}
+            known = self.session.networks[key] = replace(found, fits=tuple(fits.values()))
         return FittedNetwork(name=key, fits=tuple(fits[name] for name in names), taken=known.taken, usual=known.usual)
 
     def _launched(self, training: Training, stands: str) -> RankTimeline:
