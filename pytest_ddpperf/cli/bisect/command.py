@@ -141,9 +141,9 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe) -> in
     _tell("")
     if isinstance(bisector.commits, CommitRange):
         return _conclude(bisector, bisector.commits)
-    lines, found = conclusion(bisector, bisector.commits)
+    lines, single = conclusion(bisector, bisector.commits)
     _tell(*lines, _sureness(bisector))
-    return FOUND if found else NOT_FOUND
+    return FOUND if single else NOT_FOUND
 
 
 def _tell(*texts: str) -> None:

@@ -125,13 +125,13 @@ def test_an_answer_may_be_wrong_in_its_share_of_what_is_left(line: Any, error: f
     assert bisection.probe(line.hashes["c8"]).answer == answer
 
 
-@pytest.mark.parametrize("kind", ["broken", "lacking"])
-def test_what_cannot_be_measured_is_passed_over_at_once(line: Any, kind: str) -> None:
-    runs = (
-        Runs(line, c8=[outcome(**{kind: "rank 0 raised"})])
-        if kind == "broken"
-        else Runs(line, c8=[outcome(counted(1, 1), lacking="rank 0 raised")])
-    )
+@pytest.mark.parametrize(
+    "told",
+    [outcome(broken="rank 0 raised"), outcome(counted(1, 1), lacking="rank 0 raised")],
+    ids=["broken", "lacking"],
+)
+def test_what_cannot_be_measured_is_passed_over_at_once(line: Any, told: Outcome) -> None:
+    runs = Runs(line, c8=[told])
     bisection = bisector(line, outcome(timed(0.2)), runs)
     probed = bisection.probe(line.hashes["c8"])
     assert probed.answer == "skipped"
