@@ -129,14 +129,14 @@ def test_an_environment_is_made_once_and_pip_s_refusal_is_told(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_planted_package_is_named(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven packages change, two of them together; one makes a rank send twice as often."""
+    """Five packages change, two of them together; one makes a rank send twice as often."""
     wheels = tmp_path / "wheels"
     for version in (1, 2):
         wheel(wheels, "planted", f"{version}.0", f"CALLS = {version}\n")
         wheel(wheels, "needy", f"{version}.0", requires=[f"needed=={version}.0"])
-        for name in ("alpha", "beta", "needed", "omega", "psi"):
+        for name in ("alpha", "needed", "psi"):
             wheel(wheels, name, f"{version}.0")
-    names = ("alpha", "beta", "needed", "needy", "omega", "planted", "psi")
+    names = ("alpha", "needed", "needy", "planted", "psi")
     for version in (1, 2):
         (pytester.path / f"v{version}.txt").write_text("".join(f"{name}=={version}.0\n" for name in names))
     pytester.makepyfile(test_it=SUITE)
@@ -151,7 +151,7 @@ def test_a_planted_package_is_named(pytester: pytest.Pytester, tmp_path: Path, m
     run.stdout.fnmatch_lines(
         [
             "good v1.txt",
-            "6 changes to search",
+            "4 changes to search",
             "planted 1.0 -> 2.0 makes the difference",
             "  it does so alone, with all else as in v1.txt: 1 -> 2 per step",
             "  sure: counts have no noise",

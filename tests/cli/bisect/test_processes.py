@@ -179,28 +179,28 @@ def test_a_probe_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_the_commit_among_sixteen_that_communicates_more(project: Callable[..., Path], git: Git) -> None:
-    steps = [STEP.format(calls=2 + (number >= 6), work=0) for number in range(17)]
-    steps[8] = "raise ImportError('half done')"
+def test_the_commit_among_eight_that_communicates_more(project: Callable[..., Path], git: Git) -> None:
+    steps = [STEP.format(calls=2 + (number >= 3), work=0) for number in range(9)]
+    steps[4] = "raise ImportError('half done')"
     root = project(steps)
-    arguments = ["test_demo.py::test_step", "--good", "v0", "--bad", "v16", "--metric", "collective_calls"]
+    arguments = ["test_demo.py::test_step", "--good", "v0", "--bad", "v8", "--metric", "collective_calls"]
     done = subprocess.run([*COMMAND, *arguments], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"\n{git('rev-parse', 'v6')} is the first bad commit\n  commit 6\n  a, " in done.stdout
-    assert "commit 8 ... skipped: rank " in done.stdout
+    assert f"\n{git('rev-parse', 'v3')} is the first bad commit\n  commit 3\n  a, " in done.stdout
+    assert "commit 4 ... skipped: rank " in done.stdout
     assert "ImportError: half done" in done.stdout
     assert "collective_calls: all_reduce 2 -> 3 calls per step" in done.stdout
     assert untouched(git)
 
 
 @pytest.mark.slow
-def test_the_commit_among_sixteen_that_takes_longer(project: Callable[..., Path], git: Git) -> None:
+def test_the_commit_among_eight_that_takes_longer(project: Callable[..., Path], git: Git) -> None:
     """It does four times the work: no luck is needed."""
-    root = project([STEP.format(calls=0, work=100 if number >= 11 else 25) for number in range(17)])
-    arguments = ["test_demo.py::test_step", "--good", "v0", "--bad", "v16", "--metric", "step_time"]
+    root = project([STEP.format(calls=0, work=100 if number >= 5 else 25) for number in range(9)])
+    arguments = ["test_demo.py::test_step", "--good", "v0", "--bad", "v8", "--metric", "step_time"]
     done = subprocess.run([*COMMAND, *arguments], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"\n{git('rev-parse', 'v11')} is the first bad commit\n" in done.stdout
+    assert f"\n{git('rev-parse', 'v5')} is the first bad commit\n" in done.stdout
     assert untouched(git)
 
 
