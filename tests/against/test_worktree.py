@@ -191,6 +191,7 @@ def test_a_checkout_inside_this_one_is_another(repository: Path) -> None:
         ),
         ("merge-base:gone", "there is no such branch, tag or commit in .*; git fetch may bring it"),
         (".", "that folder contains this checkout"),
+        ("..", "that folder contains this checkout"),
         ("--help", "there is no such branch"),
     ],
 )

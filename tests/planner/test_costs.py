@@ -134,6 +134,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) 
     [
         ({"tensor_size_bytes": -1}, "tensor_size_bytes=-1 is not valid; give a finite number of at least 0"),
         ({"world_size": 0}, "world_size=0 is not valid; give a whole number of at least 1"),
+        ({"world_size": 2.0}, "world_size=2.0 is not valid"),
         ({"bandwidth_gbps": 0}, "bandwidth_gbps=0 is not valid; give a finite number of more than 0"),
         ({"latency_ms": float("nan")}, "latency_ms=nan is not valid"),
         ({"algorithm": "star"}, "algorithm='star' is not known; give one of ring, tree, hierarchical"),

@@ -104,6 +104,7 @@ SPEEDS = {"lo": None, "eth0": 1e9, "ib0": 100e9}
     ("environ", "backend", "expected"),
     [
         ({}, "gloo", None),
+        ({"GLOO_SOCKET_IFNAME": "ib0"}, "gloo", None),
         ({"NCCL_SOCKET_IFNAME": "eth0"}, "gloo", None),  # is not gloo's
         ({"GLOO_SOCKET_IFNAME": "lo"}, "gloo", None),  # tells no speed
         ({"GLOO_SOCKET_IFNAME": "eth9"}, "gloo", WrongInterface("GLOO_SOCKET_IFNAME", "eth9", None)),
@@ -125,6 +126,7 @@ def test_a_wrong_interface_is_found(environ: dict[str, str], backend: str, expec
         ("cuda", "NVIDIA A100-SXM4-80GB", "nvlink3"),
         ("cuda", "NVIDIA H100 PCIe", "pcie5"),
         ("cuda", "NVIDIA L4", "pcie4"),
+        ("cuda", "NVIDIA H200", "nvlink4"),
         ("cuda", "NVIDIA GH200 480GB", "nvlink4"),
         ("cuda", "Tesla V100-SXM2-16GB", None),
     ],

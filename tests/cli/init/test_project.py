@@ -79,6 +79,7 @@ def test_a_script_may_train_by_a_module_of_the_project(tmp_path: Path) -> None:
         ('"data", nargs="?"', ()),
         ('"data", nargs="*", default="x"', ()),
         ('"opts", nargs=argparse.REMAINDER', ()),
+        ('"opts", nargs="..."', ()),
         ('"--data", required=True', ("--data",)),
         ('"--data", required=False', ()),
     ],
@@ -321,6 +322,10 @@ REPOSITORIES = {
     "DeepSpeed": (
         {"a.py": PLAIN, "b_deepspeed.py": f"import deepspeed\ndeepspeed.init_distributed()\n{PLAIN}"},
         ["b_deepspeed.py torch", "a.py torch"],
+    ),
+    "Ignite": (
+        {"a.py": PLAIN, "b.py": f"import ignite.distributed as idist\nidist.auto_model(Net())\n{PLAIN}"},
+        ["b.py torch", "a.py torch"],
     ),
     "a scaler that steps": (
         {
