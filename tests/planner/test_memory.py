@@ -19,7 +19,14 @@ def test_the_numbers_of_the_paper(sharding: str, gigabytes: float) -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "precision", "each"),
-    [("sgd", "fp32", 8), ("adam", "fp32", 16), ("adam", "mixed", 16), ("adam", "autocast", 16), ("adam", "bf16", 8)],
+    [
+        ("sgd", "fp32", 8),
+        ("momentum", "fp32", 12),
+        ("adam", "fp32", 16),
+        ("adam", "mixed", 16),
+        ("adam", "autocast", 16),
+        ("adam", "bf16", 8),
+    ],
 )
 def test_bytes_of_a_parameter(optimizer: str, precision: str, each: float) -> None:
     assert model_state_bytes(1000, 4, optimizer=optimizer, precision=precision) == 1000 * each
