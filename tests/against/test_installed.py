@@ -73,6 +73,7 @@ def test_a_submodule_is_no_part_of_the_checkout(tmp_path: Path, root: Path) -> N
         '{"url": "file:///project", "dir_info": {"editable": true}}',
         '{"url": "https://example.org/project.git", "vcs_info": {}}',
         '{"dir_info": {}}',
+        "[]",
         "{",
     ],
 )
