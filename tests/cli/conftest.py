@@ -11,7 +11,7 @@ from tests.cli.running import Run
 @pytest.fixture(autouse=True)
 def _no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are as wide as their text, whatever terminal the tests run in."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("COLUMNS", "")  # not delenv: readline may have set it for child processes alone
 
 
 @pytest.fixture
