@@ -25,7 +25,7 @@ def described(wanted: list[str]) -> dict[str, Any]:
     try:
         from importlib.metadata import distributions
         from importlib.util import find_spec
-    except ImportError:  # before Python 3.8, which its tag tells
+    except ImportError:  # before Python 3.8: the tag is enough to refuse it
         return facts
     packages: dict[str, str] = {}
     for one in distributions():

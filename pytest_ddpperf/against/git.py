@@ -260,9 +260,9 @@ class Checkout:
     """The state of a git work tree."""
 
     commit: str  # full hash of HEAD
-    branch: str | None  # where HEAD is detached, the branch that the CI job runs for; None if that is unknown too
+    branch: str | None  # if HEAD is detached, the branch that the CI job runs for; None if it is unknown
     dirty: bool  # whether tracked files differ from the commit
-    commit_date: str | None = None  # ISO 8601 in UTC; None if git does not tell
+    commit_date: str | None = None  # ISO 8601 in UTC; None if it is unknown
 
 
 def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:

@@ -61,7 +61,6 @@ def namesakes(root: str, path: Iterable[str]) -> set[str]:
 
 
 def _own(root: str, name: str) -> Path | None:
-    """Returns the package or module of the checkout that has this name."""
     paths = (Path(root, layout, name) for layout in LAYOUTS)
     return next((path for path in paths if path.exists()), None)
 

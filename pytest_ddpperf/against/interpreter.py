@@ -19,7 +19,7 @@ from pytest_ddpperf.launch.processes import finished
 from pytest_ddpperf.launch.redirection import PACKAGES, TOOL, interpreter_folders, within
 from pytest_ddpperf.settings import KNOBS
 
-_NEEDED = ("torch", "cloudpickle", "numpy")  # what ranks need of it; this package comes from here
+_NEEDED = ("torch", "cloudpickle", "numpy")  # packages that ranks need there; this package comes from here
 _TORCH = (2, 6)  # the oldest that this package runs on
 _ANSWER_SECONDS = 60.0
 _TOOL = TOOL.replace("_", "-")
@@ -30,7 +30,7 @@ class Interpreter:
     """The Python of an environment, and the packages that are installed there."""
 
     given: str  # the user's name for it
-    python: str  # the absolute path; links are kept, because they tell the environment
+    python: str  # the absolute path; links are kept, because they lead to the environment
     tag: str  # such as cpython-311
     version: str
     prefixes: tuple[str, ...]

@@ -50,7 +50,7 @@ class RevisionSide:
         tests: bool = False,
         echo: Echo | None = None,
         nodes: Callable[[Sequence[str], Redirection | None], OtherNodes | None] | None = None,
-        opposite: bool = False,  # whether this checkout is measured beside it by launchers that are as old
+        opposite: bool = False,  # whether launchers that are as old run this checkout
         opposite_echo: Echo | None = None,
     ) -> None:
         self.revision = revision

@@ -155,9 +155,8 @@ class Worktree(Guarded):
     def __init__(self, revision: Revision) -> None:
         remove_left_over()
         try:
-            folder = Path(
-                tempfile.mkdtemp(prefix=PREFIX, dir=os.path.realpath(tempfile.gettempdir()))
-            )  # may hold an environment too
+            # It may hold a virtual environment, too.
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=os.path.realpath(tempfile.gettempdir())))
         except OSError as error:
             raise LaunchError(
                 f"--ddpperf-against={revision.given}: cannot create a folder for its files: {error.strerror}: "

@@ -17,9 +17,9 @@ from pytest_ddpperf.records.phases import BACKWARD, OPTIMIZER, OTHER
 WORTH = 0.03  # of the step: a smaller gain is not worth advice
 WORKERS = 4  # of a loader
 _PREFETCHED = 2  # batches that torch's workers hold ready by default
-TIMES = 4  # as many micro-batches, or samples, in a step
+TIMES = 4  # the factor for more micro-batches, or samples, in a step
 ROOM = 0.9  # of a memory, that tensors may take: the rest is for the allocator, the context and NCCL's buffers
-FRAGMENTED = 0.20  # of the memory that the allocator holds: above, tensors do not fill what is there
+FRAGMENTED = 0.20  # of the memory that the allocator holds: above, too much of it is unused
 _BY_SETTING = frozenset(
     {
         *("accumulation", "no_sync", "mixed_precision", "checkpointing", "smaller_micro_batch", "sharding"),
@@ -34,10 +34,10 @@ _ESTIMATED = frozenset(
 )
 """Changes that may save more than their stated gain: half of the bytes may hide fully, more samples may be free."""
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
-_UPDATE: tuple[Bottleneck, ...] = ("memory_bandwidth", "overhead")  # what the time of an optimizer is of
+_UPDATE: tuple[Bottleneck, ...] = ("memory_bandwidth", "overhead")  # the causes of an optimizer's time
 _KEEPING = {"fsdp1": "fsdp1[sharding=SHARD_GRAD_OP]", "fsdp2": "fsdp2[reshard_after_forward=false]"}
-_BUCKETS = 4  # that gradients are cut into; as many hide all but the last, and take few latencies
-_OVERLAPPED = 0.8  # of backward, which can hide communication: the last bucket is ready at its end
+_BUCKETS = 4  # of gradients: enough to hide all but the last, and few enough to add little latency
+_OVERLAPPED = 0.8  # the share of backward that can hide communication: the last bucket is ready at its end
 
 
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
@@ -96,7 +96,6 @@ def _missing(loader: str) -> str:
 
 
 def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Advises to send less, to send later, to hide communication, or to use fewer ranks."""
     share, strategy = _share(diagnosis, "communication"), strategy_name(measurement)
     found: dict[str, float] = {}
     if _synchronises_each(measurement):

@@ -23,14 +23,14 @@ from pytest_ddpperf.records.results import StepAnalysis
 
 _COMPUTING = frozenset({"compute", "memory_bandwidth", "overhead"})
 
-LEAST_SHARE = 1 / 3  # of the step, below which nothing has the say
+LEAST_SHARE = 1 / 3  # of the step: a smaller cause is no bottleneck
 CAPACITY = 0.90  # of its memory, above which a rank has no room for more
 DISTURBED = 0.15  # of the cores' time
 SATURATED = 0.70  # of the cores' time, above which ranks waited for cores
-SCALED = 2.0  # times simple work on a CPU: above, not all is called computing if ranks sent what nothing timed
-EXPLAINED = 0.20  # of computing: below, what operators take explains too little of it
+SCALED = 2.0  # times simple work on a CPU: if collectives were not timed, the rest of longer computing is unclear
+EXPLAINED = 0.20  # of computing: below, the time of operators explains too little of it
 SLOW_RANK = 0.05  # of a step: below, the ranks are alike
-SCATTER = 0.10  # of a step: a rank that takes longer alone than the step it is part of was disturbed
+SCATTER = 0.10  # of a step: a rank that alone takes longer than the group's step by more than this was disturbed
 IDLE = 0.10  # of a step: below, a rank was busy
 
 

@@ -17,8 +17,8 @@ from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES
 from pytest_ddpperf.strategies.table import STRATEGIES
 
-_WAITS = 0.10  # of a step: where ranks wait less outside of backward, no phase tells how long each computes
-# Operators whose time FLOPs tell, by their names: aten.addmm, aten.convolution_backward, aten.mkldnn_rnn_layer.
+_WAITS = 0.10  # of a step: if ranks wait less outside of backward, no phase shows how long each computes
+# Names of operators whose time follows from their FLOPs: aten.addmm, aten.convolution_backward, aten.mkldnn_rnn_layer.
 _PRODUCTS = re.compile(r"mm|mv|dot|conv|attention|linear|rnn|encoder_layer")
 
 
@@ -89,18 +89,15 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
 
 
 def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[dict[str, float]]]:
-    """Returns the shares of phases in each launch; if long steps have a period, the shares of a whole period."""
-    periodic = long_steps_of(measurement).period is not None
-    return [_phase_shares(launch, periodic=periodic) for launch in launches]
-
-
-def _phase_shares(launch: Launch, *, periodic: bool) -> list[dict[str, float]]:
-    """Returns each phase's share of the steps of each rank; ``periodic``: whether the steps are a whole period."""
-    found = []
-    for phases in phases_of(launch) or ():
-        seconds = {phase: (math.fsum if periodic else median)(phases.seconds[phase]) for phase in PHASES}
-        whole = math.fsum(seconds.values())
-        found.append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
+    """Returns each phase's share of the steps of each rank, by launch; of a whole period if long steps have one."""
+    typical = median if long_steps_of(measurement).period is None else math.fsum
+    found: list[list[dict[str, float]]] = []
+    for launch in launches:
+        found.append([])
+        for phases in phases_of(launch) or ():
+            seconds = {phase: typical(phases.seconds[phase]) for phase in PHASES}
+            whole = math.fsum(seconds.values())
+            found[-1].append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
     return found
 
 
@@ -164,7 +161,7 @@ def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
     waits = [median(rank.seconds[GRADIENT_SYNC]) for rank in phases]
     steps = [median(rank.step_times) for rank in phases]
     if max(waits) < _WAITS * max(steps):
-        return None  # ranks wait inside of backward, where no phase tells it
+        return None  # ranks wait inside of backward, which no phase shows
     return [step - wait for step, wait in zip(steps, waits, strict=True)], max(steps)
 
 

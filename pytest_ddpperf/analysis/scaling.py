@@ -14,7 +14,7 @@ from pytest_ddpperf.records.measurement import Interval
 Law = Literal["amdahl", "gustafson"]
 WORDS = ((0.85, "excellent"), (0.7, "good"), (0.5, "fair"), (0.0, "poor"))
 """The word for a scaling efficiency of at least this value; a speedup below 1 is ``negative scaling`` instead."""
-PAYS = 0.5  # of a rank's work: what one more rank has to add at least
+PAYS = 0.5  # the least share of a rank's work that one more rank has to add
 CONFIDENCE = 0.95
 _MOST_RANKS = 2**20
 
@@ -25,7 +25,7 @@ class ScalingPoint:
 
     ranks: float
     speedups: tuple[float, ...]
-    oversubscribed: bool = False  # whether its ranks share cores or GPUs: then it tells nothing of scaling
+    oversubscribed: bool = False  # whether its ranks share cores or GPUs: then it says nothing about scaling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

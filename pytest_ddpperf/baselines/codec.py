@@ -45,7 +45,7 @@ class BaselineFile:
     records: tuple[BaselineRecord, ...]
 
 
-_OLDER = (Any, None)  # a field of older files, of which at most its presence counts
+_OLDER = (Any, None)  # a field of older files; at most its presence counts
 _Environment = object_of(
     Environment,
     sparse=("gpu_setup",),

@@ -48,7 +48,6 @@ def _judged(result: Result, reference: StoredBaseline, alpha: float) -> Result:
 
 
 def _reference(old: Result, new: Result, provenance: Provenance) -> StoredBaseline:
-    """Returns the first run's benchmark as a stored baseline."""
     was, now = old.measurement, new.measurement
     record, environments = record_of(was, provenance), (was.environment, now.environment)
     same = was.training == now.training and was.recipe == now.recipe

@@ -165,7 +165,6 @@ class Store:
         return content.records if content else ()
 
     def _read(self, file: Path) -> BaselineFile | None:
-        """Returns the checked content of a file; None if there is no such file."""
         text = read_text(file, BASELINE)
         if text is None:
             return None

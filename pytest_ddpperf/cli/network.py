@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network, save_network
+from pytest_ddpperf.baselines.network import network_file, read_network, save_network
 from pytest_ddpperf.errors import BaselineError, RanksTimedOut, SettingError, extended
 from pytest_ddpperf.instruments.host import interface_speeds
 from pytest_ddpperf.launch.context import BACKENDS, DEVICES
@@ -19,7 +17,6 @@ from pytest_ddpperf.planner.links import HARDWARE, late_ranks, link_of, slow_lin
 from pytest_ddpperf.planner.network import largest_bandwidths
 from pytest_ddpperf.planner.sweep import (
     MIN_RANKS,
-    MeasuredNetwork,
     measure_network,
     network_environment,
     sizes_between,
@@ -36,7 +33,7 @@ from pytest_ddpperf.planner.tables import (
     reach_line,
 )
 from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.records.network import COLLECTIVES, SweepPlan
+from pytest_ddpperf.records.network import COLLECTIVES, CollectiveFit, RankSweep, SweepPlan
 from pytest_ddpperf.reports.files import ensure_folder
 from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.progress import command_line
@@ -131,7 +128,7 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
     what = f"{format_count(len(names), 'collective')} of {len(sizes)} sizes, {format_count(plan.rounds, 'round')}"
     line.show(f"measuring {format_count(here.world_size, 'rank')}: {what}")
     try:
-        measured = measure_network(launcher, here, plan, options.timeout)
+        measured, ranks = measure_network(launcher, here, plan, options.timeout)
     except RanksTimedOut as error:
         raise extended(
             error,
@@ -144,41 +141,39 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
     print(line_of_calls(measured.usual, measured.taken))
     found: list[str] = []
     if options.check is not None:
-        found = list(check_lines(measured, options.check, launcher.machine().gpus.names))
+        found = _check_lines(here, measured.fits, ranks, options.check, launcher.machine().gpus.names)
         print(*wrapped(found or ["check: nothing found"], terminal_width()), sep="\n")
     if not kept:
-        date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
-        facts = {name: getattr(measured, name) for name in ("taken", "usual", "fits", "timings")}
-        save_network(file, NetworkFile(environment=environment_key(measured.environment), date=date, **facts))
+        save_network(file, measured)
         print(printable(f"stored in {file}"))
     elif options.check is not None and file.exists():
         print(printable(f"{file} is kept; without --check this measurement replaces it"))
     return found
 
 
-def check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> Iterator[str]:
-    """Yields a sentence for each reason why a network is slow; ``check``: the kind of link that it has, or auto."""
-    here = measured.environment
-    backend = backend_line(here, len(gpus))
-    yield from [backend] if backend else []
+def _check_lines(
+    here: Environment, fits: Sequence[CollectiveFit], ranks: Sequence[RankSweep], check: str, gpus: Sequence[str]
+) -> list[str]:
+    """Returns a sentence for each reason why a network is slow; ``check``: the kind of link that it has, or auto."""
     wrong = wrong_interface(os.environ, interface_speeds(), here.backend)
-    yield from [] if wrong is None else [interface_line(wrong)]
-    yield from _slow_lines(measured)
+    best = max(fits, key=lambda fit: largest_bandwidths(fit)[1])
     link = link_of(here.device, gpus) if check == _AUTO else check
-    if link is not None:
-        best = max(measured.fits, key=lambda fit: largest_bandwidths(fit)[1])
-        low = reach_line(best, link)
-        yield from [low] if low else []
+    lines = (
+        backend_line(here, len(gpus)),
+        "" if wrong is None else interface_line(wrong),
+        *_slow_lines(here, ranks),
+        "" if link is None else reach_line(best, link),
+    )
+    return [line for line in lines if line]
 
 
-def _slow_lines(measured: MeasuredNetwork) -> list[str]:
+def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
     """Returns sentences about slow links, else about late ranks: a slow link makes ranks late, too.
 
     Ranks that share cores are late in turn. Over a link only two ranks communicate at a time.
     """
-    here = measured.environment
     on_cores = here.device == "cpu" and here.cores >= MIN_RANKS
-    links = slow_links(measured.ranks) if on_cores or not here.oversubscribed else ()
+    links = slow_links(ranks) if on_cores or not here.oversubscribed else ()
     if links or here.oversubscribed:
         return [*map(link_line, links)]
-    return [*map(late_line, late_ranks(measured.ranks))]
+    return [*map(late_line, late_ranks(ranks))]

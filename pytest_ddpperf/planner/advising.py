@@ -23,9 +23,9 @@ from pytest_ddpperf.units import format_value
 
 STRATEGIES = ("ddp", "zero1", "fsdp2[reshard_after_forward=false]", "fsdp2")
 PRECISIONS = ("fp32", "bf16")
-_LIKE = {"ddp": "bucketed"}  # where torch's own reads tensors, and a model without values has none
+_LIKE = {"ddp": "bucketed"}  # simulated in place of ddp, whose C++ reads the values of tensors
 _TOO_LARGE = "this machine has no memory to time it; name an accelerator"
-_MEASURED = 3  # of the candidates that fit, the fastest ones
+_MEASURED = 3  # how many candidates are measured: the fastest ones that fit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

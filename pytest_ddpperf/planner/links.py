@@ -12,14 +12,14 @@ from pytest_ddpperf.records.network import RankSweep
 
 SLOW = 0.75
 """The score, the usual time over this one, below which a link is named; of NVIDIA's resiliency extension for ranks."""
-LATE = 0.5  # of a call: as long have the others to wait for a rank that is named
-MOSTLY = 0.75  # of the calls or turns, in which it has to be the same one
-ALIKE = 2.0  # times as slow as its fastest link is the slowest one of a rank at most, where the rank is what is slow
+LATE = 0.5  # of a call: a rank is named if the others wait for it for longer
+MOSTLY = 0.75  # of the calls or turns: in as many it has to be the same rank or link
+ALIKE = 2.0  # the largest ratio of the times of a rank's links for which the rank, and not a link, is called slow
 REACHED = 0.5
 """The share of a link's bandwidth below which a network is called slow. H100s reach 0.7 to 0.9 of theirs in all-reduces
 of 1 GB (busbw of 318 to 402 GB/s with 2 to 6 of them, published by students of Stanford's CS336)."""
-_MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})  # where all wait for all
-_TRIANGLE = 3  # ranks from which on pairs can be compared
+_MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})  # each rank waits for all others
+_TRIANGLE = 3  # the fewest ranks whose links can be compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,10 +23,10 @@ PRECISIONS: Mapping[str, tuple[float, float, float, float]] = {
     "mixed": (2, 2, 4, 4),
     "bf16": (2, 2, 0, 2),
 }
-"""Bytes of a parameter, of its gradient, of a master copy beside them, and of each state of the optimizer.
+"""Bytes of a parameter, of its gradient, of a master copy, and of each state of the optimizer.
 
-``mixed`` is ZeRO's: a copy in half precision beside a master in fp32. ``autocast`` is torch.amp's, whose parameters and
-gradients stay in fp32; what it casts for a while is not counted.
+``mixed`` is ZeRO's: a copy in half precision and a master copy in fp32. ``autocast`` is torch.amp's, whose parameters
+and gradients stay in fp32; what it casts for a while is not counted.
 """
 STATES: Mapping[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 

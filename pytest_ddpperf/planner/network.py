@@ -11,8 +11,8 @@ from pytest_ddpperf.planner.costs import algorithm_bandwidth, bus_bandwidth
 from pytest_ddpperf.records.network import CollectiveFit, CollectiveTimes, RankSweep, Segment, Timing
 
 _LEAST = 3  # sizes of a segment
-SIZES = 4  # of a fit: one is held out, and the others tell a line
-_GAIN = 0.001  # of the mean relative error: what a second line has to save at least
+SIZES = 4  # of a fit: one is omitted, and a line goes through the others
+_GAIN = 0.001  # the least reduction of the mean relative error by a second line
 
 Points = Sequence[tuple[float, float]]  # bytes and seconds
 Line = tuple[float, float]  # latency and seconds a byte
@@ -127,7 +127,7 @@ def _two_lines(points: Points) -> list[tuple[float, Line]]:
         return _one_line(points)
     parts = min(splits, key=lambda halves: sum(_squares(half) for half in halves))
     below, above = parts
-    between = math.sqrt(below[-1][0] * above[0][0])  # nothing in between tells where one ends
+    between = math.sqrt(below[-1][0] * above[0][0])  # no size in between shows where one ends
     return [(between, weighted_line(below)), (above[-1][0], weighted_line(above))]
 
 

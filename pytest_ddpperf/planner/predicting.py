@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.network import NetworkFile
 from pytest_ddpperf.errors import RankFailed, SettingError, extended
 from pytest_ddpperf.planner.predictable import Training, require_fit, require_network
 from pytest_ddpperf.planner.predictions import predicted, typical
@@ -158,7 +157,7 @@ class Predictor:
         require_fit(call.settings, way, ranks)
         session, settings = self.session, call.settings
         if settings.accelerator is not None and settings.network != HERE:
-            settings = replace(settings, counts="only")  # nothing is timed, whoever measures beside
+            settings = replace(settings, counts="only")  # nothing is timed, so others may measure meanwhile
         here = session.environment(settings, 1)
         if settings.accelerator is None and not here.simulated:
             together = min(ranks, self._room(here))  # what this machine runs without sharing cores or GPUs
@@ -224,17 +223,11 @@ class Predictor:
         if known is None or missing:
             sizes = sizes_between(_SMALLEST, 2 * most, environment.world_size)
             plan = SweepPlan(collectives=missing, sizes=sizes, rounds=_ROUNDS)
-            found = measure_network(self.session.sides.launchers[0], environment, plan, training.call.settings.timeout)
-            fits |= {fit.collective: fit for fit in found.fits}
-            known = NetworkFile(
-                environment=key,
-                date="",  # it is stored nowhere
-                taken=found.taken,
-                usual=found.usual,
-                fits=tuple(fits.values()),
-                timings=found.timings,
+            found, _ = measure_network(
+                self.session.sides.launchers[0], environment, plan, training.call.settings.timeout
             )
-            self.session.networks[key] = known
+            fits |= {fit.collective: fit for fit in found.fits}
+            known = self.session.networks[key] = replace(found, fits=tuple(fits.values()))
         return FittedNetwork(name=key, fits=tuple(fits[name] for name in names), taken=known.taken, usual=known.usual)
 
     def _launched(self, training: Training, stands: str) -> RankTimeline:
@@ -260,7 +253,6 @@ class Predictor:
         return float(found.counts.totals["peak_tensor_bytes"])
 
     def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool, stands: str) -> list[Any]:
-        """Returns the results of the simulated ranks of a launch."""
         __tracebackhide__ = True
         variant = training.variant
         launcher = self.session.sides.launchers.with_variables(variant.variables)[0]

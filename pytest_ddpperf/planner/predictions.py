@@ -23,7 +23,7 @@ ROOFLINES = Band(1.25, 2.0, 3.5)
 that it has (PaLM 0.46, Chowdhery et al. 2022; Megatron-LM 0.3 to 0.52, Narayanan et al. 2021); products alone reach
 0.8 at best."""
 MEASURED = 0.1
-"""The error of computing that was timed here, beside its scatter: ranks that are there disturb each other."""
+"""The error of computing that was timed here, in addition to its scatter: real ranks disturb each other."""
 
 
 def predicted(

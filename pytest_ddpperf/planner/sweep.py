@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib.util
 import math
 import os
 import runpy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.baselines.fingerprint import environment
+from pytest_ddpperf.baselines.fingerprint import environment, environment_key
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.context import BACKENDS, Gpus, TorchMachine, place
 from pytest_ddpperf.launch.environment import thread_count, thread_variables
 from pytest_ddpperf.planner.network import SIZES, fit_collectives, taken_share, timings, usual_times
 from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.records.network import ELEMENT, CollectiveFit, RankSweep, SweepPlan, Timing
+from pytest_ddpperf.records.network import ELEMENT, RankSweep, SweepPlan
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.baselines.network import NetworkFile
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.launcher import Launcher
 
 MIN_RANKS = 2
 _PER_DECADE = 3
 _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # there where a driver of CUDA, ROCm or WSL is
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeasuredNetwork:
-    """The sweep of the network for one number of ranks."""
-
-    environment: Environment
-    ranks: tuple[RankSweep, ...]
-    timings: tuple[Timing, ...]
-    fits: tuple[CollectiveFit, ...]
-    taken: float  # the share of computing that stands still while a collective is under way
-    usual: float  # how many times the fastest call a usual one takes
 
 
 def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
@@ -88,20 +77,25 @@ def stored_environment(world_size: int, device: str, backend: str) -> Environmen
     return environment(machine_facts(), machine, placement, world_size, threads=threads)
 
 
-def measure_network(launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float) -> MeasuredNetwork:
-    """Sweeps collectives over fresh ranks in an environment, and fits the times."""
+def measure_network(
+    launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float
+) -> tuple[NetworkFile, tuple[RankSweep, ...]]:
+    """Sweeps collectives over fresh ranks in an environment; returns the fitted network and the times of each rank."""
+    from pytest_ddpperf.baselines.network import NetworkFile  # its msgspec is not for ranks, which import this module
+
     launched = launcher.run(
         _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
     )
     times = timings(launched.values)
-    return MeasuredNetwork(
-        environment=found,
-        ranks=launched.values,
-        timings=times,
-        fits=fit_collectives(times, found.world_size),
+    network = NetworkFile(
+        environment=environment_key(found),
+        date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
         taken=taken_share(launched.values),
         usual=usual_times(launched.values),
+        fits=fit_collectives(times, found.world_size),
+        timings=times,
     )
+    return network, launched.values
 
 
 def _sweep(ctx: RankContext, plan: SweepPlan) -> RankSweep:

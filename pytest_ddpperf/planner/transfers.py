@@ -14,7 +14,12 @@ from pytest_ddpperf.records.timeline import Transfer
 from pytest_ddpperf.units import format_count, format_values, power_of_two
 
 _SPREAD = 2  # median errors that the band of a measured network reaches to either side
-_LIKE: Mapping[str, str] = {"reduce": "broadcast", "gather": "all_gather", "scatter": "all_gather"}
+_LIKE: Mapping[str, str] = {
+    "barrier": "all_reduce",
+    "reduce": "broadcast",
+    "gather": "all_gather",
+    "scatter": "all_gather",
+}
 _ALONE = ("send", "recv")  # one message of a pair of ranks
 
 
@@ -50,18 +55,15 @@ class NamedNetwork:
         local, between = (HARDWARE[link] for link in CLUSTERS[self.name])
         inside = max(1, min(transfer.ranks, self.ranks_per_node // transfer.stride))
         nodes = -(-transfer.ranks // inside)
-        if nodes == 1 or inside == 1:
-            return _seconds(transfer, local if nodes == 1 else between)
-        if transfer.name in _ALONE:
+        if nodes == 1:
+            return _seconds(transfer, local)
+        name = like(transfer)
+        if inside == 1 or name == "all_to_all" or transfer.name in _ALONE:  # most parts go to other nodes
             return _seconds(transfer, between)
-        name = _LIKE.get(transfer.name, transfer.name)
-        if name == "all_to_all":  # most parts go to other nodes
-            return _seconds(transfer, between)
-        if name == "barrier":
-            return hierarchical_time("all_reduce", 0, nodes, inside, local=local, between=between)
-        levels = hierarchical_time(name, transfer.nbytes, nodes, inside, local=local, between=between)
+        size = _bytes_of(transfer)
+        levels = hierarchical_time(name, size, nodes, inside, local=local, between=between)
         if name == "broadcast":  # a ring sends the whole once or twice, and a tree at each of its levels
-            return min(levels, collective_time(name, transfer.nbytes, transfer.ranks, between))
+            return min(levels, collective_time(name, size, transfer.ranks, between))
         return levels
 
 
@@ -70,14 +72,16 @@ def _seconds(transfer: Transfer, network: Network) -> float:
         return 0.0
     if transfer.name in _ALONE:
         return network.latency + transfer.nbytes / network.bandwidth
-    if transfer.name == "barrier":
-        return collective_time("all_reduce", 0, transfer.ranks, network)
-    return collective_time(_LIKE.get(transfer.name, transfer.name), transfer.nbytes, transfer.ranks, network)
+    return collective_time(like(transfer), _bytes_of(transfer), transfer.ranks, network)
+
+
+def _bytes_of(transfer: Transfer) -> int:
+    return 0 if transfer.name == "barrier" else transfer.nbytes
 
 
 def like(transfer: Transfer) -> str:
     """Returns the name of the measured collective that takes as long as a transfer."""
-    return "all_reduce" if transfer.name == "barrier" else _LIKE.get(transfer.name, transfer.name)
+    return _LIKE.get(transfer.name, transfer.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

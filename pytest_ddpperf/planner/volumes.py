@@ -15,7 +15,7 @@ from pytest_ddpperf.planner.buckets import MB, bucket_layout
 from pytest_ddpperf.planner.costs import Network, collective_time, nodes_of
 
 SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD")
-_MANY = 2  # ranks from which on something is sent
+_MANY = 2  # the fewest ranks that send anything
 _BROADCAST_BYTES = 250 * MB  # DDP's broadcast_bucket_size
 
 

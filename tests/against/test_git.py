@@ -40,15 +40,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_a_clean_work_tree(repository: Path) -> None:
-    state = found(repository)
-    assert (state.branch, state.dirty) == ("trunk", False)
-    assert len(state.commit) == 40
-
-
 def test_changed_code_is_dirty_and_new_files_are_not(repository: Path) -> None:
     (repository / "baseline.json").write_text("{}")
-    assert not found(repository).dirty
+    state = found(repository)
+    assert (state.branch, state.dirty, len(state.commit)) == ("trunk", False, 40)
     (repository / "code.py").write_text("new\n")
     assert found(repository).dirty
 
@@ -77,43 +72,35 @@ def test_a_hook_of_git_does_not_lead_astray(repository: Path, monkeypatch: pytes
     assert not found(project).dirty
 
 
-def test_a_detached_head_has_no_branch(repository: Path) -> None:
-    git(repository, "checkout", "-q", "--detach")
-    assert found(repository).branch is None
-
-
-@pytest.mark.parametrize(
-    ("commit", "environ", "branch"),
-    [
-        ("GITHUB_SHA", {"GITHUB_HEAD_REF": "main", "GITHUB_REF_NAME": "12/merge"}, "12/merge"),
-        ("GITHUB_SHA", {"GITHUB_REF_NAME": "main"}, "main"),
-        ("CI_COMMIT_SHA", {"CI_COMMIT_BRANCH": "main"}, "main"),
-        ("CI_COMMIT_SHA", {"CI_MERGE_REQUEST_REF_PATH": "refs/merge-requests/1/head"}, "refs/merge-requests/1/head"),
-        ("GIT_COMMIT", {"BRANCH_NAME": "PR-12"}, "PR-12"),
-        ("BUILD_SOURCEVERSION", {"BUILD_SOURCEBRANCH": "refs/heads/feature/tools"}, "feature/tools"),
-    ],
-)
 def test_a_detached_head_in_ci_is_of_the_branch_that_the_job_names(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, commit: str, environ: dict[str, str], branch: str
+    repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    git(repository, "checkout", "-q", "--detach")
-    monkeypatch.setenv(commit, "1" * 40)  # the job runs for another commit than is checked out
-    assert found(repository).branch is None
-    monkeypatch.setenv(commit, found(repository).commit)
-    assert found(repository).branch == branch
-    git(repository, "checkout", "-q", "trunk")
+    head = found(repository).commit
+    monkeypatch.setenv("GITHUB_REF_NAME", "12/merge")
+    monkeypatch.setenv("GITHUB_SHA", head)
     assert found(repository).branch == "trunk"
+    git(repository, "checkout", "-q", "--detach")
+    assert found(repository).branch == "12/merge"
+    monkeypatch.setenv("GITHUB_SHA", "1" * 40)  # the job runs for another commit than is checked out
+    assert found(repository).branch is None
+    for commit, name, value, branch in (
+        ("CI_COMMIT_SHA", "CI_COMMIT_BRANCH", "main", "main"),
+        ("CI_COMMIT_SHA", "CI_MERGE_REQUEST_REF_PATH", "refs/merge-requests/1/head", "refs/merge-requests/1/head"),
+        ("GIT_COMMIT", "BRANCH_NAME", "PR-12", "PR-12"),
+        ("BUILD_SOURCEVERSION", "BUILD_SOURCEBRANCH", "refs/heads/feature/tools", "feature/tools"),
+    ):
+        with monkeypatch.context() as job:
+            job.setenv(commit, head)
+            job.setenv(name, value)
+            assert found(repository).branch == branch
 
 
-def test_no_commit_outside_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_commit_outside_of_a_repository_or_without_git(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert checkout(tmp_path) is None
     assert checkout(tmp_path / "missing") is None
-
-
-def test_no_commit_without_git(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert checkout(repository) is None
 
@@ -144,12 +131,6 @@ def test_a_remote_that_asks_for_a_password_asks_nobody(
     assert told.read_text() == "0 never\n"
 
 
-def test_the_date_of_a_commit_is_in_utc(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_COMMITTER_DATE", "2026-01-12T01:30:00+02:00")
-    git(repository, "commit", "-q", "--allow-empty", "-m", "second")
-    assert found(repository).commit_date == "2026-01-11T23:30:00+00:00"
-
-
 def test_a_signature_that_git_is_told_to_show_is_no_date(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +149,7 @@ def test_a_signature_that_git_is_told_to_show_is_no_date(
     assert found(repository).commit_date == "2026-01-11T23:30:00+00:00"
 
 
-@pytest.mark.parametrize("told", ["", "gpg: Good signature", "9" * 40])
+@pytest.mark.parametrize("told", ["", "9" * 40])
 def test_what_is_no_time_is_no_date(repository: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
     real = module.git
 
@@ -224,7 +205,7 @@ def test_json_is_configuration_if_git_tracks_it(project: Path) -> None:
     assert code_of(project) not in {configured, before}
 
 
-@pytest.mark.parametrize("name", ["code.py", "package/kernel.cu", "config.yaml", "new.py", "package/new.cpp"])
+@pytest.mark.parametrize("name", ["package/kernel.cu", "config.yaml", "package/new.py"])
 def test_a_file_of_code_or_configuration_that_changes_or_comes_counts(project: Path, name: str) -> None:
     """Whether git tracks it or not."""
     before = code_of(project)
@@ -275,13 +256,11 @@ def test_a_checkout_with_other_line_ends_has_the_same_code(project: Path) -> Non
     assert code_of(clone) != code_of(project)
 
 
-def test_a_repository_without_code_has_a_digest_too(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "nothing")
-    assert code_of(tmp_path) == code_of(tmp_path, "HEAD")
-
-
 def test_a_commit_that_is_not_there_has_no_code(repository: Path, tmp_path: Path) -> None:
+    """An empty one has a digest."""
+    git(repository, "rm", "-q", "code.py")
+    git(repository, "commit", "-q", "-m", "nothing")
+    assert code_of(repository) == code_of(repository, "HEAD")
     with pytest.raises(GitError):
         code_of(repository, "b" * 40)
     with pytest.raises(GitError, match="not a git repository"):

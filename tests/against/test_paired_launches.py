@@ -15,19 +15,13 @@ from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.launch.streams import RankOutput
 
 
-@pytest.fixture
-def paired() -> PairedLaunches:
-    reference: Any = SimpleNamespace(
-        redirection=Redirection(root="/here", target="/there"), revision=SimpleNamespace(label="3f2a1c0 (main)")
-    )
-    return PairedLaunches(reference, [])
-
-
 def launched(*files: dict[str, str]) -> LaunchResult[Any]:
     return LaunchResult(tuple((None, one) for one in files), (RankOutput("", ""),) * len(files), 1.0)
 
 
-def test_what_each_side_imported_is_put_side_by_side(paired: PairedLaunches) -> None:
+def test_what_each_side_imported_is_put_side_by_side() -> None:
+    reference: Any = SimpleNamespace(redirection=Redirection(root="/here", target="/there"))
+    paired = PairedLaunches(reference, [])
     paired._noted(paired._of_candidate, launched({"demo": "/here/demo.py"}, {"demo.b": "/here/b.py"}))
     paired._noted(paired._of_reference, launched({"demo": "/there/demo.py", "demo.c": "/there/c.py"}))
     assert paired.modules == {

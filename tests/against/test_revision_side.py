@@ -33,16 +33,10 @@ def worktrees(revision: Revision) -> int:
     return len(git(revision.root, "worktree", "list").splitlines())
 
 
-def test_a_side_that_no_launch_needs_checks_out_nothing(revision: Revision) -> None:
-    side = RevisionSide(revision, None, ())
-    side.launchers.keep(1)
-    assert side.launchers.pids == ()
-    assert worktrees(revision) == 1
-    side.close()
-
-
 def test_the_first_use_checks_out_and_close_removes(revision: Revision) -> None:
     side = RevisionSide(revision, None, ())
+    side.launchers.keep(1)
+    assert (side.launchers.pids, worktrees(revision)) == ((), 1)
     target = Path(side.redirection.target)
     assert side.redirection is side.redirection
     assert (target.is_dir(), worktrees(revision)) == (True, 2)
@@ -108,7 +102,7 @@ def test_a_failed_checkout_is_not_tried_again(revision: Revision, monkeypatch: p
 
 
 def setup(command: str, folder: Path) -> str:
-    return revision_side._run(["/bin/sh", "-c", command], folder, None, "it failed")
+    return revision_side._run(["/bin/sh", "-c", command], folder, None, "it failed", ": it has to work")
 
 
 @pytest.fixture
@@ -129,7 +123,9 @@ def hung_up(pipe: int) -> bool:
 
 def test_what_it_prints(tmp_path: Path) -> None:
     assert setup("echo one; echo two >&2", tmp_path) == "one\ntwo\n"
-    with pytest.raises(LaunchError, match=r"--ddpperf-against-setup: it failed with status 3\nno compiler$"):
+    with pytest.raises(
+        LaunchError, match=r"--ddpperf-against-setup: it failed with status 3: it has to work\nno compiler$"
+    ):
         setup("echo no compiler; exit 3", tmp_path)
 
 

@@ -148,7 +148,6 @@ def test_on_a_cpu_simple_work_stands_for_twice_its_time_at_most_if_collectives_w
 ) -> None:
     """A rank is busy for 100 ms, as with FSDP's gathering: products explain 30, 60 or 1 of them, calls 0.2."""
     found = diagnosed(evidence(unmeasured=True, collectives=4.0, flops=flops), make_environment())
-    assert (found.bottleneck == "compute") is named
     assert found.bottleneck == ("compute" if named else "unclear")
     assert share_of(found) == pytest.approx(60 / 60.2 if named else 1 - (flops / 1e11 + 0.0002) / 0.1)
 
@@ -234,8 +233,7 @@ def test_a_measurement_gives_the_evidence() -> None:
         )
         for rank, (forward, alone) in enumerate([(0.02, 0.03), (0.06, 0.07)])
     ]
-    launch = make_launch((0.1,) * 4)
-    launch = type(launch)(round=0, seconds=1.0, ranks=tuple(own))
+    launch = replace(make_launch((0.1,) * 4), ranks=tuple(own))
     counts = Counts(
         totals={"flops": 1e9, "operators": 50.0, "collective_bytes": 8.0, "collective_calls": 1.0},
         details={"operator_bytes": {"aten.addmm": 1e9, "aten.relu": 2e6}},
@@ -257,8 +255,5 @@ def test_a_measurement_gives_the_evidence() -> None:
 def test_without_steps_that_were_taken_apart_there_is_no_diagnosis() -> None:
     assert diagnosis_of(make_measurement(launches=(make_launch((0.1, 0.1)),))) is None
     assert diagnosis_of(make_measurement()) is None
-
-
-def test_what_is_no_measurement_is_refused() -> None:
     with pytest.raises(SettingError, match=r"measurement=3 is no measurement; use ddpperf.measure or"):
         diagnosis_of(3)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -38,14 +39,18 @@ def profiled(transfer: float | None) -> Measurement:
     return make_measurement(launches=(make_launch((0.1,), (0.1,)),), counts=SENT, profile=profile)
 
 
+def finding(measurement: Measurement, fits: Sequence[CollectiveFit] = FITS) -> Finding:
+    found = network_finding(measurement, fits)
+    assert found is not None
+    return found
+
+
 def test_collectives_take_what_the_fits_say() -> None:
     """A barrier moves no bytes, and nothing is said of it."""
     barrier = counts({"all_reduce": 2, "broadcast": 1, "barrier": 1}, {"all_reduce": 8 * MB, "broadcast": 64})
     for sent in (SENT, barrier):
-        found = network_finding(replace(profiled(0.02), counts=sent), FITS)
-        assert found is not None
+        found = finding(replace(profiled(0.02), counts=sent))
         assert (found.code, found.facts["predicted"]) == ("on_network", pytest.approx(0.011001))
-    assert network_finding(replace(profiled(0.02), counts=counts({}, {})), FITS) is None
 
 
 @pytest.mark.parametrize(
@@ -79,14 +84,13 @@ def test_smaller_groups_take_another_time() -> None:
     assert of_two.facts["predicted"] == pytest.approx(0.011001)
     of_four = tuple(replace(fit, world_size=4) for fit in FITS)
     four = replace(profiled(0.02), counts=sent, environment=make_environment(world_size=4))
-    found = network_finding(four, of_four)
-    assert found is not None
+    found = finding(four, of_four)
     assert (found.code, found.facts["reason"], found.facts["ranks"]) == ("not_on_network", "smaller_groups", 4)
 
 
 def test_the_prediction_stands_beside_what_was_measured() -> None:
-    found = network_finding(profiled(0.012), FITS)
-    assert found is not None
+    """The error is of the collectives that the step has."""
+    found = finding(profiled(0.012), (*FITS, replace(FIT, collective="reduce_scatter", error=0.4)))
     assert found.code == "on_network"
     assert finding_text(found) == (
         "on the stored network, the collectives of a step would take 11.0 ms (median error 6 %); the profiler "
@@ -95,8 +99,7 @@ def test_the_prediction_stands_beside_what_was_measured() -> None:
 
 
 def test_a_step_that_sends_faster_than_the_network_is_told() -> None:
-    found = network_finding(profiled(0.005), FITS)
-    assert found is not None
+    found = finding(profiled(0.005))
     assert found.code == "faster_than_network"
     assert "Is something not sent" in finding_text(found)
 
@@ -110,8 +113,7 @@ def with_and_without(strategy: str, *, exposed: float, still_sent: str = "") -> 
 
 
 def test_exposed_communication_is_all_of_it_where_nothing_is_sent_in_backward() -> None:
-    found = network_finding(with_and_without("flat", exposed=0.012), FITS)
-    assert found is not None
+    found = finding(with_and_without("flat", exposed=0.012))
     assert found.facts["measured"] == pytest.approx(0.012)
 
 
@@ -124,8 +126,7 @@ def test_exposed_communication_is_all_of_it_where_nothing_is_sent_in_backward() 
     ],
 )
 def test_what_computing_hides_is_told_where_backward_sends(exposed: float, words: str) -> None:
-    found = network_finding(with_and_without("ddp", exposed=exposed), FITS)
-    assert found is not None
+    found = finding(with_and_without("ddp", exposed=exposed))
     assert (found.code, found.facts["measured"]) == ("on_network", None)
     assert finding_text(found).endswith(words)
 
@@ -140,17 +141,9 @@ def test_what_computing_hides_is_told_where_backward_sends(exposed: float, words
     ids=["not diagnosed", "sends more", "profile of groups"],
 )
 def test_a_prediction_that_nothing_stands_beside_is_told_alone(measurement: Measurement, *, profiled: bool) -> None:
-    found = network_finding(measurement, FITS)
-    assert found is not None
+    found = finding(measurement)
     assert (found.code, found.facts["profiled"]) == ("only_on_network", profiled)
     assert found.facts["predicted"] == pytest.approx(0.011001)
-
-
-def test_the_error_is_of_the_collectives_that_the_step_has() -> None:
-    fits = (*FITS, replace(FIT, collective="reduce_scatter", error=0.4))
-    found = network_finding(profiled(0.012), fits)
-    assert found is not None
-    assert found.facts["error"] == 0.06
 
 
 def test_what_was_not_timed_or_sends_nothing_has_no_finding() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,18 @@ from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode, environ
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.results import BaselineRecord, Provenance
+from pytest_ddpperf.records.results import Provenance
 from pytest_ddpperf.records.sites import CallSite
+from tests.baselines.made_records import make_record
 from tests.factories import make_series
 
 FILE = Path("baselines/k/m/t.json")
-Make = Callable[..., BaselineRecord]
 DELETE = object()
 EDITED = "field checksum: does not match the content: the file was edited by hand"
 
 
 @pytest.fixture
-def text(make_record: Make) -> str:
+def text() -> str:
     return encode(
         BaselineFile(test="m.py::t", records=(make_record(), make_record(name="weak", mode="weak", commit=None))), FILE
     )
@@ -44,12 +43,12 @@ def changed(text: str, path: str, value: Any) -> str:
     return json.dumps(document)
 
 
-def test_what_is_written_is_read(make_record: Make) -> None:
+def test_what_is_written_is_read() -> None:
     content = BaselineFile(test="m.py::t[ä]", records=(make_record(), make_record(name="b", series=())))
     assert decode(encode(content, FILE), FILE) == content
 
 
-def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_record: Make) -> None:
+def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any() -> None:
     def of(counts: Counts) -> BaselineFile:
         return BaselineFile(test="m.py::t", records=(make_record(recipe={"precision": "bf16"}, counts=counts),))
 
@@ -78,7 +77,7 @@ def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_r
 
 
 @pytest.fixture
-def of_version_2(text: str, make_record: Make) -> str:
+def of_version_2(text: str) -> str:
     """A file as version 2 was written, with all that later ones lack, beside a record that only counts."""
     counts = Counts(totals={"flops": 8.0}, details={"flops": {"head": 8.0}}, unstable={})
     memory = make_series("peak_resident", 5e8, unit="B", samples=(5e8, 5e8))
@@ -102,7 +101,7 @@ def with_checksum(document: dict[str, Any]) -> str:
     return json.dumps({**content, "checksum": digest[:16]})
 
 
-def test_a_file_of_version_2_keeps_counts_and_memory_and_marks_its_times(of_version_2: str, make_record: Make) -> None:
+def test_a_file_of_version_2_keeps_counts_and_memory_and_marks_its_times(of_version_2: str) -> None:
     """Its step time is that of the usual steps; of its runs and its control step nothing is left."""
     timed, counted = decode(of_version_2, FILE).records
     assert [series.metric for series in timed.series] == ["step_time", "straggler_skew", "peak_resident"]
@@ -134,12 +133,9 @@ def test_statistics_of_the_steps_that_version_3_kept_are_dropped(text: str) -> N
     ("path", "value", "problem"),
     [
         ("records/0/series/0/value", 0.05, EDITED),
-        ("records/0/runs/0/launches", 2, EDITED),
         ("records/0/surprise", 1, "field records[0].surprise: is not known here"),
-        ("records", {}, "field records: expected `array`, got `object`"),
         ("records/0", 7, "field records[0]: expected `object`, got `int`"),
         ("records/0/series", 7, "field records[0].series: expected `array`, got `int`"),
-        ("records/0/series/0", 7, "field records[0].series[0]: expected `object`, got `int`"),
     ],
 )
 def test_a_broken_file_of_version_2_is_named_as_ever(of_version_2: str, path: str, value: Any, problem: str) -> None:
@@ -160,9 +156,7 @@ def test_a_broken_file_of_version_2_is_named_as_ever(of_version_2: str, path: st
         ("counted", Provenance(date="2026-02-01", commit=None, dirty=True), {"date": "soon"}),
     ],
 )
-def test_what_is_usual_is_left_out_and_anything_else_is_kept(
-    text: str, make_record: Make, name: str, value: Any, wrong: Any
-) -> None:
+def test_what_is_usual_is_left_out_and_anything_else_is_kept(text: str, name: str, value: Any, wrong: Any) -> None:
     """A quiet machine without GPUs, and clean code, leave nothing to tell."""
     assert f'"{name}"' not in text
     content = BaselineFile(test="m.py::t", records=(make_record(**{name: value}),))
@@ -171,7 +165,7 @@ def test_what_is_usual_is_left_out_and_anything_else_is_kept(
         decode(changed(encode(content, FILE), f"records/0/{name}", wrong), FILE)
 
 
-def test_a_series_that_is_read_has_the_rules_of_its_metric(make_record: Make) -> None:
+def test_a_series_that_is_read_has_the_rules_of_its_metric() -> None:
     """Else a run that had no time to diagnose seems to have lost what only such launches tell."""
     record = make_record()
     growth = replace(record.series[0], metric="memory_growth")
@@ -179,25 +173,12 @@ def test_a_series_that_is_read_has_the_rules_of_its_metric(make_record: Make) ->
     assert decode(text, FILE).records[0].series[0].rules.diagnosed
 
 
-def test_a_list_of_samples_is_one_line_and_one_change_is_a_small_diff(make_record: Make) -> None:
+def test_a_list_of_samples_is_one_line_and_one_change_is_a_small_diff() -> None:
     before = encode(BaselineFile(test="m.py::t", records=(make_record(),)), FILE).splitlines()
     after = encode(BaselineFile(test="m.py::t", records=(make_record(step_time=0.05),)), FILE).splitlines()
     assert len(before) == len(after) < 70
     assert sum(old != new for old, new in zip(before, after, strict=True)) == 2  # the value and the checksum
     assert any(line.strip() == '"samples": [0.041, 0.0418, 0.0426],' for line in before)
-
-
-def test_a_value_edited_by_hand_is_found(text: str) -> None:
-    edited = changed(text, "records/0/series/0/value", 0.05)
-    with pytest.raises(BaselineError, match=r"field checksum: does not match the content: .* was edited by hand"):
-        decode(edited, FILE)
-
-
-@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9])
-def test_a_file_cut_off_anywhere_is_named(text: str, cut: float) -> None:
-    part = text[: int(len(text) * cut)]
-    with pytest.raises(BaselineError, match=f"baseline file {FILE}: is cut off at line {part.count(chr(10)) + 1}"):
-        decode(part, FILE)
 
 
 def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
@@ -223,7 +204,6 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
         ("records/1/name", "ddp", EDITED),
         ("records/1/name", "", "field records[1].name: expected `str` of length >= 1; "),
         ("records/0/mode", "sideways", "field records[0].mode: invalid enum value 'sideways'"),
-        ("records/0/date", "yesterday", "field records[0].date: expected `str` matching regex "),
         ("records/0/date", "2026-02-31", "field records[0].date: expected `str` matching regex "),
         ("records/0/environment/world_size", 0, "field records[0].environment.world_size: expected `int` >= 1"),
         ("records/0/environment/cores", -1, "field records[0].environment.cores: expected `int` >= 0"),
@@ -236,9 +216,7 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
             float("inf"),
             "field records[0].series[0].samples[1]: expected `float`, got `null`",
         ),
-        ("records/0/series/0/samples", [], EDITED),
         ("records/0/series/0/better", "more", "field records[0].series[0].better: invalid enum value 'more'"),
-        ("records/0/series/0/interval/low", 1.0, EDITED),
         (
             "records/0/series/0/interval/confidence",
             95,
@@ -255,7 +233,7 @@ def test_a_wrong_field_is_named(text: str, path: str, value: Any, problem: str) 
     )
 
 
-def test_only_gpus_have_a_setup(make_record: Make) -> None:
+def test_only_gpus_have_a_setup() -> None:
     """So that files of CPUs stay as they are."""
     record = make_record()
     assert "gpu_setup" not in environment_json(record.environment)
@@ -276,7 +254,7 @@ def test_every_field_is_required(text: str) -> None:
             decode(changed(text, f"records/0/{path}", DELETE), FILE)
 
 
-def test_nan_is_never_written(make_record: Make) -> None:
+def test_nan_is_never_written() -> None:
     record = make_record()
     series = replace(record.series[0], samples=(0.04, float("nan")))
     with pytest.raises(
@@ -286,17 +264,13 @@ def test_nan_is_never_written(make_record: Make) -> None:
         encode(BaselineFile(test="m.py::t", records=(replace(record, series=(series,)),)), FILE)
 
 
-@pytest.mark.parametrize(
-    "file", sorted((Path(__file__).parents[2] / "baselines").rglob("*.json")), ids=lambda f: f.stem
-)
-def test_a_file_of_this_repository_is_written_as_it_was_read(file: Path) -> None:
+def test_a_file_of_this_repository_is_written_as_it_was_read() -> None:
     """But for what an earlier version wrote, of which nothing is lost when it is written anew."""
-    text = file.read_text(encoding="utf-8")
-    content = decode(text, file)
-    written = encode(content, file)
-    assert decode(written, file) == content
-    assert written == text or json.loads(text)["schema"] == "pytest-ddpperf/baseline/2"
-
-
-def test_the_repository_has_files_to_hold_this_against() -> None:
-    assert len(list((Path(__file__).parents[2] / "baselines").rglob("*.json"))) > 20
+    files = sorted((Path(__file__).parents[2] / "baselines").rglob("*.json"))
+    assert len(files) > 20
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        content = decode(text, file)
+        written = encode(content, file)
+        assert decode(written, file) == content, file
+        assert written == text or json.loads(text)["schema"] == "pytest-ddpperf/baseline/2", file

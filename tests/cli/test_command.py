@@ -10,34 +10,16 @@ import pytest
 from pytest_ddpperf.baselines.history.database import record
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli.command import main
-from pytest_ddpperf.records.measurement import Interval, Plan, Series
-from pytest_ddpperf.records.results import BaselineRecord
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment, make_history_run, make_new_result
+from tests.cli.running import Run
+from tests.factories import make_baseline_record, make_environment, make_history_run, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
-STEP_TIME = Series(
-    metric="step_time",
-    unit="s",
-    better="lower",
-    family="absolute",
-    scale="ratio",
-    gated=True,
-    min_tolerance=0.0,
-    samples=(0.0412, 0.0424),
-    value=0.0418,
-    interval=Interval(low=0.0412, high=0.0424, confidence=0.95),
+STEP_TIME = make_series(
+    "step_time", 0.0418, samples=(0.0412, 0.0424), interval=Interval(low=0.0412, high=0.0424, confidence=0.95)
 )
-RECORD = BaselineRecord(
-    name="ddp",
-    strategy="ddp",
-    mode=None,
-    plan=Plan(warmup=5, steps=60),
-    environment=CPU,
-    series=(STEP_TIME,),
-    commit=None,
-    date="2026-01-12",
-)
+RECORD = make_baseline_record(environment=CPU, series=(STEP_TIME,))
 
 
 @pytest.fixture
@@ -51,21 +33,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("folder")
-def test_list_shows_every_record(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
-    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:]]
+def test_list_shows_every_record(printed: Run) -> None:
+    rows = [line.split()[:2] for line in printed("list").splitlines()[3:]]
     assert rows == [["t.py::test_a[x]", "ddp"], ["t.py::test_a[x]", "naive"], ["t.py::test_b", "ddp"]]
 
 
-def test_list_of_a_named_set_elsewhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--baselines", str(folder / "baselines"), "--set", "nightly"]) == 0
-    out = capsys.readouterr().out
-    assert "test_night" in out
-    assert "test_a" not in out
-
-
 def test_list_reads_the_ini_file_as_pytest_does(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, printed: Run, complaint: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a folder below that of the file; an argument is stronger."""
     (folder / "perf").mkdir()
@@ -73,27 +47,23 @@ def test_list_reads_the_ini_file_as_pytest_does(
     ini = folder / "pytest.ini"
     ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline_set = nightly\n")
     monkeypatch.chdir(folder / "perf")
-    assert main(["list"]) == 0
-    assert "test_night" in capsys.readouterr().out
-    assert main(["list", "--set", "default"]) == 0
-    assert "test_a[x]" in capsys.readouterr().out
-    assert main(["list", "--baselines", "none"]) == 2
-    assert "there is no folder none" in capsys.readouterr().err
+    assert "test_night" in printed("list")
+    assert "test_a[x]" in printed("list", "--set", "default")
+    assert "test_night" in printed("list", "--baselines", "kept", "--set", "nightly")
+    assert "there is no folder none" in complaint("list", "--baselines", "none")
 
     ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline_set = a/b\n")
-    assert main(["list"]) == 2
-    assert capsys.readouterr().err.startswith("ddpperf: error: ddpperf_baseline_set = a/b: expected ")
+    assert complaint("list").startswith("ddpperf: error: ddpperf_baseline_set = a/b: expected ")
 
 
-@pytest.mark.parametrize("file", ["pytest.ini", "pyproject.toml", "setup.py"])
+@pytest.mark.parametrize("file", ["pyproject.toml", "setup.py"])
 def test_list_in_a_subfolder_finds_the_project(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: str
+    folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    (folder / file).write_text("[pytest]\n" if file == "pytest.ini" else "")
+    (folder / file).touch()
     (folder / "perf").mkdir()
     monkeypatch.chdir(folder / "perf")
-    assert main(["list"]) == 0
-    assert "test_a[x]" in capsys.readouterr().out
+    assert "test_a[x]" in printed("list")
 
 
 def test_list_tells_what_is_broken_and_shows_the_rest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,38 +76,34 @@ def test_list_tells_what_is_broken_and_shows_the_rest(folder: Path, capsys: pyte
     assert err.count("\n") == 1
 
 
-def test_list_of_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--baselines", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"no baselines in {tmp_path}; pytest --ddpperf-save stores some\n"
+def test_list_of_an_empty_folder(tmp_path: Path, printed: Run) -> None:
+    said = f"no baselines in {tmp_path}; pytest --ddpperf-save stores some\n"
+    assert printed("list", "--baselines", tmp_path) == said
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("test", ["t.py::test_b", "test_b", "test_b ddp"])
-def test_show_a_test(test: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", test]) == 0
-    out = capsys.readouterr().out
+@pytest.mark.parametrize("test", ["t.py::test_b", "test_b ddp"])
+def test_show_a_test(test: str, printed: Run) -> None:
+    out = printed("show", test)
     assert out.startswith("t.py::test_b: ddp\n")
     assert "41.8 ms" in out
     assert "41.2 .. 42.4" in out
 
 
 @pytest.mark.usefixtures("folder")
-def test_show_has_a_table_for_each_record(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "test_"]) == 0
-    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("t.py")]
+def test_show_has_a_table_for_each_record(printed: Run) -> None:
+    titles = [line for line in printed("show", "test_").splitlines() if line.startswith("t.py")]
     assert titles == ["t.py::test_a[x]: ddp", "t.py::test_a[x]: naive", "t.py::test_b: ddp"]
 
 
-def test_a_baseline_that_the_last_run_improved_on_is_stale(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_baseline_that_the_last_run_improved_on_is_stale(folder: Path, printed: Run) -> None:
     (folder / "pytest.ini").write_text("[pytest]\nddpperf_history = runs.sqlite\n")
-    assert main(["show", "test_b"]) == 0
-    assert "stale" not in capsys.readouterr().out, "there is no history yet"
+    assert "stale" not in printed("show", "test_b"), "there is no history yet"
 
     def ran(day: str, verdict: Verdict) -> str:
         result = make_new_result("t.py::test_b", STEP_TIME, environment=CPU)
         record(folder / "runs.sqlite", make_history_run(0, date=day), [replace(result, verdict=verdict)])
-        assert main(["show", "test_b"]) == 0
-        return capsys.readouterr().out.splitlines()[-1]
+        return printed("show", "test_b").splitlines()[-1]
 
     assert "stale" not in ran("2026-01-11T00:00:00+00:00", Verdict.IMPROVED), "it is older than the baseline"
     assert ran("2026-01-13T00:00:00+00:00", Verdict.IMPROVED) == (
@@ -147,24 +113,17 @@ def test_a_baseline_that_the_last_run_improved_on_is_stale(folder: Path, capsys:
     assert "stale" not in ran("2026-01-14T00:00:00+00:00", Verdict.OK)
 
 
-def test_show_a_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_a_file(folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Store(folder / "baselines").file("t.py::test_b", CPU)
     monkeypatch.chdir(file.parent)  # where there is no folder of baselines, and the file's name alone is enough
-    assert main(["show", file.name]) == 0
-    assert capsys.readouterr().out.startswith("t.py::test_b: ddp\n")
+    assert printed("show", file.name).startswith("t.py::test_b: ddp\n")
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_command_of_the_terminal_is_shown_and_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "x\x1b[2J"]) == 2
-    assert r"is of a test x\x1b[2J;" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("folder")
-def test_show_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "test_c"]) == 2
-    assert capsys.readouterr().err == (
-        "ddpperf: error: no baseline in baselines is of a test test_c; ddpperf list shows all baselines\n"
+def test_show_what_is_not_there(complaint: Run) -> None:
+    """A command of the terminal in a name is shown, and not sent."""
+    assert complaint("show", "x\x1b[2J") == (
+        "ddpperf: error: no baseline in baselines is of a test x\\x1b[2J; ddpperf list shows all baselines\n"
     )
 
 
@@ -182,31 +141,25 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
     assert (process.wait(60), stderr) == (0, b"")
 
 
-def test_calibrate_becomes_pytest_with_the_knob_and_all_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        ("calibrate -k small perf --runs 7 --run x", "-oddpperf_calibrate=7 -k small perf --run x"),
+        ("calibrate", "-oddpperf_calibrate=5"),
+        ("simulate a.py --world-size 64,8 --rank 7 -x", "-oddpperf_simulate=8,64 -oddpperf_simulate_rank=7 a.py -x"),
+        (
+            "simulate --world-size=9 --network=here --ranks-per-node=4",
+            "-oddpperf_simulate=9 -oddpperf_simulate_rank=0 -oddpperf_network=here -oddpperf_ranks_per_node=4",
+        ),
+    ],
+)
+def test_calibrate_and_simulate_become_pytest_with_their_knobs_and_all_that_they_do_not_know(
+    monkeypatch: pytest.MonkeyPatch, given: str, passed: str
+) -> None:
     became: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda _file, command: became.append(command))
-    main(["calibrate", "-k", "small", "perf_tests", "--runs", "7", "--run", "x"])
-    main(["calibrate"])
-    assert became == [
-        [sys.executable, "-m", "pytest", "-oddpperf_calibrate=7", "-k", "small", "perf_tests", "--run", "x"],
-        [sys.executable, "-m", "pytest", "-oddpperf_calibrate=5"],
-    ]
-
-
-def test_simulate_becomes_pytest_with_its_knobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    became: list[list[str]] = []
-    monkeypatch.setattr("os.execv", lambda _file, command: became.append(command))
-    main(["simulate", "perf/test_a.py::test_b", "--world-size", "64,8", "--rank", "7", "-x"])
-    main(["simulate", "--world-size=1024", "--network=pcie-ethernet10", "--accelerator=h100", "--ranks-per-node=4"])
-    knobs = ["-oddpperf_simulate=8,64", "-oddpperf_simulate_rank=7"]
-    cluster = ["network=pcie-ethernet10", "accelerator=h100", "ranks_per_node=4"]
-    assert became == [
-        [sys.executable, "-m", "pytest", *knobs, "perf/test_a.py::test_b", "-x"],
-        [
-            *(sys.executable, "-m", "pytest", "-oddpperf_simulate=1024", "-oddpperf_simulate_rank=0"),
-            *(f"-oddpperf_{each}" for each in cluster),
-        ],
-    ]
+    main(given.split())
+    assert became == [[sys.executable, "-m", "pytest", *passed.split()]]
 
 
 @pytest.mark.parametrize(
@@ -227,35 +180,26 @@ def test_what_fits_no_command_is_refused(
     assert problem in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["show", "{}"], ["list", "--baselines", "{}"], ["trend", "--history", "{}"], ["trace", "summary", "{}"]],
-)
-def test_a_name_that_is_too_long_is_an_error_of_one_line(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([word.format("x" * 300) for word in arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_a_name_that_is_too_long_is_an_error_of_one_line(complaint: Run) -> None:
+    (line,) = complaint("show", "x" * 300).splitlines()
     assert line.startswith("ddpperf: error: [Errno 36] File name too long: ")
     assert line.endswith("x'; name another file or folder")
 
 
 def test_a_file_that_does_not_fit_into_memory_is_an_error_of_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, complaint: Run
 ) -> None:
     def read_pins(*_: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr("pytest_ddpperf.cli.bisect.package_search.read_pins", read_pins)
-    assert main(["bisect", "--packages", "old.txt", "new.txt"]) == 2
-    assert capsys.readouterr().err == "ddpperf: error: a file is too large; name another file or folder\n"
+    said = "ddpperf: error: a file is too large; name another file or folder\n"
+    assert complaint("bisect", "--packages", "old.txt", "new.txt") == said
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["init"], ["trend"], ["history", "csv", "t"]])
 def test_a_current_folder_that_was_removed_is_told(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    assert main(arguments) == 2
-    assert capsys.readouterr().err == "ddpperf: error: the current folder was removed; go to one that exists\n"
+    assert complaint("list") == "ddpperf: error: the current folder was removed; go to one that exists\n"

@@ -14,6 +14,7 @@ from pytest_ddpperf.baselines.history.database import HistoryRun, entries, recor
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.results import Result
+from tests.cli.running import Run
 from tests.factories import make_environment, make_history_run, make_new_result, make_results_document, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
@@ -54,35 +55,20 @@ def test_files_become_runs_as_if_they_had_been_recorded(history: Path, tmp_path:
         assert len(entries(history, metric)) == 8
 
 
-def test_a_file_of_any_name_is_told_in_one_line(
-    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["history", "add", str(runs[0]), "--history", str(tmp_path / "\udcff\n\x1b.db")]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.endswith(r"\udcff\n\x1b.db")
-
-
-def test_a_run_that_is_there_is_not_added_again(
-    history: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["history", "add", str(runs[3]), "--history", str(history)]) == 0
-    assert capsys.readouterr().out.endswith(f"{runs[3]}: this run is in {history} already\n")
+def test_a_run_that_is_there_is_not_added_again(history: Path, runs: list[Path], tmp_path: Path, printed: Run) -> None:
+    assert printed("history", "add", runs[3], "--history", history).endswith(
+        f"{runs[3]}: this run is in {history} already\n"
+    )
     assert len(entries(history, "step_time")) == 8
+    other = written(tmp_path / "other\x1b.json", make_history_run(3), result(0.04, "t.py::test_b"))  # of that moment
+    said = f"{tmp_path}/other\\x1b.json: 1 benchmark, run number 9 of {history}\n"
+    assert printed("history", "add", other, "--history", history) == said
 
 
-def test_another_run_of_that_moment_is_added(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = written(tmp_path / "other.json", make_history_run(3), result(0.04, "t.py::test_b"))
-    assert main(["history", "add", str(other), "--history", str(history)]) == 0
-    assert capsys.readouterr().out.endswith(f"{other}: 1 benchmark, run number 9 of {history}\n")
-
-
-def test_nothing_is_added_where_a_file_is_broken(
-    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_added_where_a_file_is_broken(runs: list[Path], tmp_path: Path, complaint: Run) -> None:
     runs[1].write_text("{")
     file = tmp_path / "new.sqlite"
-    assert main(["history", "add", *map(str, runs), "--history", str(file)]) == 2
-    assert f"results file {runs[1]}: is cut off" in capsys.readouterr().err
+    assert f"results file {runs[1]}: is cut off" in complaint("history", "add", *runs, "--history", file)
     assert not file.exists()
 
 
@@ -94,59 +80,55 @@ def test_nothing_is_added_where_a_file_is_broken(
     ],
 )
 def test_a_file_that_lacks_a_fact_is_refused(  # noqa: PLR0917 - fixtures
-    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: object, problem: str
+    runs: list[Path], tmp_path: Path, complaint: Run, field: str, value: object, problem: str
 ) -> None:
     data = {**json.loads(runs[0].read_text()), field: value}
     runs[0].write_text(json.dumps({name: each for name, each in data.items() if each is not ...}))
-    assert main(["history", "add", str(runs[0]), "--history", str(tmp_path / "new.sqlite")]) == 2
-    assert f"results file {runs[0]}: {problem}" in capsys.readouterr().err
+    assert f"results file {runs[0]}: {problem}" in complaint(
+        "history", "add", runs[0], "--history", tmp_path / "new.sqlite"
+    )
 
 
-def test_a_run_without_benchmarks_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_benchmarks_adds_nothing(tmp_path: Path, printed: Run) -> None:
     empty = written(tmp_path / "empty.json", make_history_run(0))
     file = tmp_path / "new.sqlite"
-    assert main(["history", "add", str(empty), "--history", str(file)]) == 0
-    assert capsys.readouterr().out == f"{empty}: no benchmark was judged\n"
+    assert printed("history", "add", empty, "--history", file) == f"{empty}: no benchmark was judged\n"
     assert not file.exists()
 
 
-def test_a_benchmark_goes_out_as_a_table(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert main(["history", "csv", "test_a", "--history", str(history)]) == 0
-    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+def test_a_benchmark_goes_out_as_a_table(history: Path, printed: Run) -> None:
+    rows = list(csv.reader(io.StringIO(printed("history", "csv", "test_a", "--history", history))))
     assert rows[0] == ["time", "commit", "branch", "peak_resident", "step_time"]
     assert rows[1] == ["2026-01-01T00:00:00+00:00", "0" * 40, "main", "1000000000.0", "0.04"]
     assert [row[4] for row in rows[1:]] == ["0.04"] * 4 + ["0.05"] * 4
 
 
-def test_a_branch_is_no_formula_of_a_spreadsheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_branch_is_no_formula_of_a_spreadsheet(tmp_path: Path, printed: Run) -> None:
     file = written(tmp_path / "run.json", make_history_run(0, branch="=cmd|' /C calc'!A0"), result(0.04))
-    main(["history", "add", str(file), "--history", str(tmp_path / "new.sqlite")])
-    capsys.readouterr()
-    assert main(["history", "csv", "test_a", "--history", str(tmp_path / "new.sqlite")]) == 0
-    _, (_, _, branch, *_) = csv.reader(io.StringIO(capsys.readouterr().out))
+    new = ("--history", tmp_path / "new.sqlite")
+    printed("history", "add", file, *new)
+    _, (_, _, branch, *_) = csv.reader(io.StringIO(printed("history", "csv", "test_a", *new)))
     assert branch == "'=cmd|' /C calc'!A0"
 
 
-def test_only_runs_with_the_metric_are_rows(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_runs_with_the_metric_are_rows(history: Path, tmp_path: Path, printed: Run) -> None:
     counted = make_new_result("t.py::test_a", make_series("collective_calls", 2.0, unit="1"), environment=CPU)
     other = written(tmp_path / "counted.json", make_history_run(9), counted)
-    main(["history", "add", str(other), "--history", str(history)])
-    capsys.readouterr()
-    assert main(["history", "csv", "test_a", "--metric", "step_time", "--history", str(history)]) == 0
-    head, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    printed("history", "add", other, "--history", history)
+    head, *rows = csv.reader(
+        io.StringIO(printed("history", "csv", "test_a", "--metric", "step_time", "--history", history))
+    )
     assert head == ["time", "commit", "branch", "step_time"]
     assert len(rows) == 8
-    assert main(["history", "csv", "test_a", "--history", str(history)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith(",main,2.0,,")
+    assert printed("history", "csv", "test_a", "--history", history).splitlines()[-1].endswith(",main,2.0,,")
 
 
-def test_several_benchmarks_are_no_table(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_benchmarks_are_no_table(history: Path, tmp_path: Path, printed: Run, complaint: Run) -> None:
     other = written(tmp_path / "other.json", make_history_run(9), result(0.04, "t.py::test_ab"))
-    main(["history", "add", str(other), "--history", str(history)])
-    assert main(["history", "csv", "test", "--history", str(history)]) == 2
+    printed("history", "add", other, "--history", history)
     key = "w2 on cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
-    assert f"expected one benchmark, found t.py::test_a ddp {key}, t.py::test_ab ddp {key}" in capsys.readouterr().err
+    said = f"expected one benchmark, found t.py::test_a ddp {key}, t.py::test_ab ddp {key}"
+    assert said in complaint("history", "csv", "test", "--history", history)
 
 
 OTAVA = """

@@ -13,6 +13,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.run_file import read_run
 from pytest_ddpperf.reports.formats.kinds import KINDS
+from tests.cli.running import Run
 from tests.factories import make_environment, make_launch, make_new_result, make_results_document, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
@@ -43,20 +44,12 @@ def run(tmp_path: Path) -> Path:
     return written(tmp_path / "a.json", result("t.py::test_a", 0.04))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_an_option(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    file = tmp_path / "folder" / "out"
-    assert main(["report", str(run), f"--{kind}", str(file)]) == 0
-    assert file.read_text() == KINDS[kind].render(read_run(run))
-    assert main(["report", str(run), f"--{kind}=-"]) == 0
-    assert capsys.readouterr().out == file.read_text()
-
-
-def test_several_kinds_are_written_at_once(run: Path, tmp_path: Path) -> None:
-    csv, bencher = tmp_path / "a.csv", tmp_path / "b.json"
-    assert main(["report", str(run), "--csv", str(csv), "--bencher", str(bencher)]) == 0
-    assert csv.read_text().startswith("test,name,")
-    assert list(json.loads(bencher.read_text())) == ["t.py::test_a ddp w2"]
+def test_each_kind_is_an_option_and_several_are_written_at_once(run: Path, tmp_path: Path, printed: Run) -> None:
+    files = {kind: tmp_path / "folder" / kind for kind in KINDS}
+    assert printed("report", run, *(f"--{kind}={file}" for kind, file in files.items())) == ""
+    for kind, file in files.items():
+        assert file.read_text() == KINDS[kind].render(read_run(run))
+    assert printed("report", run, "--csv=-") == files["csv"].read_text()
 
 
 def test_pictures_are_drawn_into_a_folder(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,49 +59,38 @@ def test_pictures_are_drawn_into_a_folder(run: Path, tmp_path: Path, capsys: pyt
     assert (out, err, file.name) == ("", f"1 picture in {tmp_path / 'pictures'}\n", "t.test_a-ddp-w2.png")
 
 
-def test_without_a_kind_the_report_is_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(run)]) == 0
-    assert capsys.readouterr().out.startswith("Performance report\n")
+def test_without_a_kind_the_report_is_printed(run: Path, printed: Run) -> None:
+    assert printed("report", run).startswith("Performance report\n")
 
 
-def test_a_broken_file_is_an_error_in_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_file_is_an_error_in_one_line(run: Path, complaint: Run) -> None:
     run.write_text(run.read_text().replace('"test": "t.py::test_a"', '"test": 3'))
-    assert main(["report", str(run)]) == 2
-    assert capsys.readouterr().err == (
+    assert complaint("report", run) == (
         f"ddpperf: error: results file {run}: field results[0].test: expected `str`, got `int`; "
         "write it again with --ddpperf-report=json:FILE\n"
     )
 
 
-def test_a_place_that_cannot_be_written_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(run), "--csv", str(run / "x")]) == 2
-    assert capsys.readouterr().err.startswith(f"ddpperf: error: --csv: {run / 'x'} cannot be written: ")
+def test_a_place_that_cannot_be_written_is_named(run: Path, complaint: Run) -> None:
+    assert complaint("report", run, "--csv", run / "x").startswith(
+        f"ddpperf: error: --csv: {run / 'x'} cannot be written: "
+    )
 
 
-def test_two_runs_are_compared_metric_by_metric(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_are_compared_metric_by_metric(run: Path, tmp_path: Path, printed: Run) -> None:
     other = written(tmp_path / "b.json", result("t.py::test_a", 0.05, calls=8.0), result("t.py::test_b", 0.01))
-    assert main(["compare", str(run), str(other)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed("compare", run, other).splitlines()
     assert lines[0] == "aaaaaaa, 2026-01-12, 1 benchmark -> bbbbbbb, 2026-01-12, 2 benchmarks"
-    assert [line.split() for line in lines[3:5]] == [
-        [
-            "test_a",
-            "ddp",
-            "step_time",
-            "40.0",
-            "ms",
-            "50.0",
-            "ms",
-            "+25.0",
-            "%",
-            *["[95", "%", "CI", "+22.7", "..", "+27.3]"],
-        ],
-        ["test_a", "ddp", "collective_calls", "2", "8", "+300.0", "%", "[counted]"],
+    assert [" ".join(line.split()) for line in lines[3:5]] == [
+        "test_a ddp step_time 40.0 ms 50.0 ms +25.0 % [95 % CI +22.7 .. +27.3]",
+        "test_a ddp collective_calls 2 8 +300.0 % [counted]",
     ]
     assert "only in the second run: test_b ddp" in lines
 
 
-def test_the_status_says_whether_the_second_run_is_worse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_says_whether_the_second_run_is_worse(
+    tmp_path: Path, printed: Run, complaint: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     def counted(name: str, calls: float) -> str:
         counts = Counts(
             totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={}
@@ -117,28 +99,23 @@ def test_the_status_says_whether_the_second_run_is_worse(tmp_path: Path, capsys:
         return str(written(tmp_path / f"{name}.json", replace(made, comparisons=made.comparisons[:1])))
 
     few, many = counted("a", 2.0), counted("b", 3.0)
-    assert main(["compare", few, few]) == 0
-    capsys.readouterr()
-    assert main(["compare", few, many]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == r"regressed: test_\x1b ddp: all_reduce 2 -> 3 calls"
-    assert main(["compare", few, many, "--markdown", "-"]) == 1
-    assert capsys.readouterr().err == "regressed: test_\\x1b ddp: all_reduce 2 -> 3 calls\n"
-    assert main(["compare", few, many, "--fail-on=none"]) == 0
-    assert main(["compare", many, few]) == 0
-    assert main(["compare", many, few, "--fail-on=+improved"]) == 1
+    why = "regressed: test_\\x1b ddp: all_reduce 2 -> 3 calls\n"
+    printed("compare", few, few)
+    assert printed("compare", few, many, status=1).endswith(f"\n{why}")
+    assert complaint("compare", few, many, "--markdown", "-", status=1) == why
+    printed("compare", few, many, "--fail-on=none")
+    printed("compare", many, few)
+    printed("compare", many, few, "--fail-on=+improved", status=1)
     with pytest.raises(SystemExit) as wrong:
         main(["compare", few, many, "--fail-on=worse"])
     assert wrong.value.code == 2
     assert "argument --fail-on: expected verdicts" in capsys.readouterr().err
 
 
-def test_times_of_other_machines_are_not_compared(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_times_of_other_machines_are_not_compared(run: Path, tmp_path: Path, printed: Run) -> None:
     other = make_environment(cpu_model="Xeon", cores=2)
     slower = written(tmp_path / "b.json", result("t.py::test_a", 0.05, calls=8.0, environment=other))
-    assert main(["compare", str(run), str(slower)]) == 0
-    out = capsys.readouterr().out
+    out = printed("compare", run, slower)
     (step,) = [line for line in out.splitlines() if " step_time " in line]
     assert step.endswith(" -")
     assert "test_a ddp: times are not compared: CPU AMD EPYC -> Xeon" in out
@@ -146,7 +123,7 @@ def test_times_of_other_machines_are_not_compared(
 
 
 def test_benchmarks_whose_counts_differ_come_first_and_those_that_do_not_are_named_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, printed: Run
 ) -> None:
     def counted(test: str, calls: float) -> Result:
         made = result(test, 0.04, calls)
@@ -155,31 +132,27 @@ def test_benchmarks_whose_counts_differ_come_first_and_those_that_do_not_are_nam
     before = [result("t.py::test_a", 0.04), counted("t.py::test_b", 2), counted("t.py::test_c", 2)]
     after = [result("t.py::test_a", 0.04), counted("t.py::test_b", 2), counted("t.py::test_c", 3)]
     files = [str(written(tmp_path / f"{name}.json", *each)) for name, each in (("a", before), ("b", after))]
-    assert main(["compare", *files]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed("compare", *files).splitlines()
     assert [line.split()[0] for line in lines[3:5]] == ["test_c", "test_a"]
     assert "no gated metric of 1 benchmark differs: test_b ddp" in lines
 
 
-def test_a_comparison_is_a_table_in_markdown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(run), str(run), "--markdown", "-"]) == 0
-    head, rule, *rows = capsys.readouterr().out.splitlines()
+def test_a_comparison_is_a_table_in_markdown(run: Path, printed: Run) -> None:
+    head, rule, *rows = printed("compare", run, run, "--markdown", "-").splitlines()
     assert head == "| benchmark | metric | before | after | change |"
     assert rule == "| --- | --- | --: | --: | --: |"
     assert rows[0].startswith("| `test_a ddp` | step_time | 40.0 ms | 40.0 ms | +0.0 % \\[")
 
 
-def test_two_runs_are_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_are_a_page(run: Path, tmp_path: Path, printed: Run) -> None:
     page, table = tmp_path / "two.html", tmp_path / "two.md"
-    assert main(["compare", str(run), str(run), "--html", str(page), "--markdown", str(table)]) == 0
+    assert printed("compare", run, run, "--html", page, "--markdown", table) == ""
     assert page.read_text().startswith("<!doctype html>")
     assert table.read_text().startswith("| benchmark | metric |")
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(("document", "field"), [("results", "interrupted"), ("trend", "trends")])
-def test_the_schema_of_a_document_is_printed(document: str, field: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", document]) == 0
-    schema = json.loads(capsys.readouterr().out)
+def test_the_schema_of_a_document_is_printed(document: str, field: str, printed: Run) -> None:
+    schema = json.loads(printed("schema", document))
     (whole,) = [part for part in schema["$defs"].values() if field in part.get("properties", ())]
     assert whole["properties"]["schema"]["enum"] == [f"pytest-ddpperf/{document}/{3 if document == 'results' else 2}"]

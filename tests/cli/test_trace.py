@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from pytest_ddpperf.cli.command import main
 from tests.analysis.traces.made_traces import collective, document, event, step
+from tests.cli.running import Run
 
 MS = 1000.0
 
@@ -22,10 +20,9 @@ def write(folder: Path, name: str, product: float, *, more: bool = False) -> Non
         (folder / f"{name}_rank_{rank}_trace.json").write_text(json.dumps(document(rank, 2, *events)))
 
 
-def test_a_summary_has_each_rank_and_who_comes_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_summary_has_each_rank_and_who_comes_last(tmp_path: Path, printed: Run) -> None:
     write(tmp_path / "A", "x", 4 * MS)
-    assert main(["trace", "summary", str(tmp_path / "A"), "--merge", str(tmp_path / "all.json")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed("trace", "summary", tmp_path / "A", "--merge", tmp_path / "all.json").splitlines()
     assert lines[0] == f"{tmp_path}/A/x: 2 ranks, 1 step"
     rows = [line.split() for line in lines if line.split()[:1] in (["0"], ["1"])]
     assert rows == [
@@ -40,11 +37,10 @@ def test_a_summary_has_each_rank_and_who_comes_last(tmp_path: Path, capsys: pyte
     assert {each["pid"] // 1000 for each in json.loads((tmp_path / "all.json").read_text())["traceEvents"]} == {0, 1}
 
 
-def test_a_difference_has_totals_and_names_what_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_has_totals_and_names_what_changed(tmp_path: Path, printed: Run) -> None:
     write(tmp_path / "A", "x", 4 * MS)
     write(tmp_path / "B", "x", 6 * MS, more=True)
-    assert main(["trace", "diff", str(tmp_path / "A"), str(tmp_path / "B")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed("trace", "diff", tmp_path / "A", tmp_path / "B").splitlines()
     assert lines[:4] == [f"A: {tmp_path}/A/x", f"B: {tmp_path}/B/x", "", "a step: 10.0 ms -> 10.0 ms, +0.0 %"]
     assert [line.split() for line in lines[7:12]] == [
         ["all", "operator", "1", "2", "4.00", "7.00", "total"],
@@ -53,21 +49,23 @@ def test_a_difference_has_totals_and_names_what_changed(tmp_path: Path, capsys: 
         ["all_reduce", "of", "4", "B", "collective", "-", "1", "-", "0.500", "added"],
         ["aten::mm", "operator", "1", "1", "4.00", "6.00", "slower"],
     ]
-    assert main(["trace", "diff", str(tmp_path / "A"), str(tmp_path / "B"), "--most", "1"]) == 0
-    assert "2 more changes not shown" in capsys.readouterr().out
-    assert main(["trace", "diff", str(tmp_path / "A"), str(tmp_path / "B"), "--least", "30%"]) == 0
-    assert "aten::mm" not in capsys.readouterr().out
+    assert "2 more changes not shown" in printed("trace", "diff", tmp_path / "A", tmp_path / "B", "--most", "1")
+    assert "aten::mm" not in printed("trace", "diff", tmp_path / "A", tmp_path / "B", "--least", "30%")
 
 
-def test_what_cannot_be_shown_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_shown_is_named(tmp_path: Path, complaint: Run) -> None:
     write(tmp_path / "A", "x", 4 * MS)
     write(tmp_path / "A", "y", 4 * MS)
-    assert main(["trace", "summary", str(tmp_path / "A" / "x"), "--merge", str(tmp_path)]) == 2
-    assert f"--merge: {tmp_path} cannot be written: " in capsys.readouterr().err
-    assert main(["trace", "summary", str(tmp_path / "gone")]) == 2
-    assert capsys.readouterr().err.startswith(f"ddpperf: error: no trace is at {tmp_path}/gone: name a folder")
-    assert main(["trace", "summary", str(tmp_path / "A"), "--merge", "all.json"]) == 2
-    assert "--merge=all.json is for one benchmark, and there are 2: name one" in capsys.readouterr().err
+    assert f"--merge: {tmp_path} cannot be written: " in complaint(
+        "trace", "summary", tmp_path / "A" / "x", "--merge", tmp_path
+    )
+    assert complaint("trace", "summary", tmp_path / "gone").startswith(
+        f"ddpperf: error: no trace is at {tmp_path}/gone: name a folder"
+    )
+    assert "--merge=all.json is for one benchmark, and there are 2: name one" in complaint(
+        "trace", "summary", tmp_path / "A", "--merge", "all.json"
+    )
     (tmp_path / "A" / "x_rank_0_trace.json").write_text("{")
-    assert main(["trace", "diff", str(tmp_path / "A" / "x"), str(tmp_path / "A" / "y")]) == 2
-    assert "x_rank_0_trace.json is no Chrome trace: " in capsys.readouterr().err
+    assert "x_rank_0_trace.json is no Chrome trace: " in complaint(
+        "trace", "diff", tmp_path / "A" / "x", tmp_path / "A" / "y"
+    )

@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
-from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.trend import TrendsFile
+from tests.cli.running import Run
 from tests.factories import make_environment, make_history_run, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
@@ -42,18 +42,15 @@ UNCHANGED = "step_time changed in 0 of 2 benchmarks; a change in the newest 2 co
 SENTENCE = "between 0000003 (2026-01-04) and 0000004 (2026-01-05): step_time +25.0 % [95 % CI +25.0 .. +25.0], worse"
 
 
-@pytest.mark.parametrize("test", ["t.py::test_slower", "slower"])
-def test_a_test_over_commits(history: Path, capsys: pytest.CaptureFixture[str], test: str) -> None:
-    assert main(["trend", test, "--history", str(history)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_a_test_over_commits(history: Path, printed: Run) -> None:
+    lines = printed("trend", "slower", "--history", history).splitlines()
     assert lines[0] == "t.py::test_slower: ddp"
     assert lines[6].split()[:3] == ["0000000", "2026-01-01", "40.0"]
     assert SENTENCE in lines
 
 
-def test_all_tests_that_changed(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trend", "--history", str(history)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+def test_all_tests_that_changed(history: Path, printed: Run) -> None:
+    assert printed("trend", "--history", history).splitlines() == [
         "t.py::test_slower: ddp",
         "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
         f"  {SENTENCE}",
@@ -62,66 +59,58 @@ def test_all_tests_that_changed(history: Path, capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_no_line_is_wider_than_the_terminal(
-    history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_line_is_wider_than_the_terminal(history: Path, monkeypatch: pytest.MonkeyPatch, printed: Run) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    assert main(["trend", "--history", str(history)]) == 0
-    assert main(["trend", "slower", "--history", str(history)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed("trend", "--history", history).splitlines()
+    lines += printed("trend", "slower", "--history", history).splitlines()
     assert max(map(len, lines)) <= 60
     assert "  between 0000003 (2026-01-04) and 0000004 (2026-01-05):" in lines
 
 
-def test_another_metric_fewer_commits_and_larger_changes(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trend", "--metric", "other", "--last", "7", "--history", str(history)]) == 0
-    assert "between 0000003" in capsys.readouterr().out
-    assert main(["trend", "--least", "30%", "--history", str(history)]) == 0
-    assert capsys.readouterr().out == UNCHANGED
-    assert main(["trend", "test_still", "--branch", "main", "--history", str(history)]) == 0
-    assert "0000006" in (out := capsys.readouterr().out)
+def test_another_metric_fewer_commits_and_larger_changes(history: Path, printed: Run) -> None:
+    assert "between 0000003" in printed("trend", "--metric", "other", "--last", "7", "--history", history)
+    assert printed("trend", "--least", "30%", "--history", history) == UNCHANGED
+    assert "0000006" in (out := printed("trend", "test_still", "--branch", "main", "--history", history))
     assert "0000007" not in out
 
 
-def test_json_to_the_terminal_and_to_a_file(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trend", "--history", str(history), "--json"]) == 0
-    printed = capsys.readouterr().out
-    document = json.loads(printed)
+def test_json_to_the_terminal_and_to_a_file(history: Path, tmp_path: Path, printed: Run, complaint: Run) -> None:
+    text = printed("trend", "--history", history, "--json")
+    document = json.loads(text)
     jsonschema.validate(document, schema_of(TrendsFile))
     assert [trend["benchmark"]["test"] for trend in document["trends"]] == ["t.py::test_slower"]
-    assert main(["trend", "--history", str(history), "--json", str(tmp_path / "trend.json")]) == 0
-    assert capsys.readouterr().out == ""
-    assert (tmp_path / "trend.json").read_text() == printed
-    assert main(["trend", "--history", str(history), "--json", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith(f"ddpperf: error: --json: {tmp_path} cannot be written: ")
+    assert printed("trend", "--history", history, "--json", tmp_path / "trend.json") == ""
+    assert (tmp_path / "trend.json").read_text() == text
+    assert complaint("trend", "--history", history, "--json", tmp_path).startswith(
+        f"ddpperf: error: --json: {tmp_path} cannot be written: "
+    )
 
 
-def test_a_page_and_json_of_one_call(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_and_json_of_one_call(history: Path, tmp_path: Path, printed: Run) -> None:
     page, data = tmp_path / "trend.html", tmp_path / "trend.json"
-    assert main(["trend", "--history", str(history), "--html", str(page), "--json", str(data)]) == 0
+    assert printed("trend", "--history", history, "--html", page, "--json", data) == ""
     assert "<h1>ddpperf: step_time changed in " in page.read_text()
     assert json.loads(data.read_text())["metric"] == "step_time"
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("test", ["test_still", "t.py::test_still"])
 def test_a_test_is_no_file_to_write_to(
-    test: str, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    test: str, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.iterdir())
-    assert main(["trend", "--history", str(history), "--json", test]) == 2
-    assert capsys.readouterr().err.endswith(f"a file would be FILE.json; for a test: ddpperf trend {test} --json\n")
+    assert complaint("trend", "--history", history, "--json", test).endswith(
+        f"a file would be FILE.json; for a test: ddpperf trend {test} --json\n"
+    )
     assert set(tmp_path.iterdir()) == before
 
 
 def test_the_history_of_the_ini_file(
-    history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Run
 ) -> None:
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nddpperf_history = {history}\n")
     monkeypatch.chdir(tmp_path)
-    assert main(["trend", "test_still"]) == 0
-    assert "no change" in capsys.readouterr().out
+    assert "no change" in printed("trend", "test_still")
 
 
 @pytest.mark.parametrize(
@@ -139,25 +128,17 @@ def test_the_history_of_the_ini_file(
         (["still", "--world-size", "8", "--history", "H"], "history file H has no world size 8; it has 2\n"),
         (["still", "--name", "fsdp", "--history", "H"], "history file H has no name fsdp; it has ddp\n"),
         (["--history", "E"], "history file E: no run was recorded in it yet\n"),
-        (["still", "--history", "E"], "history file E: no run was recorded in it yet\n"),
     ],
 )
 def test_what_is_not_there_is_an_error_of_one_line(  # noqa: PLR0917 - fixtures
-    history: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    says: str,
+    history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: Run, arguments: list[str], says: str
 ) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.sqlite").touch()
     files = {"H": str(history), "E": str(tmp_path / "empty.sqlite")}
     given = [files.get(word, word) for word in arguments]
-    assert main(["trend", *given]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
+    err = complaint("trend", *given)
     for word, file in files.items():
         says = says.replace(f"file {word}", f"file {file}")
     assert err.startswith(f"ddpperf: error: {says}")

@@ -30,7 +30,7 @@ def test_gradients_of_several_kinds_never_share_a_bucket() -> None:
     assert [bucket.parameters for bucket in found] == [(3, 1), (2, 0)]
 
 
-@pytest.mark.parametrize("cap", [None, 0.01, 1, 25])
+@pytest.mark.parametrize("cap", [None, 1])
 def test_the_layout_is_that_of_torch(cap: float | None) -> None:
     import torch
     import torch.distributed as dist

@@ -128,7 +128,6 @@ def test_a_wrong_interface_is_found(environ: dict[str, str], backend: str, expec
         ("cuda", "NVIDIA L4", "pcie4"),
         ("cuda", "NVIDIA H200", "nvlink4"),
         ("cuda", "NVIDIA GH200 480GB", "nvlink4"),
-        ("cuda", "NVIDIA B200", None),
         ("cuda", "Tesla V100-SXM2-16GB", None),
     ],
 )

@@ -39,26 +39,20 @@ def test_a_core_that_sends_computes_nothing_meanwhile() -> None:
     assert replayed(buckets(rest=0), [10] * 4, taken=0.5).exposed == pytest.approx(5 + 5 + 5 + 10)
 
 
-def test_a_blocking_transfer_is_exposed() -> None:
-    moments = (Moment(computed=5, transfer=0, waits=False), Moment(computed=0, transfer=0, waits=True))
-    step = replayed(Timeline(transfers=(BUCKET,), moments=moments, rest=3), [2])
-    assert (step.seconds, step.exposed) == (10, 2)
-
-
-def test_a_transfer_that_nobody_waits_for_ends_with_the_step() -> None:
+def test_a_transfer_ends_with_the_step_or_where_it_is_waited_for() -> None:
     moments = (Moment(computed=5, transfer=0, waits=False),)
     assert replayed(Timeline(transfers=(BUCKET,), moments=moments, rest=1), [4]).seconds == 9
+    waited = (*moments, Moment(computed=0, transfer=0, waits=True))
+    step = replayed(Timeline(transfers=(BUCKET,), moments=waited, rest=3), [2])
+    assert (step.seconds, step.exposed) == (10, 2)
+    alone = replayed(Timeline(transfers=(), moments=(), rest=3), [])
+    assert (alone.seconds, alone.efficiency) == (3, 1)
 
 
 def test_times_are_of_one_step_of_several() -> None:
     two = Timeline(transfers=(BUCKET,), moments=(Moment(computed=5, transfer=0, waits=False),), rest=5, steps=2)
     step = replayed(two, [4], computing=2)
     assert (step.seconds, step.computing, step.communication) == (10, 10, 2)
-
-
-def test_a_step_that_sends_nothing_is_efficient() -> None:
-    step = replayed(Timeline(transfers=(), moments=(), rest=3), [])
-    assert (step.seconds, step.efficiency) == (3, 1)
 
 
 def test_costs_have_to_fit() -> None:

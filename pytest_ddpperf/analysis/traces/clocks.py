@@ -23,9 +23,8 @@ from pytest_ddpperf.analysis.traces.reading import RankTrace, in_steps
 from pytest_ddpperf.errors import TraceError
 from pytest_ddpperf.instruments.profile.events import Span, class_of, kind_of
 
-_MEETING = frozenset(
-    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
-)  # all need all ranks' data
+# Collectives that need the data of all ranks.
+_MEETING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 _PROCESSES = 1000  # of one rank in a merged trace, at most
 _MICROSECOND = 1e-6
 _Key: TypeAlias = "tuple[int, str, float]"  # step, kind and bytes of a collective

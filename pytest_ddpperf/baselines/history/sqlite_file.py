@@ -24,7 +24,7 @@ _SCHEMA = (
         date TEXT NOT NULL,      -- when it was recorded; ISO 8601, UTC
         commit_hash TEXT,        -- in full; NULL outside of a git repository
         commit_date TEXT,        -- ISO 8601, UTC
-        branch TEXT,             -- NULL where HEAD is detached
+        branch TEXT,             -- NULL if HEAD is detached
         dirty INTEGER NOT NULL,  -- 1: tracked files differed from the commit
         version TEXT NOT NULL    -- of pytest-ddpperf
     )
@@ -65,10 +65,10 @@ _SCHEMA = (
         gated INTEGER NOT NULL,
         slack REAL NOT NULL,
         value REAL,
-        low REAL,                -- of the interval; NULL where there is none
+        low REAL,                -- of the interval; NULL if there is none
         high REAL,
         confidence REAL,
-        samples TEXT NOT NULL,   -- JSON: one number for each launch that tells it
+        samples TEXT NOT NULL,   -- JSON: one number for each launch that has one
         verdict TEXT NOT NULL,
         PRIMARY KEY (metric, result)
     ) WITHOUT ROWID

@@ -25,7 +25,7 @@ from pytest_ddpperf.run.session.probe import Outcome, Probe
 MAX_ERROR = 0.05  # of all answers of a bisection together: the ends and the probes share it
 ATTEMPTS = 4  # at a probe that decides nothing, each with twice the launches of the one before
 MORE_LAUNCHES, MORE_TIME = 2, 4
-COUNTED: Mapping[str, object] = {"counts": "only"}  # what has no noise needs no launches
+COUNTED: Mapping[str, object] = {"counts": "only"}  # counts have no noise, so they need no launches
 
 Searched = CommitRange | PackageRange
 """What is searched; what is said here of commits also holds for lists of packages."""
@@ -56,7 +56,7 @@ class ShiftEstimate:
 class Classification:
     """The end that a commit is like."""
 
-    answer: Answer  # "skipped" where no end can be named
+    answer: Answer  # "skipped" if the commit cannot be said to be like one of the ends
     error: float = 0.0  # the probability that the commit is like the other end
     text: str = ""  # what was measured, or why nothing was
 

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -85,9 +85,9 @@ def run(options: argparse.Namespace) -> int:
                 packages, of_packages = prepared(
                     (options.good, options.bad), options.pip_args, options.rest, base=options.base_packages
                 )
-                return _bisect(packages, options, of_packages, _conclude_packages)
+                return _bisect(packages, options, of_packages)
             commits = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
-            return _bisect(commits, options, partial(run_probe, arguments=options.rest), _conclude)
+            return _bisect(commits, options, partial(run_probe, arguments=options.rest))
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
@@ -103,7 +103,7 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe, conclude: Callable[[Bisector], int]) -> int:
+def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe) -> int:
     def run_ends(probe: Probe, against: str) -> Outcome:
         seconds = probe.settings.get("max_time")  # only a probe after the first one says how long it may take
         if isinstance(seconds, float):
@@ -139,7 +139,11 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe, concl
         fits = terminal_width() is None or len(f"{probe} {text}") <= (terminal_width() or 0)
         _tell(text if fits else f"\n{INDENT}{text}")
     _tell("")
-    return conclude(bisector)
+    if isinstance(bisector.commits, CommitRange):
+        return _conclude(bisector, bisector.commits)
+    lines, single = conclusion(bisector, bisector.commits)
+    _tell(*lines, _sureness(bisector))
+    return FOUND if single else NOT_FOUND
 
 
 def _tell(*texts: str) -> None:
@@ -200,11 +204,9 @@ def span(seconds: float) -> str:
     return f"{format_number(float(f'{seconds / size:.2g}'))} {unit}"
 
 
-def _conclude(bisector: Bisector) -> int:
+def _conclude(bisector: Bisector, commits: CommitRange) -> int:
     """Prints the suspects; if there is only one, compares it with its parent."""
-    commits, suspects = bisector.commits, bisector.commits.suspects
-    if not isinstance(commits, CommitRange):
-        raise TypeError(commits)
+    suspects = commits.suspects
     if len(suspects) > 1:
         _tell(f"the first bad commit is one of these {len(suspects)}; all but the last could not be judged")
         _tell(*(f"  {line}" for line in first_of([*map(commits.short, suspects)])), _sureness(bisector))
@@ -219,13 +221,6 @@ def _conclude(bisector: Bisector) -> int:
     _tell(_sureness(bisector))
     if not found:
         _tell("  it is not worse than the commit before: the change came with several commits, or a probe was wrong")
-    return FOUND if found else NOT_FOUND
-
-
-def _conclude_packages(bisector: Bisector) -> int:
-    """Prints the suspect packages; if there is only one change, prints whether it alone makes the difference."""
-    lines, found = conclusion(bisector)
-    _tell(*lines, _sureness(bisector))
     return FOUND if found else NOT_FOUND
 
 

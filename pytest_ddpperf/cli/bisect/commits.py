@@ -30,7 +30,7 @@ class CommitRange:
     root: Path  # the top folder of the repository
     good: str
     bad: str
-    parents: Mapping[str, str]  # the first parent of each commit, or the good end where it has none; parents come first
+    parents: Mapping[str, str]  # the first parent of each commit; the good end if it has none; parents come first
     options: tuple[str, ...] = ()  # of git rev-list
     answers: Mapping[str, Answer] = field(default_factory=dict)  # in the order of the probes
 

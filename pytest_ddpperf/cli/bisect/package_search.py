@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddpperf.against.interpreter import Interpreter
 from pytest_ddpperf.cli.bisect.bisector import Bisector, RunProbe
 from pytest_ddpperf.cli.bisect.environments import Environments, PipRefused, cache_folder
-from pytest_ddpperf.cli.bisect.packages import ALONE, PackageRange, Pins, packages_between, read_pins
+from pytest_ddpperf.cli.bisect.packages import ALONE, PackageRange, packages_between, read_pins
 from pytest_ddpperf.cli.bisect.processes import run_probe
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.phrases import first_of
@@ -28,7 +27,12 @@ def prepared(
     old, new = (read_pins(Path(given), given) for given in files)
     if old == new:
         raise SettingError(f"--packages {' '.join(files)}: both list the same packages: nothing to search")
-    sides = [_whole(environments, given, pins).path for given, pins in zip(files, (old, new), strict=True)]
+    sides = []
+    for given, pins in zip(files, (old, new), strict=True):
+        try:
+            sides.append(environments.python(pins).path)
+        except PipRefused as error:  # noqa: PERF203 - two files
+            raise SettingError(f"--packages {given}: pip cannot install it: {error}; see --pip-args") from None
     packages = packages_between(old, new, files, sides)
 
     def run(probe: Probe, against: str) -> Outcome:
@@ -42,21 +46,12 @@ def prepared(
     return packages, run
 
 
-def _whole(environments: Environments, given: str, pins: Pins) -> Interpreter:
-    try:
-        return environments.python(pins)
-    except PipRefused as error:
-        raise SettingError(f"--packages {given}: pip cannot install it: {error}; see --pip-args") from None
-
-
-def conclusion(bisector: Bisector) -> tuple[list[str], bool]:
+def conclusion(bisector: Bisector, packages: PackageRange) -> tuple[list[str], bool]:
     """Returns lines that name the responsible change or all candidates, and whether one change alone is responsible.
 
     If other changes came before the responsible one, it is measured once more, without them.
     """
-    packages, (*others, found) = bisector.commits, bisector.commits.suspects
-    if not isinstance(packages, PackageRange):
-        raise TypeError(packages)
+    *others, found = packages.suspects
     if others:
         changes = [packages.changes(state) for state in (*others, found)]
         return ["one of these changes makes the difference:", *(f"  {line}" for line in first_of(changes))], False

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_RUNNING = {"backward", "fit", "main", "train"}  # calls with which an assignment does more than to name something
+_RUNNING = {"backward", "fit", "main", "train"}  # calls by which an assignment trains
 _NESTED = re.compile(r"\b[A-Z]\w*[a-z]\w*\.[A-Z]")  # Trainer.Config, whose use makes no Trainer
 _TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a script trains
 

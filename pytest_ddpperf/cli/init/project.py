@@ -28,13 +28,13 @@ _LONGER = {  # options that let a script train for longer than any launch, witho
     **dict.fromkeys(("iterations", "numiterations", "iters", "numiters", "steps", "numsteps"), "100000"),
 }
 _LIGHTNING = {"lightning", "pytorch_lightning"}
-_PARSERS = {"HfArgumentParser", "TrlParser", "LightningCLI"}  # whose arguments nobody can read off
+_PARSERS = {"HfArgumentParser", "TrlParser", "LightningCLI"}  # whose arguments the code does not show
 # By these calls, or by the variables that they read, scripts say that they train on several ranks.
 _JOINING = re.compile(
     "init_process_group|init_distributed|init_device_mesh|DDP|FSDP|(Fully|Distributed).*Parallel|fully_shard|"
     "Accelerator|Fabric|auto_model|init_dist|RANK|LOCAL_RANK|WORLD_SIZE"
 )
-# What starts processes, which nobody sees; the last one is of submitit.
+# Calls that start processes, whose steps the plugin does not see; the last one is submitit's.
 _STARTING = {"spawn", "start_processes", "notebook_launcher", "ddp_spawn", "AutoExecutor"}
 _OTHER_PURPOSE = re.compile(  # by a word of a script's name
     r"(?:.*[\W_])?(?:(?:eval|convert|export|infer|generat|sampl|predict|bench|visual)[a-z]*|tests?|demo|megatron|tpu|"

@@ -19,7 +19,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.lines import printable
 
 WIDTH = 110  # of a comment
-STEPS = 20  # that a launch times, where nobody knows how long a script trains
+STEPS = 20  # of a launch, if it is unknown how long a script trains
 CI_FOLDERS: Mapping[str, str] = MappingProxyType({"github": ".github/workflows", "gitlab": ".gitlab"})
 _NAMES = {"trl": "TRL", "fabric": "Fabric", "lightning": "Lightning", "accelerate": "Accelerate"}  # of frameworks
 _LIGHTNING = {"lightning", "fabric"}

@@ -100,7 +100,7 @@ def _kernels(devices: tuple[str, ...], recorder: TimelineRecorder | None) -> Ite
     library: Any = torch.library.Library(_BACKENDS, "IMPL")  # type: ignore[no-untyped-call]  # torch's
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch tells that kernels are replaced
+            warnings.simplefilter("ignore")  # torch warns that kernels are replaced
             for schema in torch._C._jit_get_all_schemas():  # noqa: SLF001  torch lists them nowhere else
                 namespace, _, name = schema.name.partition("::")
                 if namespace != _BACKENDS or not schema.returns:

@@ -24,7 +24,7 @@ from pytest_ddpperf.planner.rooflines import Accelerator
 from pytest_ddpperf.planner.simulate.streams import Sharded, of_fsdp, streamed
 from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
 
-KEPT = 0.75  # of the steps, the fastest ones: as of a step time
+KEPT = 0.75  # of the steps, the fastest ones, as for a step time
 _NOWHERE = -1  # no backward is under way
 _ON_HOST = frozenset({None, "aten._local_scalar_dense"})  # names of operators that no kernel computes
 

@@ -65,23 +65,16 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     assert (recorded(file, "name"), recorded(file, "world_size")) == (("ddp",), (2,))
 
 
-@pytest.mark.parametrize(
-    ("value", "runs", "found"),
-    [
-        (9.0, 5, (5, 10.0, 14.0)),
-        (15.0, 5, (5, 10.0, 14.0)),
-        (10.0, 5, None),
-        (12.5, 5, None),
-        (9.0, 4, None),  # too few to tell
-    ],
-)
-def test_a_value_that_no_run_has_had_is_found(tmp_path: Path, value: float, runs: int, found: object) -> None:
+def test_a_value_that_no_run_has_had_is_found(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
-    for number in range(runs):
-        record(file, make_history_run(number), [result("t.py::test_a", make_series("step_time", 10.0 + number))])
     other = make_environment(cpu_model="Xeon", cores=2)
     record(file, make_history_run(9), [result("t.py::test_a", make_series("step_time", 1.0), environment=other)])
-    assert outside(file, "t.py::test_a", result().measurement, "step_time", value) == found
+    for number in range(5):
+        found = outside(file, "t.py::test_a", result().measurement, "step_time", 9.0)
+        assert found is None, "4 runs of this environment are too few"
+        record(file, make_history_run(number), [result("t.py::test_a", make_series("step_time", 10.0 + number))])
+    for value, range_of_runs in ((9.0, (5, 10.0, 14.0)), (15.0, (5, 10.0, 14.0)), (10.0, None), (14.0, None)):
+        assert outside(file, "t.py::test_a", result().measurement, "step_time", value) == range_of_runs
 
 
 def test_the_last_verdict_is_that_of_the_newest_run(tmp_path: Path) -> None:
@@ -171,23 +164,22 @@ def ends(*calls: tuple[Any, ...]) -> list[int | None]:
 def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     """They also race to make the file. Every run is there, whole."""
     file = tmp_path / "history.sqlite"
-    assert ends(*((file, who, 10) for who in "abcd")) == [0] * 4
+    assert ends(*((file, who, 5) for who in "abc")) == [0] * 3
     found = entries(file, "step_time")
-    assert len(found) == 4 * 10 * 20
-    assert {who: sum(entry.run.commit == who * 40 for entry in found) for who in "abcd"} == dict.fromkeys("abcd", 200)
+    assert len(found) == 3 * 5 * 20
+    assert {who: sum(entry.run.commit == who * 40 for entry in found) for who in "abc"} == dict.fromkeys("abc", 100)
     with sqlite3.connect(file) as connection:
         assert connection.execute("SELECT count(*) FROM environment").fetchone() == (1,)
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
 
 
-@pytest.mark.parametrize("before", [0, 1])
-def test_a_process_that_dies_while_it_writes_leaves_nothing(tmp_path: Path, before: int) -> None:
+def test_a_process_that_dies_while_it_writes_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
-    assert ends((file, "a", before, killed)) == [-signal.SIGKILL]
+    assert ends((file, "a", 1, killed)) == [-signal.SIGKILL]
     assert (tmp_path / "history.sqlite-journal").stat().st_size > 0
     ensure_recordable(file)
-    assert len(entries(file, "step_time")) == 20 * before
+    assert len(entries(file, "step_time")) == 20
 
 
 def test_a_failure_half_way_leaves_nothing(tmp_path: Path) -> None:
@@ -223,7 +215,6 @@ def test_times_of_steps_that_took_turns_are_apart_and_counts_are_not(tmp_path: P
     ("change", "words"),
     [
         ("UPDATE metric SET value = 'abc'", "a value is 'abc'"),
-        ("UPDATE metric SET value = x'00ff'", r"a value is b'\\x00\\xff'"),
         ("UPDATE metric SET low = 9e999", "a low is inf"),
         ("UPDATE metric SET slack = 'much'", "a slack is 'much'"),
         ("UPDATE result SET test = x'ff'", r"a test is b'\\xff'"),

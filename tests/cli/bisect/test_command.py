@@ -14,6 +14,8 @@ from pytest_ddpperf.cli.bisect.target import require_known
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.run.session.probe import Outcome, Probe
+from tests.cli.bisect.outcomes import counted, outcome, timed
+from tests.cli.running import Run
 
 Git = Callable[..., str]
 SummaryData = Callable[[int, int], Outcome]
@@ -31,7 +33,7 @@ class CheckRequest:
 @pytest.fixture
 def probes(repository: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Callable[[SummaryData], list[CheckRequest]]:
     """Takes what tells the outcome of holding one numbered commit against another; gives back what was asked for."""
-    numbers = {git("rev-parse", f"v{i}"): i for i in range(17)}
+    numbers = {git("rev-parse", f"c{i}"): i for i in range(17)}
     asked: list[CheckRequest] = []
 
     def install(told: SummaryData) -> list[CheckRequest]:
@@ -45,30 +47,35 @@ def probes(repository: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Calla
     return install
 
 
-def calls(made: Any, culprit: int, broken: frozenset[int] = frozenset()) -> SummaryData:
+@pytest.fixture
+def bisected(probes: Any, printed: Run) -> Callable[..., str]:
+    """Searches the commits after c0, or after ``good``; takes what says the outcome, as ``probes`` does."""
+
+    def run(told: SummaryData, *more: str, good: str = "c0", status: int = 0) -> str:
+        probes(told)
+        return printed("bisect", "t.py", "--good", good, *more, status=status)
+
+    return run
+
+
+def calls(culprit: int, broken: frozenset[int] = frozenset()) -> SummaryData:
     def told(now: int, then: int) -> Outcome:
         if now in broken:
-            skipped: Outcome = made.outcome(broken="rank 1 raised ImportError: half done")
-            return skipped
-        found: Outcome = made.outcome(made.counted(2.0 + (then >= culprit), 2.0 + (now >= culprit)))
-        return found
+            return outcome(broken="rank 1 raised ImportError: half done")
+        return outcome(counted(2.0 + (then >= culprit), 2.0 + (now >= culprit)))
 
     return told
 
 
-@pytest.mark.parametrize("culprit", [1, 6, 16])
-def test_the_commit_is_found_and_told(
-    made: Any, probes: Any, git: Git, capsys: pytest.CaptureFixture[str], culprit: int
-) -> None:
-    asked = probes(calls(made, culprit))
-    assert main(["bisect", "t.py", "--good", "v0", "--bad", "v16", "-k", "small"]) == 0
-    out = capsys.readouterr().out
-    found, before = git("rev-parse", f"v{culprit}"), git("rev-parse", f"v{culprit - 1}")
-    assert f"{found} is the first bad commit\n  commit {culprit}\n  Ada, 20" in out
+def test_the_commit_is_found_and_told(probes: Any, git: Git, printed: Run) -> None:
+    asked = probes(calls(6))
+    out = printed("bisect", "t.py", "--good", "c0", "--bad", "c16", "-k", "small")
+    found, before = git("rev-parse", "c6"), git("rev-parse", "c5")
+    assert f"{found} is the first bad commit\n  c6\n  Ada, 1970-01-01\n" in out
     told = "collective_calls: all_reduce 2 -> 3 calls per step"
     assert f"against {before[:7]}, which came before: {told}\n" in out
     assert out.endswith("  sure: counts have no noise\n")
-    assert asked[0] == CheckRequest(None, git("rev-parse", "v0"), ("t.py", "-k", "small"))
+    assert asked[0] == CheckRequest(None, git("rev-parse", "c0"), ("t.py", "-k", "small"))
     assert {(one.arguments, one.test) for one in asked[1:]} == {(("t.py", "-k", "small"), "t.py::test_a")}
     assert len(asked) == 6
 
@@ -76,26 +83,22 @@ def test_the_commit_is_found_and_told(
 @pytest.mark.parametrize(
     "words",
     [
-        ("-k", "calls", "perf"),
         ("--ddpperf-world-size", "4", "perf", "-k", "small or not large"),
         ("perf/test_a.py::test_b[x]", "more", "-x"),
         (),
     ],
 )
-def test_what_it_does_not_know_goes_to_pytest_as_it_was_given(
-    made: Any, probes: Any, git: Git, words: tuple[str, ...]
-) -> None:
-    asked = probes(calls(made, 6))
+def test_what_it_does_not_know_goes_to_pytest_as_it_was_given(probes: Any, git: Git, words: tuple[str, ...]) -> None:
+    asked = probes(calls(6))
     half = len(words) // 2
-    assert main(["bisect", *words[:half], "--good", "v0", *words[half:], "--bad=v16"]) == 0
+    assert main(["bisect", *words[:half], "--good", "c0", *words[half:], "--bad=c16"]) == 0
     assert {one.arguments for one in asked} == {words}
 
 
-def test_each_probe_is_told_in_a_line(made: Any, probes: Any, git: Git, capsys: pytest.CaptureFixture[str]) -> None:
-    probes(calls(made, 6, frozenset({8})))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 0
-    short = {i: f"{git('rev-parse', f'v{i}')[:7]} commit {i}" for i in range(17)}
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("good", "bad", "probe"))]
+def test_each_probe_is_told_in_a_line(bisected: Any, git: Git) -> None:
+    out = bisected(calls(6, frozenset({8})))
+    short = {i: f"{git('rev-parse', f'c{i}')[:7]} c{i}" for i in range(17)}
+    lines = [line for line in out.splitlines() if line.startswith(("good", "bad", "probe"))]
     assert lines == [
         f"good {short[0]}",
         f"bad  {short[16]}",
@@ -107,27 +110,18 @@ def test_each_probe_is_told_in_a_line(made: Any, probes: Any, git: Git, capsys: 
     ]
 
 
-def test_no_line_is_wider_than_the_terminal(
-    made: Any, probes: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, bisected: Any) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    probes(calls(made, 6, frozenset({8})))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 0
-    out = capsys.readouterr().out
+    out = bisected(calls(6, frozenset({8})))
     assert max(map(len, out.splitlines())) <= 60
-    assert " commit 8 ... \n  skipped: rank 1 raised ImportError: half done\n" in out
+    assert " c8 ... \n  skipped: rank 1 raised ImportError: half done\n" in out
 
 
-def test_how_long_probes_may_take_is_told_before_the_first(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_how_long_probes_may_take_is_told_before_the_first(bisected: Any) -> None:
     def told(now: int, then: int) -> Outcome:
-        found: Outcome = made.outcome(made.timed(0.2 * (now >= 11) - 0.2 * (then >= 11)), seconds=40.0)
-        return found
+        return outcome(timed(0.2 * (now >= 11) - 0.2 * (then >= 11)), seconds=40.0)
 
-    probes(told)
-    assert main(["bisect", "t.py", "--good", "v0"]) == 0
-    out = capsys.readouterr().out
+    out = bisected(told)
     each = "each measuring for 40 s to 2.7 min: 3.3 min to 13 min in all"
     assert f"\n16 commits to search, about 4 probes and one to confirm, {each}\n" in out
     assert out.partition("\nprobe 1 of about 4: ")[0].endswith(
@@ -136,75 +130,58 @@ def test_how_long_probes_may_take_is_told_before_the_first(
     )
 
 
-def test_where_commits_say_nothing_a_range_is_the_answer(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    probes(calls(made, 6, frozenset({4, 5})))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 1
-    out = capsys.readouterr().out
+def test_where_commits_say_nothing_a_range_is_the_answer(bisected: Any) -> None:
+    out = bisected(calls(6, frozenset({4, 5})), status=1)
     assert "the first bad commit is one of these 3; all but the last could not be judged\n" in out
-    assert [line.split()[-1] for line in out.partition("judged\n")[2].splitlines()[:3]] == ["4", "5", "6"]
+    assert [line.split()[-1] for line in out.partition("judged\n")[2].splitlines()[:3]] == ["c4", "c5", "c6"]
 
 
-def test_how_sure_a_time_is(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    probes(lambda now, then: made.outcome(made.timed(0.1 * (now >= 11) - 0.1 * (then >= 11), error=0.01)))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 0
-    out = capsys.readouterr().out
+def test_how_sure_a_time_is(bisected: Any) -> None:
+    out = bisected(lambda now, then: outcome(timed(0.1 * (now >= 11) - 0.1 * (then >= 11), error=0.01)))
     assert "... +10.0 % [95 % CI +7.4 .. +12.6] bad\n" in out
     assert "step_time: 40.0 ms -> 44.0 ms, +10.0 %" in out
     assert out.endswith("  98 % sure: the ends and all probes together may be wrong by 2 %\n")
 
 
-def test_what_does_not_hold_against_the_commit_before_is_not_found(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_hold_against_the_commit_before_is_not_found(bisected: Any) -> None:
     """Each commit is a little slower."""
-    probes(lambda now, then: made.outcome(made.timed(0.01 * (now - then))))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 1
-    assert "it is not worse than the commit before: the change came with several commits" in capsys.readouterr().out
+    out = bisected(lambda now, then: outcome(timed(0.01 * (now - then))), status=1)
+    assert "it is not worse than the commit before: the change came with several commits" in out
 
 
-def test_ends_that_do_not_differ_are_told_with_their_interval(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    probes(lambda *_: made.outcome(made.timed(0.0), made.counted(2.0, 2.0)))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 1
-    lines = capsys.readouterr().out.splitlines()[2:]
+def test_ends_that_do_not_differ_are_told_with_their_interval(bisected: Any) -> None:
+    lines = bisected(lambda *_: outcome(timed(0.0), counted(2.0, 2.0)), status=1).splitlines()[2:]
     assert lines == [
-        "HEAD is not worse than v0: there is nothing to search for",
+        "HEAD is not worse than c0: there is nothing to search for",
         "  t.py::test_a ddp: step_time: 40.0 ms -> 40.0 ms, +0.0 % [95 % CI -0.5 .. +0.5]",
     ]
 
 
 def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they_are_then(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+    probes: Any, printed: Run
 ) -> None:
-    told = iter([made.outcome(made.timed(0.1, error=0.02))])
-    better = made.outcome(made.timed(0.08, error=0.001)), made.outcome(made.timed(0.0, error=0.001))
+    told = iter([outcome(timed(0.1, error=0.02))])
+    better = outcome(timed(0.08, error=0.001)), outcome(timed(0.0, error=0.001))
     asked = probes(lambda now, then: next(told, better[now < 11 or then >= 11]))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 0
-    out = capsys.readouterr().out
+    out = printed("bisect", "t.py", "--good", "c0")
     assert "step_time: 40.0 ms -> 43.2 ms, +8.0 %" in out
     assert "\nthe ends are measured again, for up to 40 s a benchmark; --ddpperf-max-time does not limit that\n" in out
     assert [one.test for one in asked[:2]] == [None, "t.py::test_a"]
 
 
-def test_ends_that_stay_known_too_little_are_not_searched(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = probes(lambda *_: made.outcome(made.timed(0.1, error=0.02)))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 1
-    out = capsys.readouterr().out
+def test_ends_that_stay_known_too_little_are_not_searched(probes: Any, printed: Run) -> None:
+    asked = probes(lambda *_: outcome(timed(0.1, error=0.02)))
+    out = printed("bisect", "t.py", "--good", "c0", status=1)
     assert "\nthe ends do not differ clearly enough for a search: " in out
     assert " comparison is 6.5 %, and " in out
     assert "probe 1" not in out
     assert len(asked) == 4  # of the ends
 
 
-def test_an_end_that_cannot_run_is_told(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    probes(lambda *_: made.outcome(broken="rank 0 raised"))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 1
-    assert capsys.readouterr().out.endswith("\nHEAD cannot be compared with v0: rank 0 raised\n")
+def test_an_end_that_cannot_run_is_told(bisected: Any) -> None:
+    assert bisected(lambda *_: outcome(broken="rank 0 raised"), status=1).endswith(
+        "\nHEAD cannot be compared with c0: rank 0 raised\n"
+    )
 
 
 def both(one: Outcome, other: Outcome, **failures: str) -> Outcome:
@@ -213,29 +190,21 @@ def both(one: Outcome, other: Outcome, **failures: str) -> Outcome:
     return Outcome((*one.results, *second), {f"t.py::{name}": why for name, why in failures.items()}, one.root)
 
 
-def test_what_could_not_be_compared_hides_nothing_that_was(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lacking = made.outcome(made.timed(0.0), lacking="rank 0 raised")
-    told = both(lacking, made.outcome(made.timed(0.0)), test_b="not told", test_c="Skipped: not today")
-    probes(lambda *_: told)
-    assert main(["bisect", "t.py", "--good", "v0"]) == 1
-    assert capsys.readouterr().out.splitlines()[2:] == [
-        "HEAD is not worse than v0: there is nothing to search for",
+def test_what_could_not_be_compared_hides_nothing_that_was(bisected: Any) -> None:
+    lacking = outcome(timed(0.0), lacking="rank 0 raised")
+    told = both(lacking, outcome(timed(0.0)), test_b="not told", test_c="Skipped: not today")
+    assert bisected(lambda *_: told, status=1).splitlines()[2:] == [
+        "HEAD is not worse than c0: there is nothing to search for",
         "  t.py::test_b ddp: step_time: 40.0 ms -> 40.0 ms, +0.0 % [95 % CI -0.5 .. +0.5]",
         "  t.py::test_a ddp: not compared: revision 1234567 cannot run it: rank 0 raised",
         "  t.py::test_c: not compared: Skipped: not today",
     ]
 
 
-def test_a_metric_of_what_could_not_be_compared_is_told_as_that(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = both(made.outcome(made.timed(0.0), lacking="rank 0 raised"), made.outcome(made.counted(2.0, 2.0)))
-    probes(lambda *_: told)
-    assert main(["bisect", "t.py", "--good", "v0", "--metric", "step_time"]) == 1
-    assert capsys.readouterr().out.splitlines()[2:] == [
-        "HEAD cannot be compared with v0: nothing that was compared has step_time",
+def test_a_metric_of_what_could_not_be_compared_is_told_as_that(bisected: Any) -> None:
+    told = both(outcome(timed(0.0), lacking="rank 0 raised"), outcome(counted(2.0, 2.0)))
+    assert bisected(lambda *_: told, "--metric", "step_time", status=1).splitlines()[2:] == [
+        "HEAD cannot be compared with c0: nothing that was compared has step_time",
         "  t.py::test_a ddp: not compared: revision 1234567 cannot run it: rank 0 raised",
     ]
 
@@ -245,17 +214,16 @@ def test_a_metric_of_what_could_not_be_compared_is_told_as_that(
     [
         (["--good", "gone"], "--good gone: there is no such branch, tag or commit in "),
         (
-            ["--good", "v0", "--metric", "final_loss"],
+            ["--good", "c0", "--metric", "final_loss"],
             "--metric final_loss: pytest t.py has no such metric; it has step_time\n",
         ),
     ],
 )
 def test_what_is_not_there_is_an_error_of_one_line(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    probes: Any, complaint: Run, arguments: list[str], said: str
 ) -> None:
-    probes(lambda *_: made.outcome(made.timed(0.1)))
-    assert main(["bisect", "t.py", *arguments]) == 2
-    err = capsys.readouterr().err
+    probes(lambda *_: outcome(timed(0.1)))
+    err = complaint("bisect", "t.py", *arguments)
     assert err.startswith(f"ddpperf: error: {said}")
     assert err.count("\n") == 1
 
@@ -275,41 +243,29 @@ def test_a_metric_that_no_benchmark_has_is_refused(metric: str, hint: str) -> No
     require_known("sample_imbalance", ["sample_imbalance"])
 
 
-def test_a_test_without_benchmarks_is_an_error(probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_test_without_benchmarks_is_an_error(probes: Any, complaint: Run) -> None:
     probes(lambda *_: Outcome((), {}, Path("/root")))
-    assert main(["bisect", "t.py", "--good", "v0"]) == 2
-    assert "pytest t.py measures no benchmark: none of its tests calls ddpperf.check" in capsys.readouterr().err
+    assert "pytest t.py measures no benchmark: none of its tests calls ddpperf.check" in complaint(
+        "bisect", "t.py", "--good", "c0"
+    )
 
 
-def test_ctrl_c_is_told_without_a_traceback(probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_is_told_without_a_traceback(probes: Any, complaint: Run) -> None:
     def interrupted(*_: int) -> Outcome:
         raise KeyboardInterrupt
 
     probes(interrupted)
-    assert main(["bisect", "t.py", "--good", "v0"]) == 130
-    assert capsys.readouterr().err == "\ninterrupted\n"
+    assert complaint("bisect", "t.py", "--good", "c0", status=130) == "\ninterrupted\n"
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [
-        (0.84, "0.84 s"),
-        (40, "40 s"),
-        (60, "1 min"),
-        (160, "2.7 min"),
-        (3599, "60 min"),
-        (5400, "1.5 h"),
-        (1e6, "280 h"),
-    ],
+    [(0.84, "0.84 s"), (60, "1 min"), (160, "2.7 min"), (3599, "60 min"), (5400, "1.5 h"), (1e6, "280 h")],
 )
 def test_a_time_has_two_digits(seconds: float, text: str) -> None:
     assert command.span(seconds) == text
 
 
-def test_where_there_is_one_commit_the_time_is_that_of_the_confirmation(
-    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    probes(lambda now, then: made.outcome(made.timed(0.1 * (now - then)), seconds=300.0))
-    assert main(["bisect", "t.py", "--good", "v15"]) == 0
-    expected = "\n1 commit to search, 1 probe to confirm it, measuring for 5 min to 20 min\n"
-    assert expected in capsys.readouterr().out
+def test_where_there_is_one_commit_the_time_is_that_of_the_confirmation(bisected: Any) -> None:
+    out = bisected(lambda now, then: outcome(timed(0.1 * (now - then)), seconds=300.0), good="c15")
+    assert "\n1 commit to search, 1 probe to confirm it, measuring for 5 min to 20 min\n" in out

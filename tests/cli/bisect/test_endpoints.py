@@ -10,6 +10,7 @@ from pytest_ddpperf.cli.bisect.bisector import Endpoints, endpoints_of, error_sh
 from pytest_ddpperf.cli.bisect.commits import CommitRange
 from pytest_ddpperf.cli.bisect.target import targets
 from pytest_ddpperf.run.session.probe import Outcome, Probe
+from tests.cli.bisect.outcomes import counted, outcome, timed
 
 
 @pytest.fixture
@@ -37,7 +38,6 @@ class Runs:
 
 @pytest.mark.parametrize(("error", "distinguishable"), [(0.0131, True), (0.0134, False)])
 def test_they_are_distinguishable_where_the_good_end_known_as_well_would_be_told_from_the_bad_one(
-    made: Any,
     commits: CommitRange,
     error: float,
     distinguishable: bool,  # noqa: FBT001
@@ -47,25 +47,24 @@ def test_they_are_distinguishable_where_the_good_end_known_as_well_would_be_told
     t(1 - 0.01 / 64, df 7) = 6.57, and both errors together are sqrt(2) times one of them:
     log(1.131) / 6.57 / sqrt(2) = 0.0132.
     """
-    assert ends(commits, made.outcome(made.timed(0.131, error=error))).distinguishable is distinguishable
+    assert ends(commits, outcome(timed(0.131, error=error))).distinguishable is distinguishable
 
 
 @pytest.mark.parametrize(("error", "searchable"), [(0.019, True), (0.0191, False)])
 def test_they_are_searchable_while_their_own_error_leaves_some_to_the_answers(
-    made: Any,
     line: Any,
     commits: CommitRange,
     error: float,
     searchable: bool,  # noqa: FBT001
 ) -> None:
     """5 % in 4 attempts with 16 looks each: t(1 - 0.05 / 64, df 7) = 5.002, and log(1.1) / 5.002 = 0.01906."""
-    told = made.outcome(made.timed(0.1, error=error))
+    told = outcome(timed(0.1, error=error))
     assert ends(commits, told).searchable is searchable
     assert ends(line.between("c0", "c1"), told).searchable  # there is nothing to probe
 
 
-def test_counts_are_always_distinguishable(made: Any, commits: CommitRange) -> None:
-    found = ends(commits, made.outcome(made.counted(2.0, 3.0)))
+def test_counts_are_always_distinguishable(commits: CommitRange) -> None:
+    found = ends(commits, outcome(counted(2.0, 3.0)))
     assert found.distinguishable
     assert found.error == 0
     assert found.effort == {}
@@ -81,25 +80,25 @@ def test_shares_are_equal_while_probes_go_as_expected_and_one_is_left(line: Any,
     assert left == pytest.approx(0.01)
 
 
-def test_what_is_known_well_enough_is_left_as_it_is(made: Any, commits: CommitRange) -> None:
-    told = made.outcome(made.timed(0.2))
+def test_what_is_known_well_enough_is_left_as_it_is(commits: CommitRange) -> None:
+    told = outcome(timed(0.2))
     runs = Runs(told)
     assert measured_ends(commits, None, runs) == (ends(commits, told), told, targets(told, None))
     ((probe, against),) = runs.asked
     assert (probe, against) == (Probe(commits.bad, {"fail_on": "none", "verify": False}), commits.good)
 
 
-def test_a_count_that_is_asked_for_is_counted_alone(made: Any, commits: CommitRange) -> None:
-    runs = Runs(made.outcome(made.counted(2.0, 3.0)))
+def test_a_count_that_is_asked_for_is_counted_alone(commits: CommitRange) -> None:
+    runs = Runs(outcome(counted(2.0, 3.0)))
     measured_ends(commits, "collective_calls", runs)
     ((probe, _),) = runs.asked
     assert (probe.metric, probe.settings["counts"]) == ("collective_calls", "only")
 
 
-def test_else_they_are_measured_again_for_longer_the_target_alone(made: Any, commits: CommitRange) -> None:
-    first = made.outcome(made.timed(0.1, error=0.02))
-    second = made.outcome(made.timed(0.08, error=0.02), number=16, seconds=25.0)
-    third = made.outcome(made.timed(0.07, error=0.002), number=32, seconds=50.0)
+def test_else_they_are_measured_again_for_longer_the_target_alone(commits: CommitRange) -> None:
+    first = outcome(timed(0.1, error=0.02))
+    second = outcome(timed(0.08, error=0.02), number=16, seconds=25.0)
+    third = outcome(timed(0.07, error=0.002), number=32, seconds=50.0)
     runs = Runs(first, second, third)
     assert measured_ends(commits, None, runs) == (ends(commits, third), third, targets(first, None))
     forced = {"fail_on": "none", "verify": False, "counts": "off"}
@@ -110,16 +109,16 @@ def test_else_they_are_measured_again_for_longer_the_target_alone(made: Any, com
     assert ends(commits, third).effort == {"launches": 32, "max_time": 200.0}
 
 
-def test_after_three_more_attempts_they_are_what_the_last_one_says(made: Any, commits: CommitRange) -> None:
-    unsure = made.outcome(made.timed(0.1, error=0.02))
-    inconclusive = made.outcome(made.timed(0.05, error=0.1))
+def test_after_three_more_attempts_they_are_what_the_last_one_says(commits: CommitRange) -> None:
+    unsure = outcome(timed(0.1, error=0.02))
+    inconclusive = outcome(timed(0.05, error=0.1))
     found, last, _ = measured_ends(commits, None, Runs(unsure, inconclusive, unsure, unsure))
     assert (found, last) == (ends(commits, unsure), unsure)
     found, last, _ = measured_ends(commits, None, Runs(unsure, unsure, unsure, inconclusive))
     assert (found, last) == (None, inconclusive)
 
 
-def test_what_is_worse_no_more_is_no_end(made: Any, commits: CommitRange) -> None:
-    unsure = made.outcome(made.timed(0.1, error=0.02))
-    for last in (made.outcome(made.timed(0.0)), made.outcome(broken="rank 0 raised")):
+def test_what_is_worse_no_more_is_no_end(commits: CommitRange) -> None:
+    unsure = outcome(timed(0.1, error=0.02))
+    for last in (outcome(timed(0.0)), outcome(broken="rank 0 raised")):
         assert measured_ends(commits, None, Runs(unsure, last)) == (None, last, targets(unsure, None))

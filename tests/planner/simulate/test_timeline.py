@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
@@ -59,13 +61,6 @@ def test_a_flat_buffer_is_sent_after_backward_and_waited_for(recorded: Record) -
     assert found.timeline.rest > 0
 
 
-def test_naive_waits_for_each_gradient_before_the_next(recorded: Record) -> None:
-    timeline = recorded(job("naive")).timeline
-    number = len(timeline.transfers)
-    assert events(timeline) == " ".join(f"{i} w{i}" for i in range(number))
-    assert sum(transfer.nbytes for transfer in timeline.transfers) == 4 * PARAMETERS
-
-
 def test_overlap_waits_once_all_gradients_are_under_way(recorded: Record) -> None:
     timeline = recorded(job("overlap")).timeline
     number = len(timeline.transfers)
@@ -110,8 +105,7 @@ def test_groups_of_a_mesh_tell_how_far_their_ranks_are_apart(recorded: Record) -
 
 
 @pytest.mark.parametrize(
-    "strategy",
-    ["ddp", "fsdp2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("bucketed", "fsdp1", "zero1"))],
+    "strategy", ["ddp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("fsdp2", "fsdp1", "zero1"))]
 )
 def test_an_accelerator_that_is_not_there_sends_the_same(recorded: Record, strategy: str) -> None:
     here, there = (recorded(job(strategy), 8, accelerator).timeline for accelerator in (None, "h100"))
@@ -122,6 +116,18 @@ def test_an_accelerator_that_is_not_there_sends_the_same(recorded: Record, strat
     assert there.computing > 0
 
 
+def computing(launcher: Launcher, *steps: tuple[LaunchJob, Modelled]) -> list[float]:
+    """Seconds of computing of several steps, which one process simulates."""
+
+    def each(ctx: RankContext) -> list[float]:
+        from pytest_ddpperf.planner.simulate.launch import timeline_launch
+
+        return [timeline_launch(ctx, one, 4, modelled).timeline.computing for one, modelled in steps]
+
+    found: list[float] = launcher.run(each, world_size=1, backend="gloo", device="cpu", own_group=True).values[0]
+    return found
+
+
 def test_products_in_tf32_take_less_time(launcher: Launcher) -> None:
     def wide() -> nn.Module:
         return nn.Linear(4096, 4096)
@@ -129,12 +135,8 @@ def test_products_in_tf32_take_less_time(launcher: Launcher) -> None:
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(4096, 4096), torch.randn(4096, 4096)
 
-    one = job("flat", subject=_with(model=wide, batch=batch, loss=nn.functional.mse_loss))
-    seconds = []
-    for tf32 in (False, True):
-        launch = (TIMELINE_LAUNCH, one, 4, Modelled(name="h100", tf32=tf32))
-        found = launcher.run(*launch, world_size=1, timeout=120, backend="gloo", device="cpu", own_group=True)
-        seconds.append(found.values[0].timeline.computing)
+    one = job("flat", subject=replace(WORKLOAD, model=wide, batch=batch, loss=nn.functional.mse_loss))
+    seconds = computing(launcher, *((one, Modelled(name="h100", tf32=tf32)) for tf32 in (False, True)))
     # Forward and the gradient of the weight: 2 x 4096^3 operations each. The input needs no gradient.
     assert seconds[0] - seconds[1] == pytest.approx(4 * 4096**3 * (1 / 66.9e12 - 1 / 494.7e12))
 
@@ -148,7 +150,7 @@ def test_an_accelerator_takes_no_memory_for_the_model(recorded: Record) -> None:
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(2, 128 * 2**10), torch.randn(2, 128 * 2**10)
 
-    one = job("flat", subject=_with(model=large, batch=batch, loss=nn.functional.mse_loss))
+    one = job("flat", subject=replace(WORKLOAD, model=large, batch=batch, loss=nn.functional.mse_loss))
     timeline = recorded(one, 16, "h100").timeline
     assert sizes(timeline) == [("all_reduce", 4 * 2**34, 16)]
     # Forward and the gradient of the weight read or write it, and the optimizer does so several times.
@@ -163,7 +165,7 @@ def test_fsdp_gathers_ahead_on_an_accelerator(recorded: Record, strategy: str) -
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(64, 512), torch.randn(64, 512)
 
-    subject = _with(model=layers, batch=batch, loss=nn.functional.mse_loss)
+    subject = replace(WORKLOAD, model=layers, batch=batch, loss=nn.functional.mse_loss)
     timeline = recorded(job(strategy, subject=subject), 8, "h100").timeline
     cost = timeline.computing / 100
     costs = [cost] * len(timeline.transfers)
@@ -171,8 +173,7 @@ def test_fsdp_gathers_ahead_on_an_accelerator(recorded: Record, strategy: str) -
     assert cost < replayed(timeline, costs).exposed < 0.5 * sum(costs)
 
 
-@pytest.mark.parametrize("values", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once(recorded: Record, *, values: bool) -> None:
+def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once_with_fsdp2(launcher: Launcher) -> None:
     """On GPUs an operator of the optimizer is one kernel for many tensors, whose time is not that of many kernels."""
 
     def layers() -> nn.Module:
@@ -181,25 +182,13 @@ def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once(recorded: Rec
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(2, 8), torch.randn(2, 8)
 
-    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        if values:
-            output.sum().item()
-        return nn.functional.mse_loss(output, target)
-
-    times = []
+    small = replace(WORKLOAD, model=layers, batch=batch, loss=nn.functional.mse_loss)
+    steps = []
     for optimizer in (torch.optim.SGD, torch.optim.AdamW):
-        subject = _with(
-            model=layers, batch=batch, loss=loss, optimizer=lambda parameters, made=optimizer: made(parameters, lr=1e-3)
-        )
-        times.append(recorded(job("fsdp2", subject=subject), 4, "h100").timeline.computing)
-    simple, adam = times
+        subject = replace(small, optimizer=partial(optimizer, lr=1e-3))
+        steps.append((job("fsdp2", subject=subject), Modelled(name="h100", tf32=False)))
+    simple, adam = computing(launcher, *steps)
     assert 0 < adam - simple < 20 * 3e-6  # a dozen operators, and not one for each of 50 tensors
-
-
-def _with(**changes: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(WORKLOAD, **changes)
 
 
 def own_step(ctx: RankContext) -> Callable[[], None]:

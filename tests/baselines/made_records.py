@@ -1,12 +1,9 @@
-"""Records to store."""
+"""Environments and records to store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from pytest_ddpperf.records.measurement import Environment, Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord
@@ -32,22 +29,12 @@ RECORD = make_baseline_record(
 )
 
 
-@pytest.fixture
-def make_environment() -> Callable[..., Environment]:
+def make_environment(**facts: Any) -> Environment:
     """An environment with some facts changed."""
-
-    def make(**facts: Any) -> Environment:
-        return replace(CPU, **facts)
-
-    return make
+    return replace(CPU, **facts)
 
 
-@pytest.fixture
-def make_record() -> Callable[..., BaselineRecord]:
+def make_record(step_time: float = 0.0418, **fields: Any) -> BaselineRecord:
     """A record with some fields changed; ``step_time`` sets the value of that metric."""
-
-    def make(step_time: float = 0.0418, **fields: Any) -> BaselineRecord:
-        series = (replace(STEP_TIME, value=step_time), SKEW)
-        return replace(RECORD, **{"series": series, **fields})
-
-    return make
+    series = (replace(STEP_TIME, value=step_time), SKEW)
+    return replace(RECORD, **{"series": series, **fields})
