@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 import pytest_ddpperf.records.measurement
-from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Call
-from pytest_ddpperf.launch.payload import dump_call, travels_by_value
+from pytest_ddpperf.errors import PayloadError
+from pytest_ddpperf.launch import payload
+from pytest_ddpperf.launch.faults.failures import RankEnd
+from pytest_ddpperf.launch.messages import Call, Finished
+from pytest_ddpperf.launch.payload import dump_call, dump_result, travels_by_value, values_of
 
 CONFTEST = """
 class FromConftest:
@@ -137,26 +139,28 @@ def test_plain_functions_go_by_name() -> None:
     assert pickle.loads(dump_call(call)) == call
 
 
-def test_a_network_class_of_a_test_module_trains_on_a_rank(launcher: Launcher) -> None:
-    import torch
+class Reduced:
+    def __init__(self, function: Any, *args: object) -> None:
+        self.reduced = function, args
 
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = torch.nn.Linear(2, 1)
+    def __reduce__(self) -> Any:
+        return self.reduced
 
-        def forward(self, inputs: torch.Tensor) -> Any:
-            return self.linear(inputs)
 
-    def train(_ctx: RankContext) -> tuple[list[float], ...]:
-        model = torch.nn.parallel.DistributedDataParallel(Net())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        return tuple(parameter.detach().flatten().tolist() for parameter in model.parameters())
+def returned(value: object) -> list[RankEnd]:
+    return [RankEnd(rank=0, report=Finished(dump_result(value, 0), 1))]
 
-    first, second = launcher.run(train, world_size=2, device="cpu", backend="gloo").values
-    assert first == second
+
+def test_a_result_that_cannot_be_loaded_in_time_does_not_hang_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload, "_MIN_LOAD_SECONDS", 0.05)
+    with pytest.raises(PayloadError, match=r"^the result of rank 0 was not read by the test session before "):
+        values_of(returned(Reduced(time.sleep, 600)), 0.0)
+
+
+def test_a_result_that_exits_when_it_is_loaded_ends_no_session() -> None:
+    cannot = r"^the result of rank 0 cannot be read by the test session: SystemExit: 5; "
+    with pytest.raises(PayloadError, match=cannot):
+        values_of(returned(Reduced(sys.exit, 5)), 1.0)
 
 
 def test_a_function_that_travels_by_value_keeps_the_file_that_tracebacks_name() -> None:

@@ -41,31 +41,26 @@ def block(ctx, folder):
     part.rename(part.with_suffix(".pids"))
     signal.pause()
 
-launcher = Launcher()
-if sys.argv[2:] == ["thread"]:
-    thread = threading.Thread(target=launcher.start)
-    thread.start()
-    thread.join()
-first = launcher
-if sys.argv[2:] == ["copy"]:
+first = launcher = Launcher()
+thread = threading.Thread(target=launcher.start)  # it ends before its zygote
+thread.start()
+thread.join()
+if sys.argv[2] == "copy":
     launcher = Launcher(like=first)
-if sys.argv[2:]:
-    launcher.wait()
-    Path(sys.argv[1], "zygotes").write_text(f"{first.pid} {launcher.pid}")
+launcher.wait()
+Path(sys.argv[1], "zygotes").write_text(f"{first.pid} {launcher.pid}")
 try:
     group = {"device": "cpu", "backend": "gloo", "projects": sys.argv[1:2]}
     launcher.run(block, sys.argv[1], world_size=2, timeout=60, **group)
 except LaunchError as error:
     print(error)
-except KeyboardInterrupt:
-    print("interrupted", {"torch", "numpy"} & set(sys.modules))
 """
 
 
-def blocked_controller(folder: Path, *how: str) -> tuple[subprocess.Popen[str], list[int]]:
+def blocked_controller(folder: Path, how: str) -> tuple[subprocess.Popen[str], list[int]]:
     """A controller whose ranks block, and the pids of its zygote, ranks and grandchildren."""
     (folder / "controller.py").write_text(CONTROLLER)
-    command = [sys.executable, str(folder / "controller.py"), str(folder), *how]
+    command = [sys.executable, str(folder / "controller.py"), str(folder), how]
     environ = {**os.environ, "TMPDIR": str(folder)}
     controller = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
     deadline = time.monotonic() + 30
@@ -78,13 +73,27 @@ def blocked_controller(folder: Path, *how: str) -> tuple[subprocess.Popen[str], 
     return controller, sorted(pids)
 
 
-@pytest.mark.slow
-def test_nothing_outlives_a_killed_controller(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
-    controller, pids = blocked_controller(tmp_path)
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 20
+    while not processes.is_stopped(pid):
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.slow  # a fast test below has a zygote without torch
+@pytest.mark.parametrize("how", ["running", "stopped", "copy"])
+def test_nothing_outlives_a_killed_controller(
+    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], how: str
+) -> None:
+    """SIGTERM would wait until somebody continues a zygote that is stopped."""
+    controller, pids = blocked_controller(tmp_path, how)
     with controller:
         (files,) = tmp_path.glob("ddpperf-files-*")  # of the launch alone
+        zygotes = {*map(int, (tmp_path / "zygotes").read_text().split())}
+        for pid in zygotes if how != "running" else ():
+            stop(pid)
         controller.kill()
-        assert all_gone(pids)
+        assert all_gone({*pids, *zygotes})
     assert not files.exists()
 
 
@@ -100,29 +109,6 @@ def test_the_files_of_launches_end_with_the_zygote_of_a_launch_without_files(
     assert not [*tmp_path.glob("ddpperf-files-*")]
 
 
-def stop(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + 20
-    while not processes.is_stopped(pid):
-        assert time.monotonic() < deadline
-
-
-@pytest.mark.parametrize(
-    "how", ["main", pytest.param("thread", marks=pytest.mark.slow), pytest.param("copy", marks=pytest.mark.slow)]
-)
-def test_nothing_outlives_a_killed_controller_whose_zygote_is_stopped(
-    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], how: str
-) -> None:
-    """SIGTERM would wait until somebody continues it. The thread that has started it may have ended."""
-    controller, pids = blocked_controller(tmp_path, how)
-    with controller:
-        zygotes = {*map(int, (tmp_path / "zygotes").read_text().split())}
-        for pid in zygotes:
-            stop(pid)
-        controller.kill()
-        assert all_gone({*pids, *zygotes})
-
-
 @pytest.mark.slow  # that it was killed is told where launches are aborted, too
 @pytest.mark.parametrize(
     ("how", "told"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, "exited with status 0")]
@@ -130,7 +116,7 @@ def test_nothing_outlives_a_killed_controller_whose_zygote_is_stopped(
 def test_nothing_outlives_a_killed_zygote(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], how: signal.Signals, told: str
 ) -> None:
-    controller, pids = blocked_controller(tmp_path)
+    controller, pids = blocked_controller(tmp_path, "running")
     with controller:
         zygote = int((tmp_path / "0.pids").read_text().split()[1])
         os.kill(zygote, how)
@@ -140,26 +126,16 @@ def test_nothing_outlives_a_killed_zygote(
         assert not [*tmp_path.glob("ddpperf-files-*")]
 
 
-def test_the_zygote_has_one_thread(launcher: Launcher) -> None:
-    def threads(_ctx: object) -> int:
-        return len(os.listdir(f"/proc/{os.getppid()}/task"))  # noqa: PTH208
-
-    assert launcher.run(threads, world_size=1, device="cpu").rank(0) == 1
-
-
 def test_a_forked_copy_of_the_controller_leaves_the_zygote_alone(launcher: Launcher) -> None:
-    def parent(_ctx: object) -> int:
-        return os.getppid()
-
-    zygote = launcher.run(parent, world_size=1, device="cpu").rank(0)
-    copy = os.fork()
+    launcher.wait()
+    zygote, copy = launcher.pid, os.fork()
     if copy == 0:
         try:
             launcher.close()
         finally:
             os._exit(0)
     os.waitpid(copy, 0)
-    assert launcher.run(parent, world_size=1, device="cpu").rank(0) == zygote
+    assert launcher.run(lambda _ctx: os.getppid(), world_size=1, device="cpu").rank(0) == zygote
 
 
 @pytest.mark.slow
@@ -181,28 +157,44 @@ def test_a_thread_that_the_zygote_keeps_is_told_where_ranks_hang(
         launcher.run(lambda _: signal.pause(), world_size=1, device="cpu", backend="gloo", timeout=2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("thread", [False, True])
-@pytest.mark.parametrize("stopped", [False, True])
-def test_a_zygote_that_imports_ends_with_its_controller(
-    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], *, thread: bool, stopped: bool
+WITHOUT_TORCH = """
+import sys, threading
+from pytest_ddpperf.launch import launcher
+
+launcher._PRELOADED = ()
+made = launcher.Launcher(preload=[sys.argv[1]])
+thread = threading.Thread(target=made.start if sys.argv[1] == "blocks" else made.wait)
+thread.start()
+thread.join()
+print(made.pid, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize(("module", "stopped"), [("blocks", False), ("blocks", True), ("leaves", True)])
+def test_a_zygote_ends_with_its_controller_and_its_descendants_end_too(
+    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], module: str, *, stopped: bool
 ) -> None:
-    (tmp_path / "blocks.py").write_text(f"import os, time; os.mkfifo({str(tmp_path / 'pipe')!r}); time.sleep(600)")
-    code = "import threading; from pytest_ddpperf.launch.launcher import Launcher; l = Launcher(preload=['blocks'])\n"
-    code += "t = threading.Thread(target=l.start); t.start(); t.join()\n" if thread else "l.start()\n"
-    code += "print(l.pid, flush=True); input()"
+    """Also while it imports, and where a signal has stopped it. The thread that has started it has ended before."""
+    (tmp_path / "torch.py").touch()  # whose import would take seconds
+    (tmp_path / "blocks.py").write_text("import os, time\nos.mkfifo(__file__ + '.begun')\ntime.sleep(600)\n")
+    child = "child = subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    noted = "pathlib.Path(__file__ + '.begun').write_text(str(child.pid))"
+    (tmp_path / "leaves.py").write_text(f"import pathlib, subprocess\n{child}\n{noted}\n")
+    begun = tmp_path / f"{module}.py.begun"
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, env=environ) as controller:
+    command = [sys.executable, "-c", WITHOUT_TORCH, module]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, env=environ) as controller:
         assert controller.stdout is not None
-        pid = int(controller.stdout.readline())
+        zygote = int(controller.stdout.readline())
         deadline = time.monotonic() + 60
-        while not (tmp_path / "pipe").exists():
+        while not begun.exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
         if stopped:
-            stop(pid)
+            stop(zygote)
         controller.kill()
-        assert all_gone([pid])
+        assert all_gone([zygote, *([int(begun.read_text())] if module == "leaves" else [])])
 
 
 def test_a_zygote_that_is_stopped_while_it_imports_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

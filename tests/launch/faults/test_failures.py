@@ -35,42 +35,27 @@ def raised_in(*files: str) -> BaseException:
     return error.with_traceback(own_frame.tb_next)
 
 
-def shown(error: BaseException, *files: str) -> list[str]:
-    """Those of the files that the traceback names, in its order."""
-    lines = failed_report(error, "run").traceback.splitlines()
-    return [file for line in lines for file in files if f'"{file}"' in line]
-
-
 def own(name: str) -> str:
     return str(PACKAGE / name)
 
 
-def test_frames_that_lead_to_the_users_code_are_left_out() -> None:
-    files = (
-        own("launch/rank.py"),
-        own("training/preparing.py"),
-        own("instruments/counting/counting.py"),
-        "/home/train.py",
-    )
-    assert shown(raised_in(*files), *files) == ["/home/train.py"]
+USERS, COUNTING = "/home/train.py", own("instruments/counting/counting.py")
 
 
-def test_frames_of_instruments_below_the_users_code_stay() -> None:
-    files = own("instruments/counting/counting.py"), "/home/train.py", own("instruments/counting/dispatch.py")
-    assert shown(raised_in(*files), *files) == list(files[1:])
-
-
-def test_frames_of_instruments_between_the_users_code_and_torch_are_left_out() -> None:
-    """Such as those of a wrapper that notes which line makes a DistributedDataParallel."""
-    files = "/home/train.py", own("instruments/counting/sites.py"), torch.__file__
-    assert shown(raised_in(*files), *files) == ["/home/train.py", torch.__file__]
-
-
-@pytest.mark.parametrize("last", [own("instruments/clock.py"), torch.__file__])
-def test_a_failure_without_the_users_code_keeps_what_there_is(last: str) -> None:
-    """It may be a fault of ours, and would else look like one of torch's."""
-    files = own("training/loop.py"), own("instruments/phases/recorder.py"), last
-    assert shown(raised_in(*files), *files) == list(files[1:])
+@pytest.mark.parametrize(
+    ("files", "kept"),
+    [
+        pytest.param([own("launch/rank.py"), own("training/preparing.py"), COUNTING, USERS], [3], id="leads to users'"),
+        pytest.param([COUNTING, USERS, own("instruments/counting/dispatch.py")], [1, 2], id="below the users' code"),
+        pytest.param([USERS, own("instruments/counting/sites.py"), torch.__file__], [0, 2], id="a wrapper of torch's"),
+        pytest.param([own("training/loop.py"), COUNTING, own("instruments/clock.py")], [1, 2], id="a fault of ours"),
+        pytest.param([own("training/loop.py"), COUNTING, torch.__file__], [1, 2], id="a fault of ours in torch"),
+    ],
+)
+def test_a_traceback_has_the_users_frames_and_what_failed_below(files: list[str], kept: list[int]) -> None:
+    """Frames of instruments between the users' code and torch's are left out; without users' code they stay."""
+    lines = failed_report(raised_in(*files), "run").traceback.splitlines()
+    assert [file for line in lines for file in files if f'"{file}"' in line] == [files[i] for i in kept]
 
 
 GLOO = "[../gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:4711. This is typically caused by a crash."
@@ -391,6 +376,23 @@ def test_code_that_some_ranks_alone_are_refused_for_is_told_with_these_ranks() -
 def test_what_one_rank_compares_for_all_is_not_told_with_that_rank() -> None:
     refused = raised(0, "pytest_ddpperf.errors.WorkloadError", "not finite", stamp=1, how="refused", stage="verify")
     assert str(failure((refused, running(1)), 2)) == "not finite"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "type_", "text"),
+    [
+        (SystemExit(3), "exited", "SystemExit", "sys.exit(3)"),
+        (SystemExit(), "exited", "SystemExit", "sys.exit()"),
+        (pytest.fail.Exception("no good"), "failed", "Failed", "no good"),
+        (pytest.skip.Exception("no data"), "skipped", "Skipped", "no data"),
+        (KeyboardInterrupt(), "raised", "KeyboardInterrupt", ""),
+        (MemoryError(), "memory", "MemoryError", ""),
+        (PayloadError("no"), "refused", "pytest_ddpperf.errors.PayloadError", "no"),
+    ],
+)
+def test_an_exception_is_of_a_kind(error: BaseException, kind: str, type_: str, text: str) -> None:
+    report = failed_report(error, "run")
+    assert (report.kind, report.type, report.text) == (kind, type_, text)
 
 
 class Speechless(Exception):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import threading
-import time
 from dataclasses import replace
 from typing import Any, cast
 
@@ -353,55 +351,6 @@ def test_a_torch_that_does_not_record_gloo_answers_so_at_once(monkeypatch: pytes
         controller.dismiss()
         thread.join()
     assert answers == [RankCalls(groups={}, whole=True)]
-
-
-@pytest.mark.skipif(torch.__version__ < "2.11", reason="torch records no collectives of gloo")
-def test_at_the_deadline_the_collective_of_gloo_and_its_number_are_told(launcher: Launcher) -> None:
-    """Rank 1 stays in the reading of its third batch; a smaller group has collectives of its own."""
-
-    def train(ctx: RankContext) -> None:
-
-        import torch
-        import torch.distributed as dist
-
-        def read_batch(number: int) -> None:
-            if number == 2 and ctx.rank == 1:
-                time.sleep(60)
-
-        pair = dist.new_group([0, 1])
-        for number in range(5):
-            read_batch(number)
-            if ctx.rank < 2:
-                dist.all_reduce(torch.ones(2), group=pair)
-            dist.all_reduce(torch.ones(8))
-
-    def differ(ctx: RankContext) -> None:
-        import torch
-        import torch.distributed as dist
-
-        dist.all_reduce(torch.ones(8))
-        if ctx.rank == 2:
-            dist.barrier()
-        dist.all_reduce(torch.ones(8))
-
-    def late(function: Any, world_size: int) -> RanksTimedOut:
-        with pytest.raises(RanksTimedOut) as caught:
-            launcher.run(function, world_size=world_size, backend="gloo", device="cpu", timeout=1)
-        return caught.value
-
-    waits = late(train, 4)
-    assert waits.rank == 1
-    assert re.fullmatch(
-        r"ranks 2, 3 of 4 blocked after 1 s in all_reduce #3 \(\S+:\d+ in train\); "
-        r"rank 0 in all_reduce #3 \(\S+:\d+ in train\); rank 1 standing at \S+:\d+ in read_batch",
-        waits.headline,
-    )
-    assert "gloo: rank 1 has not called collective 3, all_reduce of float[2], of the group of ranks 0, 1" in str(waits)
-    differs = late(differ, 3)
-    assert differs.rank == 2
-    assert "gloo: ranks called different ones as collective 2: ranks 0, 1: all_reduce of float[8]; rank 2: barr" in str(
-        differs
-    )
 
 
 def own_calls(ctx: RankContext) -> GroupCalls:
