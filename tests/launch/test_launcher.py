@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,11 @@ def test_a_variable_that_torch_reads_when_it_is_loaded_holds_for_the_next_launch
 
         return torch._dynamo.config.verbose, os.getppid()
 
-    with Launcher(like=launcher) as launcher:
-        before, first = run(launcher, dynamo).rank(0)
-        assert run(launcher, dynamo).rank(0) == (before, first)
+    with Launcher(like=launcher) as copied:
+        before, first = run(copied, dynamo).rank(0)
+        assert run(copied, dynamo).rank(0) == (before, first)
         monkeypatch.setenv("TORCHDYNAMO_VERBOSE", str(int(not before)))
-        after, second = run(launcher, dynamo).rank(0)
+        after, second = run(copied, dynamo).rank(0)
         assert (after, second == first) == (not before, False)
         assert launcher.pid != second  # which has its own torch, and is left to its launches
 
@@ -137,18 +138,9 @@ def test_a_function_that_a_rank_cannot_load_is_named(launcher: Launcher, tmp_pat
 
 
 def test_any_thread_may_launch_and_a_large_result_comes_back_whole(launcher: Launcher) -> None:
-    values: list[bytes] = []
-    starts = [
-        threading.Thread(
-            target=lambda size: values.append(run(launcher, lambda _ctx: bytes(size)).rank(0)), args=(size,)
-        )
-        for size in (5, 20 << 20)
-    ]
-    for thread in starts:
-        thread.start()
-    for thread in starts:
-        thread.join()
-    assert sorted(values, key=len) == [bytes(5), bytes(20 << 20)]
+    with ThreadPoolExecutor(2) as pool:
+        values = pool.map(lambda size: run(launcher, lambda _ctx: bytes(size)).rank(0), (5, 20 << 20))
+        assert [*values] == [bytes(5), bytes(20 << 20)]
 
 
 def test_torch_that_cannot_be_imported_is_one_clear_sentence(tmp_path: Path) -> None:
