@@ -216,35 +216,21 @@ def test_who_had_its_turn_after_all_may_be_to_blame() -> None:
         run_interleaved([fails, fails_too], no_abort)
 
 
-def test_an_interrupt_aborts_the_others() -> None:
-    """The second launch ends only when it is aborted: were it not, this would hang."""
-    aborted = threading.Event()
-
-    def interrupted(_turns: TurnSlot) -> str:
-        raise KeyboardInterrupt
-
-    def goes_on(_turns: TurnSlot) -> str:
-        assert aborted.wait(30)
-        raise OSError("killed")
-
-    with pytest.raises(KeyboardInterrupt):
-        run_interleaved([interrupted, goes_on], aborted.set)
-
-
-def test_a_launch_that_begins_only_then_is_aborted_too() -> None:
-    """It has nothing yet that the first abort could end."""
+@pytest.mark.parametrize("needed", [1, 2])
+def test_an_interrupt_aborts_the_others_until_they_end(needed: int) -> None:
+    """One that begins only then has nothing yet that the first abort could end."""
     aborts = threading.Semaphore(0)
 
     def interrupted(_turns: TurnSlot) -> str:
         raise KeyboardInterrupt
 
-    def begins_late(_turns: TurnSlot) -> str:
-        assert aborts.acquire(timeout=30)
-        assert aborts.acquire(timeout=30)
+    def goes_on(_turns: TurnSlot) -> str:
+        for _ in range(needed):
+            assert aborts.acquire(timeout=30)
         raise OSError("killed")
 
     with pytest.raises(KeyboardInterrupt):
-        run_interleaved([interrupted, begins_late], aborts.release)
+        run_interleaved([interrupted, goes_on], aborts.release)
 
 
 class Computing:
@@ -264,32 +250,22 @@ class Computing:
         self.slept += seconds
 
 
-def resting(monkeypatch: pytest.MonkeyPatch, *, threads: bool, seconds: float) -> tuple[TurnClient, Computing]:
-    computing = Computing(seconds)
+@pytest.mark.parametrize(
+    ("threads", "seconds", "slept"),
+    [
+        (True, 0.0045, [0.006, 0.007]),  # threads spin for 4.5 ms: a fifth millisecond has half of it, the sixth none
+        (False, 1.0, [0.0, 0.0]),
+        (True, 10.0, [0.03, 0.03]),  # those that never rest are waited for once
+    ],
+)
+def test_a_turn_ends_once_threads_have_stopped_spinning(
+    monkeypatch: pytest.MonkeyPatch, *, threads: bool, seconds: float, slept: list[float]
+) -> None:
+    computing, client = Computing(seconds), TurnClient(None, threads=threads)
     monkeypatch.setattr(interleaving, "time", computing)
-    client = TurnClient(None, threads=threads)
-    client.rest()
-    return client, computing
-
-
-def test_a_turn_ends_once_threads_have_stopped_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They spin for 4.5 ms: a fifth millisecond has half of it, and the sixth none."""
-    client, computing = resting(monkeypatch, threads=True, seconds=0.0045)
-    assert computing.slept == pytest.approx(0.006)
-    client.rest()
-    assert computing.slept == pytest.approx(0.007)
-
-
-def test_a_rank_with_one_thread_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, computing = resting(monkeypatch, threads=False, seconds=1.0)
-    assert not computing.slept
-
-
-def test_threads_that_never_rest_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, computing = resting(monkeypatch, threads=True, seconds=10.0)
-    assert computing.slept == pytest.approx(0.03)
-    client.rest()
-    assert computing.slept == pytest.approx(0.03)
+    for expected in slept:
+        client.rest()
+        assert computing.slept == pytest.approx(expected)
 
 
 def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -> None:
@@ -330,33 +306,9 @@ def test_a_launch_that_begins_anew_has_its_turns() -> None:
         assert len(asked[0].recv(1)) == 1
 
 
-def test_a_launch_that_is_aborted_raises(launcher: Launcher, tmp_path: Path) -> None:
-    """By another thread, as soon as its rank runs."""
-    running = tmp_path / "running"
-    os.mkfifo(running)
-
-    def hang(_ctx: RankContext) -> None:
-        running.write_text("now")
-        threading.Event().wait()
-
-    with Launcher(like=launcher) as copied:
-
-        def abort() -> None:
-            running.read_text()
-            copied.abort()
-
-        aborting = threading.Thread(target=abort)
-        aborting.start()
-        with pytest.raises(LaunchError, match="the process that ranks are forked from has ended"):
-            copied.run(hang, world_size=1)
-        aborting.join()
-        assert copied.run(lambda ctx: ctx.rank, world_size=1).values == (0,)
-
-
-def test_ctrl_c_ends_a_launch_and_comes_through(
-    launcher: Launcher, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
-) -> None:
-    """It comes as soon as the rank runs; a process in the background ignores it if it is not told otherwise."""
+@contextmanager
+def hanging(tmp_path: Path, act: Callable[[int], None]) -> Iterator[Callable[[RankContext], None]]:
+    """A function that hangs on a rank; ``act`` is called in another thread with the rank's pid as soon as it runs."""
     running = tmp_path / "running"
     os.mkfifo(running)
 
@@ -364,21 +316,33 @@ def test_ctrl_c_ends_a_launch_and_comes_through(
         running.write_text(str(os.getpid()))
         threading.Event().wait()
 
+    acting = threading.Thread(target=lambda: act(int(running.read_text())))
+    acting.start()
+    yield hang
+    acting.join()
+
+
+def test_a_launch_that_is_aborted_by_another_thread_raises(launcher: Launcher, tmp_path: Path) -> None:
+    with Launcher(like=launcher) as copied:
+        with (
+            hanging(tmp_path, lambda _: copied.abort()) as hang,
+            pytest.raises(LaunchError, match="the process that ranks are forked from has ended"),
+        ):
+            copied.run(hang, world_size=1)
+        assert copied.run(lambda ctx: ctx.rank, world_size=1).values == (0,)
+
+
+def test_ctrl_c_ends_a_launch_and_comes_through(
+    launcher: Launcher, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
     pids: list[int] = []
     main = threading.get_ident()
 
-    def interrupt() -> None:
-        pids.append(int(running.read_text()))
+    def interrupt(pid: int) -> None:
+        pids.append(pid)
         signal.pthread_kill(main, signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with Launcher(like=launcher) as copied:
-            interrupting = threading.Thread(target=interrupt)
-            interrupting.start()
-            with pytest.raises(KeyboardInterrupt):
-                copied.run(hang, world_size=1)
-            interrupting.join()
-            assert all_gone(pids)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with Launcher(like=launcher) as copied:
+        with hanging(tmp_path, interrupt) as hang, pytest.raises(KeyboardInterrupt):
+            copied.run(hang, world_size=1)
+        assert all_gone(pids)
