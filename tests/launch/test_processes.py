@@ -35,12 +35,7 @@ def test_a_process_is_found_by_its_environment() -> None:
         assert [*processes.marked("DDPPERF_TEST_MARK", "on")] == []
         processes.kill_marked("DDPPERF_TEST_MARK", "one")
         assert child.wait(5) == -signal.SIGKILL
-
-
-def test_killing_what_is_gone_is_no_error() -> None:
-    with subprocess.Popen(["true"]) as child:
-        child.wait(5)
-    processes.kill(child.pid, group=True)
+    processes.kill(child.pid, group=True)  # which is gone
 
 
 def test_files_of_nccl_that_a_process_has_mapped_are_found(tmp_path: Path) -> None:
@@ -57,50 +52,31 @@ def test_files_of_nccl_that_a_process_has_mapped_are_found(tmp_path: Path) -> No
     assert processes.nccl_files(18, tmp_path) == set()
 
 
-@pytest.mark.parametrize(
-    ("opened", "touched"),
-    [
-        ("/dev/nvidiactl", True),
-        ("/dev/nvidia-uvm", True),
-        ("/dev/kfd", True),
-        ("/dev/null", False),
-        ("/home/dev/nvidia0", False),
-    ],
-)
-def test_a_gpu_that_a_process_uses_is_known_by_its_files(
-    tmp_path: Path, opened: str, *, touched: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_gpu_that_a_process_uses_is_known_by_its_files_or_by_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "proc/self/fd").mkdir(parents=True)
-    (tmp_path / "proc/self/fd/3").symlink_to(opened)
+    opened = tmp_path / "proc/self/fd/3"
+    opened.parent.mkdir(parents=True)
     monkeypatch.delitem(sys.modules, "torch.cuda", raising=False)
-    assert processes.touches_gpu(tmp_path) is touched
-
-
-def test_a_gpu_that_torch_has_initialised_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "proc/self/fd").mkdir(parents=True)
+    for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/null", "/home/dev/nvidia0"):
+        opened.symlink_to(device)
+        assert processes.touches_gpu(tmp_path) is (device in {"/dev/nvidiactl", "/dev/kfd"})
+        opened.unlink()
     monkeypatch.setitem(sys.modules, "torch.cuda", SimpleNamespace(is_initialized=lambda: True))
     assert processes.touches_gpu(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("files", "kills"),
-    [
-        pytest.param({"sys/fs/cgroup/jobs/memory.events": "low 0\noom 3\noom_kill 2\n"}, 2, id="of the control group"),
-        pytest.param({}, 7, id="of the machine"),
-    ],
-)
-def test_kills_for_want_of_memory_are_those_of_the_own_control_group(
-    tmp_path: Path, files: dict[str, str], kills: int
-) -> None:
-    system = {
-        "proc/vmstat": "pgfault 9\noom_kill 7\n",
-        "proc/self/cgroup": "0::/jobs\n",
-        "proc/self/mountinfo": "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup rw\n",
-    }
-    for name, text in {**system, **files}.items():
+def test_kills_for_want_of_memory_are_those_of_the_own_control_group_else_of_the_machine(tmp_path: Path) -> None:
+    def write(name: str, text: str) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert processes.out_of_memory_kills(tmp_path) == kills
+
+    write("proc/vmstat", "pgfault 9\noom_kill 7\n")
+    write("proc/self/cgroup", "0::/jobs\n")
+    write("proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup rw\n")
+    assert processes.out_of_memory_kills(tmp_path) == 7
+    write("sys/fs/cgroup/jobs/memory.events", "low 0\noom 3\noom_kill 2\n")
+    assert processes.out_of_memory_kills(tmp_path) == 2
 
 
 def test_what_the_kernel_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,17 +45,9 @@ def test_relative_entries_and_links_move_too(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(root)
     assert [moved.path(entry) for entry in ("", ".", "src", "absent")] == ["/other", "/other", "/other/src", "absent"]
     assert moved.path(str(link / "src")) == "/other/src"
+    (root / "vendor").symlink_to(tmp_path)
+    assert moved.path(str(root / "vendor")) == "/other/vendor", "the other checkout has the same link"
     assert Redirection(root=str(link), target="/other").path(str(root / "src")) == "/other/src"
-
-
-def test_a_link_in_the_project_has_its_like_in_the_other_one(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "vendor").symlink_to(tmp_path / "elsewhere")
-    assert (
-        Redirection(root=str(tmp_path / "project"), target="/other").path(str(tmp_path / "project/vendor"))
-        == "/other/vendor"
-    )
 
 
 def test_another_checkout_within_the_project_stays_what_it_is() -> None:
@@ -68,9 +60,6 @@ def test_processes_of_the_ranks_search_there_as_well() -> None:
     told = MOVED.environ({"PYTHONPATH": path, "HOME": "/home/me/project"})
     assert told == {"PYTHONPATH": os.pathsep.join(("/var/x/checkout/src", "/opt/lib", "")), "HOME": "/home/me/project"}
     assert MOVED.environ({"A": "b"}) == {"A": "b"}
-
-
-def test_it_travels_as_text() -> None:
     assert Redirection.loads(MOVED.dumps()) == MOVED
 
 
@@ -149,9 +138,9 @@ def sides(tmp_path: Path) -> tuple[Path, Path]:
     return sides
 
 
-def imported(sides: tuple[Path, Path], path: list[str], before: str = "") -> Any:
+def imported(sides: tuple[Path, Path], path: list[str], before: str = "", script: str = SCRIPT) -> Any:
     here, there = sides
-    code = SCRIPT.format(path=[*path, ROOT], before=before, root=str(here), other=str(there))
+    code = script.format(path=[*path, ROOT], before=before, root=str(here), other=str(there))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     return json.loads(done.stdout)
 
@@ -160,18 +149,15 @@ def files(side: Path) -> dict[str, str]:
     return {"demo": str(side / "src/demo/__init__.py"), "demo.part": str(side / "src/demo/part.py")}
 
 
-def test_a_project_on_the_path_comes_from_there(sides: tuple[Path, Path]) -> None:
-    assert imported(sides, [str(sides[0] / "src")]) == ["there", "there", files(sides[1])]
-
-
-def test_so_does_a_namespace_package(sides: tuple[Path, Path]) -> None:
+def test_a_project_on_the_path_comes_from_there_unless_it_was_imported_before(sides: tuple[Path, Path]) -> None:
+    here, there = sides
+    path = [str(here / "src")]
+    assert imported(sides, path) == ["there", "there", files(there)]
+    assert imported(sides, path, "import demo, demo.part") == ["here", "here", files(here)]
     for side in sides:
         (side / "src/demo/__init__.py").unlink()
-    code = SCRIPT.replace("demo.SIDE, ", "")
-    here, there = sides
-    code = code.format(path=[str(here / "src"), ROOT], before="", root=str(here), other=str(there))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
-    assert json.loads(done.stdout) == ["there", {"demo.part": str(there / "src/demo/part.py")}]
+    part = {"demo.part": str(there / "src/demo/part.py")}
+    assert imported(sides, path, script=SCRIPT.replace("demo.SIDE, ", "")) == ["there", part], "a namespace package"
 
 
 @pytest.mark.parametrize("build_backend", ["setuptools", "hatch"])
@@ -186,11 +172,6 @@ def test_so_does_one_that_an_import_hook_finds(sides: tuple[Path, Path], tmp_pat
         "hatch": "import editables.redirector as r; sys.meta_path.append(r.RedirectingFinder)",
     }
     assert imported(sides, [str(hooks)], before[build_backend]) == ["there", "there", files(sides[1])]
-
-
-def test_what_was_imported_from_here_all_the_same_is_told(sides: tuple[Path, Path]) -> None:
-    before = "import demo, demo.part"
-    assert imported(sides, [str(sides[0] / "src")], before) == ["here", "here", files(sides[0])]
 
 
 @pytest.mark.parametrize(

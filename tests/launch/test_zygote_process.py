@@ -99,12 +99,12 @@ def test_nothing_outlives_a_killed_controller(
 
 @pytest.mark.slow
 def test_the_files_of_launches_end_with_the_zygote_of_a_launch_without_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with Launcher() as launcher:
-        launcher.run(print, world_size=1, device="cpu", backend="gloo", projects=[str(tmp_path)])
-        launcher.run(print, world_size=1, device="cpu", backend="gloo")
+    with Launcher(like=launcher) as copied:
+        for projects in ([str(tmp_path)], []):
+            copied.run(print, world_size=1, device="cpu", backend="gloo", projects=projects)
         assert [*tmp_path.glob("ddpperf-files-*")]
     assert not [*tmp_path.glob("ddpperf-files-*")]
 
@@ -298,20 +298,20 @@ def test_ranks_of_all_processes_are_laid_out_alike(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("answers", "asked"),
     [
-        pytest.param([0x8, 0x8, 0x40008], [0xFFFFFFFF, 0x40008, 0x8], id="it is allowed"),
-        pytest.param([0x8, -1], [0xFFFFFFFF, 0x40008], id="a container forbids it"),
-        pytest.param([-1], [0xFFFFFFFF], id="it is not known"),
-        pytest.param([], [], id="there is no such call"),
+        ([0x8, 0x8, 0x40008], [0xFFFFFFFF, 0x40008, 0x8]),
+        ([0x8, -1], [0xFFFFFFFF, 0x40008]),  # a container forbids it
+        ([-1], [0xFFFFFFFF]),  # the kernel does not know it
+        ([], []),  # there is no such call
     ],
 )
 def test_only_what_was_changed_is_restored(
     monkeypatch: pytest.MonkeyPatch, answers: list[int], asked: list[int]
 ) -> None:
-    calls = list[int]()
+    calls, given = list[int](), iter(answers)
 
     def call(value: ctypes.c_ulong) -> int:
         calls.append(value.value)
-        return answers[len(calls) - 1]
+        return next(given)
 
     library = SimpleNamespace(personality=call) if answers else SimpleNamespace()
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)

@@ -75,9 +75,9 @@ def test_a_service_that_does_not_answer_holds_up_nothing(serve: Callable[..., di
     assert status(serve(HELLO, TIMEOUT, (b"STATUS\n", None)), seconds=0.2) == ""
 
 
-@pytest.mark.parametrize("environ", [{}, {"NCCL_RAS_ADDR": "127.0.0.1"}, {"NCCL_RAS_ADDR": "127.0.0.1:1"}])
-def test_where_nobody_listens_there_is_no_status(environ: dict[str, str]) -> None:
-    assert status(environ) == ""
+def test_where_nobody_listens_there_is_no_status() -> None:
+    for environ in ({}, {"NCCL_RAS_ADDR": "127.0.0.1"}, {"NCCL_RAS_ADDR": "127.0.0.1:1"}):
+        assert status(environ) == ""
 
 
 def test_a_launch_has_an_address_of_its_own_unless_the_user_has_chosen_one() -> None:
