@@ -21,6 +21,7 @@ from pytest_ddpperf.launch import interleaving
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.interleaving import _REQUEST, TurnClient, TurnQueue, TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.streams import readable
 
 Launch = Callable[[TurnSlot], str]
 
@@ -104,24 +105,6 @@ def test_who_has_timed_all_its_steps_waits_for_those_of_the_others() -> None:
 
     run_interleaved([ready, player("b", 3, written)], no_abort)
     assert "".join(written) == "abbbbbba"
-
-
-def test_the_first_turn_waits_for_all_to_be_ready() -> None:
-    """While the second launch is being built, the first one has asked in vain."""
-    written: list[str] = []
-    asked = threading.Event()
-
-    def first(turns: TurnSlot) -> str:
-        asked.set()
-        return player("a", 1, written)(turns)
-
-    def late(turns: TurnSlot) -> str:
-        assert asked.wait(30)
-        written.append("built")
-        return player("b", 1, written)(turns)
-
-    run_interleaved([first, late], no_abort)
-    assert written == ["built", "a", "a", "b", "b"]
 
 
 def test_a_launch_that_fails_is_not_waited_for() -> None:
@@ -291,19 +274,20 @@ def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -
         assert run_interleaved(calls, other.abort) == [[False] * 3, [True] * 3]
 
 
-def test_a_launch_that_begins_anew_has_its_turns() -> None:
-    """What its ranks were to be forked from had ended."""
+def test_the_first_turn_waits_for_all_also_for_a_launch_that_begins_anew() -> None:
+    """What the ranks of the first launch were to be forked from had ended; the second one is built slowly."""
     queue = TurnQueue(2)
     queue.leave(0)
     with contextlib.ExitStack() as opened:
-        asked = list[socket.socket]()
-        for slot in range(2):
-            ours, of_rank = map(opened.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            of_rank.sendall(_REQUEST.pack(0.0))
-            assert queue.hear(slot, ours)
-            asked.append(of_rank)
-        asked[0].settimeout(5)
-        assert len(asked[0].recv(1)) == 1
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+        (ours, first), (other, second) = [[*map(opened.enter_context, pair)] for pair in pairs]
+        first.sendall(_REQUEST.pack(0.0))
+        assert queue.hear(0, ours)
+        assert not readable([first], 0)
+        second.sendall(_REQUEST.pack(0.0))
+        assert queue.hear(1, other)
+        assert readable([first], 5)
+        assert not readable([second], 0)
 
 
 @contextmanager

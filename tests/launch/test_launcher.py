@@ -23,24 +23,6 @@ def run(launcher: Launcher, function: Any, *args: object, world_size: int = 1) -
     return launcher.run(function, *args, world_size=world_size, device="cpu", backend="gloo", timeout=20)
 
 
-def test_every_rank_takes_part_and_answers_in_order(launcher: Launcher) -> None:
-    def gather(ctx: RankContext, factor: int) -> list[int]:
-        import torch
-        import torch.distributed as dist
-
-        mine = torch.tensor([ctx.rank * factor])
-        every = [torch.zeros_like(mine) for _ in range(ctx.world_size)]
-        dist.all_gather(every, mine)
-        print("done")
-        return [int(part) for part in every]
-
-    result = launcher.run(gather, 10, world_size=4)
-    assert result.values == ([0, 10, 20, 30],) * 4
-    assert [output.stdout for output in result.outputs] == ["done\n"] * 4
-    assert result.sections == (("ranks 0, 1, 2, 3 stdout", "done\n"),)
-    assert 0 < result.seconds < 20
-
-
 def addresses() -> list[str]:
     """The addresses that this process listens at, as the kernel writes them."""
     inodes = set()
@@ -51,24 +33,32 @@ def addresses() -> list[str]:
     return [row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
 
 
-def look(ctx: RankContext) -> tuple[dict[str, object], list[str]]:
+def look(ctx: RankContext, factor: int) -> tuple[list[int], dict[str, object], list[str]]:
     import numpy as np
     import torch
+    import torch.distributed as dist
 
     assert isinstance(ctx, RankContext)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     place = (ctx.rank, ctx.local_rank, ctx.world_size, ctx.local_world_size)
     assert place == tuple(int(os.environ[name]) for name in names)
+    every = [torch.zeros(1, dtype=torch.int64) for _ in range(ctx.world_size)]
+    dist.all_gather(every, torch.tensor([ctx.rank * factor]))
+    print("done")
     found = {
         "group": (str(ctx.device), ctx.backend, ctx.mode),
         "accelerate": os.environ.get("ACCELERATE_USE_CPU"),
         "drawn": (random.random(), float(np.random.rand()), torch.rand(1).item()),  # noqa: NPY002, S311
     }
-    return found, addresses()
+    return [int(part) for part in every], found, addresses()
 
 
-def test_ranks_know_their_place_draw_the_same_numbers_and_listen_on_loopback_only(launcher: Launcher) -> None:
-    (first, listening), (second, others) = launcher.run(look, world_size=2, device="cpu", mode="weak").values
+def test_ranks_make_a_group_draw_the_same_numbers_and_listen_on_loopback_only(launcher: Launcher) -> None:
+    result = launcher.run(look, 10, world_size=2, device="cpu", mode="weak")
+    gathered, (first, second), (listening, others) = zip(*result.values, strict=True)
+    assert gathered == ([0, 10],) * 2
+    assert result.sections == (("ranks 0, 1 stdout", "done\n"),)
+    assert 0 < result.seconds < 20
     assert first == second
     assert first["group"] == ("cpu", "gloo", "weak")
     assert first["accelerate"] == "true", "several ranks on the CPU are joined by Accelerate"
@@ -76,7 +66,7 @@ def test_ranks_know_their_place_draw_the_same_numbers_and_listen_on_loopback_onl
     # 127.0.0.1 and ::1 as the kernel writes them: 32-bit words in the machine's byte order; and 127.0.0.1 within IPv6.
     loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
     assert {*listening, *others} <= loopback
-    alone, _ = run(launcher, look).rank(0)
+    _, alone, _ = run(launcher, look, 1).rank(0)
     assert alone == {**first, "group": ("cpu", "gloo", None), "accelerate": None}
 
 

@@ -33,21 +33,6 @@ def launchers(launcher: Launcher) -> Iterator[Launchers]:
     made.close()
 
 
-def test_each_number_is_a_launcher_of_its_own() -> None:
-    made: list[Launcher] = []
-
-    def make(first: Launcher | None) -> Launcher:
-        assert first is (made[0] if made else None)
-        made.append(Launcher(like=first))
-        return made[-1]
-
-    launchers = Launchers(make)
-    assert made == []
-    third = launchers[2]
-    assert [launchers[i] for i in range(3)] == made == [launchers[0], launchers[1], third]
-    assert launchers.pids == (None,) * 3
-
-
 def test_the_memory_of_those_that_do_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first imports torch, and the others are copies of it."""
     launchers = Launchers(lambda first: Launcher(like=first))

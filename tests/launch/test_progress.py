@@ -39,11 +39,6 @@ def test_what_a_rank_says_is_read_at_any_time(shared: ProgressFile, monkeypatch:
     assert shared.read(0) is None
 
 
-def test_a_process_that_is_no_rank_says_nothing() -> None:
-    progress.stage("timed step")
-    progress.step()
-
-
 def test_ranks_that_are_equally_far_are_told_together_with_the_longest_time() -> None:
     ranks = {
         0: Progress("timed step", 41, 9.2),

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import mmap
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddpperf.errors import LaunchError, RankFailed, RanksTimedOut
+from pytest_ddpperf.errors import LaunchError, RankFailed
 from pytest_ddpperf.launch.launch_run import LaunchedRanks, LaunchEnd
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Finished, Job
@@ -115,20 +114,6 @@ def test_ranks_that_send_different_sizes_are_told_so(launcher: Launcher) -> None
     assert str(error).startswith(
         "ranks called collectives of different sizes: rank 1 called another collective than the other ranks; "
     )
-
-
-def test_who_returns_early_is_named_at_the_deadline(launcher: Launcher) -> None:
-    def returns_early(ctx: RankContext) -> None:
-        if ctx.rank != 1:
-            all_reduce()
-
-    with pytest.raises(RanksTimedOut) as caught:
-        run(launcher, returns_early, world_size=4, timeout=1)
-    assert caught.value.rank == 1
-    first = str(caught.value).partition("\n")[0]
-    assert re.match(r"ranks 0, 2, 3 of 4 blocked after 1 s in all_reduce( #1)? \(", first)  # torch 2.9 has no numbers
-    assert first.endswith(" in all_reduce); rank 1 had finished")
-    assert "in returns_early" in str(caught.value)
 
 
 @pytest.mark.parametrize("fate", ["returns", "is killed"])

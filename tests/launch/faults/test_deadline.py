@@ -16,7 +16,7 @@ from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import launch_run, progress
 from pytest_ddpperf.launch.faults.deadline import LateRanks
 from pytest_ddpperf.launch.faults.failures import RankEnd
-from pytest_ddpperf.launch.messages import Job
+from pytest_ddpperf.launch.messages import Finished, Job
 from pytest_ddpperf.launch.progress import Overdue
 
 if TYPE_CHECKING:
@@ -50,11 +50,15 @@ def test_a_slow_stage_names_its_own_deadline_as_the_setting_to_raise() -> None:
     assert late.pace.endswith("may only be slow: then raise build of stage_timeouts")
 
 
-def test_what_nccl_says_of_itself_is_a_section_of_the_report() -> None:
-    job = Job(call=b"", world_size=1, device="cuda", group="nccl", mode=None, timeout=10.0)
+def test_who_has_finished_is_to_blame_and_what_nccl_says_of_itself_is_a_section_of_the_report() -> None:
+    job = Job(call=b"", world_size=2, device="cuda", group="nccl", mode=None, timeout=10.0)
+    collective = 'File "/x/site-packages/torch/distributed/distributed_c10d.py", line 1 in all_reduce'
+    stack = f'Thread 0x1 (most recent call first):\n  {collective}\n  File "/x/t.py", line 2 in step'
+    ends = [RankEnd(rank=0), RankEnd(rank=1, report=Finished(b"", 1))]
     for ras, sections in (("Job summary", (("NCCL RAS", "Job summary"),)), ("", ())):
-        late = LateRanks(seconds=10.0, stacks={0: ""}, ras=ras).error([RankEnd(rank=0)], job, 0)
-        assert late.sections == sections
+        late = LateRanks(seconds=10.0, stacks={0: stack}, ras=ras).error(ends, job, 0)
+        assert late.headline == "rank 0 of 2 blocked after 10 s in all_reduce (/x/t.py:2 in step); rank 1 had finished"
+        assert (late.rank, late.sections) == (1, sections)
 
 
 def deadline_of(launcher: Launcher, function: Any, world_size: int) -> RanksTimedOut:

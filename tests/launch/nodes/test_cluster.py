@@ -269,21 +269,6 @@ def test_what_else_another_node_did_is_asked_of_its_agent(
     assert cluster.watch(0)() == {}
 
 
-def test_why_a_node_starts_no_launcher_is_told_at_once(
-    two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> Link:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr("pytest_ddpperf.launch.nodes.agent.connect", refuse)
-    cluster = two[0]
-    start = time.monotonic()
-    with pytest.raises(LaunchError, match=r"^node 1 \(host-b\): OSError: .*Too many open files"):
-        cluster.opened(cluster.nodes[0], (), None)
-    assert time.monotonic() - start < AT_ONCE
-    assert cluster.lost == ""
-
-
 @pytest.mark.slow
 def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
