@@ -38,8 +38,8 @@ class Judged:
     """The results of tried imports, valid for a session."""
 
     refused: dict[str, str] = field(default_factory=dict)  # module -> why ranks import it themselves
-    of_rank: set[str] = field(default_factory=set)  # those that read the number of their rank
-    inner: dict[str, tuple[SeenImport, ...]] = field(default_factory=dict)  # what is imported in place of a module
+    of_rank: set[str] = field(default_factory=set)  # modules that read the number of their rank
+    inner: dict[str, tuple[SeenImport, ...]] = field(default_factory=dict)  # imports in place of a refused module
 
     def note(self, module: str, answer: Preloaded) -> None:
         """Records why a module is not imported for all ranks at once."""
