@@ -113,9 +113,7 @@ def test_ranks_on_the_cpu_touch_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("visible", ["MIG-a", "GPU-a,GPU-b", "0,1", ""])
-def test_one_device_that_is_no_instance_among_others_is_asked_once(
-    visible: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_device_or_a_lone_instance_is_asked_once(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = Launcher(environ={"CUDA_VISIBLE_DEVICES": visible})
     answers(launcher, monkeypatch, (ONE_INSTANCE,))
     assert launcher.machine() is ONE_INSTANCE

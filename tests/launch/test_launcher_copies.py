@@ -49,9 +49,7 @@ os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 @pytest.mark.slow
-def test_a_copy_lives_where_a_fork_takes_the_wakeup_descriptor_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_lives_without_the_wakeup_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As asyncio of Python 3.12 and newer does."""
     (tmp_path / "forks_as_newer_pythons.py").write_text(FORKS_AS_NEWER_PYTHONS)
     monkeypatch.syspath_prepend(tmp_path)

@@ -69,9 +69,7 @@ def test_messages_of_any_size_arrive_in_order_or_not_in_time(pair: tuple[Link, L
     assert ours.received() == []
 
 
-def test_the_time_for_a_send_is_for_a_part_of_a_large_message(
-    pair: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_to_send_is_for_a_part_of_a_message(pair: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reads slowly takes some of it each time."""
     sent: list[int] = []
 
@@ -86,9 +84,7 @@ def test_the_time_for_a_send_is_for_a_part_of_a_large_message(
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_the_end_of_a_link_comes_after_its_last_message_and_names_the_peer(
-    pair: tuple[Link, Link], *, waits: bool
-) -> None:
+def test_the_end_of_a_link_comes_after_its_last_message(pair: tuple[Link, Link], *, waits: bool) -> None:
     ours, theirs = pair
     theirs.name = "node 1 (b)"
     ours.send("last")
@@ -185,9 +181,7 @@ def test_who_connects_is_known_by_json_alone(listening: socket.socket, monkeypat
     assert loaded == []
 
 
-def test_a_first_message_of_any_length_fills_no_memory(
-    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_first_message_fills_no_memory(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "_MAX_FIRST", 1000)
     monkeypatch.setattr(links, "_CHUNK", 100)
     taken = accepted(listening)

@@ -185,9 +185,7 @@ def test_environments_and_git_are_links_and_bytecode_is_not_shown(project: Proje
         assert [path.name for path in (top / "package").iterdir()] == ["a.py"]
 
 
-def test_large_files_are_links_and_are_named_if_they_are_written(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_are_links_and_named_if_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_files, "_BYTES", 10)
     project.has(small="12345", large="123456", **{"train.py": ""})
     with project.launch() as top:
@@ -202,7 +200,7 @@ def test_large_files_are_links_and_are_named_if_they_are_written(
     assert project.remarks["files"].startswith(told)
 
 
-def test_a_project_of_too_many_files_is_shown_as_links_where_it_lies_deep(
+def test_too_many_files_are_shown_as_links_where_they_lie_deep(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_files, "_ENTRIES", 10)
@@ -217,7 +215,7 @@ def test_a_project_of_too_many_files_is_shown_as_links_where_it_lies_deep(
     assert not (project.top / "out/2").exists()
 
 
-def test_no_more_files_are_copied_of_a_folder_that_is_shown_whatever_it_holds(
+def test_no_more_files_are_copied_of_a_folder_above_the_project(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_files, "_ENTRIES", 10)

@@ -30,9 +30,7 @@ def test_files_of_nccl_that_a_process_has_mapped_are_found(tmp_path: Path) -> No
     assert processes.nccl_files(18, tmp_path) == set()
 
 
-def test_a_gpu_that_a_process_uses_is_known_by_its_files_or_by_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_in_use_is_known_by_files_or_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = tmp_path / "proc/self/fd/3"
     opened.parent.mkdir(parents=True)
     monkeypatch.delitem(sys.modules, "torch.cuda", raising=False)

@@ -102,9 +102,7 @@ def test_what_users_code_patches_does_not_keep_a_rank_from_reporting(
         launcher.run(patches, world_size=1, device="cpu", backend="gloo")
 
 
-def test_a_rank_that_is_traced_forgets_modules_forks_and_leaves_a_thread_answers_once_and_ends(
-    launcher: Launcher,
-) -> None:
+def test_a_rank_that_is_traced_forks_and_leaves_a_thread_answers_once_and_ends(launcher: Launcher) -> None:
     """A debugger's guard lets the parent trace it: each signal stops it until the parent says how it goes on."""
 
     def misbehaves(ctx: RankContext) -> str:

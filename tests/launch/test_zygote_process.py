@@ -146,9 +146,7 @@ def test_the_zygote_has_one_thread_also_where_its_libraries_start_some() -> None
 
 
 @pytest.mark.slow
-def test_a_thread_that_the_zygote_keeps_is_told_where_ranks_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_of_the_zygote_is_told_if_ranks_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
     (tmp_path / "starts_a_thread.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -304,7 +302,7 @@ def test_ranks_of_all_processes_are_laid_out_alike(monkeypatch: pytest.MonkeyPat
         ([], []),  # there is no such call
     ],
 )
-def test_only_what_was_changed_is_restored(
+def test_only_a_changed_layout_is_restored(
     monkeypatch: pytest.MonkeyPatch, answers: list[int], asked: list[int]
 ) -> None:
     calls, given = list[int](), iter(answers)

@@ -67,9 +67,7 @@ def deadline_of(launcher: Launcher, function: Any, world_size: int) -> RanksTime
     return caught.value
 
 
-def test_a_rank_that_hangs_is_told_with_its_step_its_line_and_the_collective_that_it_has_not_called(
-    launcher: Launcher,
-) -> None:
+def test_a_rank_that_hangs_is_told_with_its_step_its_line_and_its_missing_collective(launcher: Launcher) -> None:
     """Rank 1 stays in the reading of its third batch; a smaller group has collectives of its own."""
 
     def train(ctx: RankContext) -> None:
@@ -175,9 +173,7 @@ def test_a_launch_that_outlives_all_its_deadlines_shows_where_the_session_waits_
     assert "in waits_for_an_answer" in shown
 
 
-def test_a_launch_that_ends_in_time_shows_nothing_and_fails_with_its_own_error(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_launch_that_ends_in_time_fails_with_its_own_error(capfd: pytest.CaptureFixture[str]) -> None:
     before = threading.active_count()
     with pytest.raises(LaunchError, match=r"^mine$"), launch_run.overdue_shown(job_of(1000.0), []):
         raise LaunchError("mine")

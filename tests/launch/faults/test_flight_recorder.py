@@ -279,9 +279,7 @@ def test_a_rank_answers_first_by_what_needs_no_cuda(monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_a_torch_without_a_recorder_answers_so_for_gloo_and_not_at_all_for_nccl(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_torch_without_a_recorder_answers_so_for_gloo_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
         monkeypatch.delattr(torch._C._distributed_c10d, name, raising=False)
     with answering("gloo") as (controller, _):

@@ -47,9 +47,7 @@ HELLO = (b"CLIENT PROTOCOL 2\n", b"SERVER PROTOCOL 2\n")
 TIMEOUT = (b"TIMEOUT 1\n", b"OK\n")
 
 
-def test_the_text_of_the_status_is_all_that_comes_until_the_connection_is_closed(
-    serve: Callable[..., dict[str, str]],
-) -> None:
+def test_the_status_is_all_text_up_to_the_end_of_the_connection(serve: Callable[..., dict[str, str]]) -> None:
     assert status(serve(HELLO, TIMEOUT, (b"STATUS\n", TEXT))) == TEXT.decode().strip()
 
 

@@ -186,9 +186,7 @@ def importers(folder: Path, module: str) -> list[int]:
     return [int(word) for word in (folder / f"{module}.py.pids").read_text().split()]
 
 
-def test_what_ranks_were_seen_to_import_is_imported_once_on_each_node(
-    two: tuple[Cluster, Launcher], installed: Path
-) -> None:
+def test_imports_seen_on_ranks_are_made_once_on_each_node(two: tuple[Cluster, Launcher], installed: Path) -> None:
     """A module that reads its rank is imported for each rank of the controller's node, and by those of others.
 
     A launcher of the node copies the zygote of one with the same arguments.
@@ -249,7 +247,7 @@ def test_a_rank_of_another_node_that_is_killed_for_want_of_memory_is_told(
         assert ("the kernel ran out of memory" in str(caught.value)) == (guilty == 1)
 
 
-def test_what_else_another_node_did_is_asked_of_its_agent(
+def test_the_load_of_another_node_is_asked_of_its_agent(
     two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched: list[list[int | None]] = []

@@ -76,9 +76,7 @@ def test_a_link_in_place_of_a_card_is_not_followed(published: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_in_place_of_a_card_is_neither_waited_for_nor_read(
-    published: Path, make: Callable[[Path], None]
-) -> None:
+def test_a_card_that_is_no_file_is_neither_waited_for_nor_read(published: Path, make: Callable[[Path], None]) -> None:
     published.unlink()
     make(published)
     with pytest.raises(SettingError, match="cannot be read: it is no regular file; remove it"):
@@ -106,9 +104,7 @@ def test_the_folder_of_one_machine_is_the_users_alone(tmp_path: Path, monkeypatc
         own_folder()
 
 
-def test_where_another_user_has_its_place_the_folder_is_that_of_the_users_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_another_user_is_replaced_by_the_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     session = tmp_path / "run-user"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
@@ -186,9 +182,7 @@ def left_in_the_store(_: RankContext, readers: tuple[int, ...]) -> list[bool]:
     return left
 
 
-def test_a_card_of_an_earlier_run_in_the_same_store_is_passed_over_and_the_last_node_deletes_the_card(
-    launcher: Launcher,
-) -> None:
+def test_a_card_of_an_earlier_run_is_passed_over_and_the_last_node_deletes_the_card(launcher: Launcher) -> None:
     """Whoever reaches the store can read it. The first of three runs has ended before all nodes have come."""
 
     def exchanges(ctx: RankContext) -> tuple[object, ...]:

@@ -22,9 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_import_gets_variables_as_they_are_and_they_are_noted_with_what_was_changed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_that_an_import_reads_are_noted_with_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ("import os", "MODE = os.environb[b'MODE_OF_IMPORT']", "GONE = os.environ.get('GONE_BEFORE_IMPORT')")
     (folder / "looks_up.py").write_text("\n".join((*lines, "HOME = os.getenv('HOME')", "os.get_exec_path()")))
     monkeypatch.setenv("GONE_BEFORE_IMPORT", "1")
@@ -38,9 +36,7 @@ def test_an_import_gets_variables_as_they_are_and_they_are_noted_with_what_was_c
     assert found.seen().changed == ("GONE_BEFORE_IMPORT", "MODE_OF_IMPORT")
 
 
-def test_what_the_other_checkout_has_installed_is_of_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_of_the_other_checkout_are_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddpperf.launch.preloading.imports._of_project", [])
     monkeypatch.setattr("pytest_ddpperf.launch.preloading.imports.installed_folders", lambda: (f"{tmp_path}/",))
     for name in ("built_there", "vendored"):

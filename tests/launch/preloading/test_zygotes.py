@@ -198,7 +198,7 @@ def test_ranks_find_what_each_would_have_imported(packages: Path, make: Callable
         assert not {*pids} & importers(packages, name)
 
 
-def test_copies_for_each_rank_are_reckoned_until_they_run_and_made_anew_for_more_ranks(
+def test_copies_for_each_rank_are_reckoned_until_they_run_and_made_for_more_ranks(
     make: Callable[..., Launchers],
 ) -> None:
     launchers = make("auto")
