@@ -79,14 +79,10 @@ def test_the_innermost_launcher_counts() -> None:
         assert found[0] == launcher
 
 
-def test_a_shell_of_srun_is_alone() -> None:
+def test_a_shell_of_srun_is_alone_and_a_restart_is_seen() -> None:
     """``srun --ntasks=4 --pty bash`` has one shell, with the variables of all tasks."""
     assert told(SRUN, terminal=True) is None
-    assert told(TORCHRUN, terminal=True) is not None
-
-
-def test_a_restart_is_seen() -> None:
-    task = task_of({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"})
+    task = task_of({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}, terminal=True)
     assert task is not None
     assert task.restarts == 2
 
