@@ -279,7 +279,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:
-        """Lends the ranks of a job on this machine, before they are forked; other launches wait meanwhile.
+        """Yields the ranks of a job on this machine before they are forked; other launches wait for the context's end.
 
         Raises:
             LaunchError: this machine cannot start such ranks.

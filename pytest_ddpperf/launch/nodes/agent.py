@@ -90,7 +90,7 @@ class Agent:
 
 
 class _Checkouts:
-    """The files of other revisions that this node lacked and has checked out."""
+    """Checkouts of other revisions, which this node lacked and has made."""
 
     def __init__(self, check_out: CheckOut) -> None:
         self._check_out = check_out

@@ -25,7 +25,7 @@ class Wanted:
 
     asked: tuple[SeenImport, ...]  # by the user
     seen: tuple[SeenImport, ...]
-    ranks: int  # that find modules which depend on a rank's number
+    ranks: int  # each of which gets the modules that read its number
 
     @property
     def modules(self) -> tuple[SeenImport, ...]:
