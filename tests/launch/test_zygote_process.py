@@ -204,7 +204,7 @@ def stuck() -> Iterator[tuple[ZygoteProcess, Any]]:
     process: Any = Stuck()
     zygote._process = process
     zygote.control, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with zygote.control, of_zygote:
+    with zygote.control, of_zygote, zygote._output:
         yield zygote, process
 
 
