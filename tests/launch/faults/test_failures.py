@@ -378,9 +378,9 @@ def test_a_chain_of_thousands_of_causes_keeps_its_last_traceback() -> None:
 
 
 def test_a_message_of_megabytes_is_cut_in_the_middle() -> None:
-    report = failed_report(ValueError("a" * 10_000_000 + "z"), "run")
+    report = failed_report(ValueError("a" * 1_000_000 + "z"), "run")
     assert len(report.text) < 70_000
     assert len(report.traceback) < 70_000
     assert report.text.startswith("a")
-    assert "[9934465 characters are cut here]" in report.text
+    assert "[934465 characters are cut here]" in report.text
     assert report.text.endswith("z")
