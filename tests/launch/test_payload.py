@@ -46,41 +46,35 @@ class Child(Local):
 
 def helper(ctx): return SCALE + ctx.rank
 
-@pytest.fixture
-def go(ddpperf_group):
-    return lambda f, *a: ddpperf_group.run(f, *a).values
-
-def test_all(go, request):
-    n = 5
-    assert go(helper) == (3, 4)
-    assert go(lambda ctx: n + helper(ctx)) == (8, 9)
-    assert go(Local(2).build) == (6, 7)
-    assert go(functools.partial(Child(2).build, y=1)) == (107, 108)
-
-    def closure(ctx):
-        class Inner(Local): pass
-        return Inner(n).build(ctx), Inner
-    values = go(closure)
-    assert [v for v, _ in values] == [15, 16]
-    assert issubclass(values[0][1], Local)
-
-def test_modules_of_the_repo_are_imported_by_the_rank(go):
-    assert go(lambda ctx: lib_of_repo.by_name()) == (True, True)
+def each(ctx, *functions): return [function(ctx) for function in functions]
 
 class TestInClass:
     def measured(self, ctx): return ctx.rank + 1
-    def test_bound_method(self, go): assert go(self.measured) == (1, 2)
 
-def test_conftest(go, from_conftest):
-    back = go(lambda ctx: from_conftest)
-    assert back[0] is from_conftest and back[0].value == 7
+    def test_bound_method(self, ddpperf_group):
+        assert ddpperf_group.run(self.measured).values == (1, 2)
 
-def test_assertion(go):
+    def test_all(self, ddpperf_group, from_conftest):
+        n = 5
+        def closure(ctx):
+            class Inner(Local): pass
+            return Inner(n).build(ctx), Inner
+
+        numbers = helper, lambda ctx: n + helper(ctx), Local(2).build, functools.partial(Child(2).build, y=1)
+        others = closure, lambda ctx: lib_of_repo.by_name(), lambda ctx: from_conftest
+        found = ddpperf_group.run(each, *numbers, *others).values
+        for rank, (*values, (inner, Inner), by_name, back) in enumerate(found):
+            assert values == [3 + rank, 8 + rank, 6 + rank, 107 + rank]
+            assert inner == 15 + rank and issubclass(Inner, Local)
+            assert by_name
+            assert back is from_conftest and back.value == 7
+
+def test_assertion(ddpperf_group):
     from pytest_ddpperf.errors import RankFailed
     def wrong(ctx):
         assert helper(ctx) == 99
     with pytest.raises(RankFailed, match="where [34] = helper"):
-        go(wrong)
+        ddpperf_group.run(wrong)
 """
 
 
@@ -97,7 +91,7 @@ def test_whatever_a_suite_defines_reaches_the_ranks(inner: pytest.Pytester, mode
     inner.syspathinsert()
     options = ["-p", "no:cacheprovider", f"--rootdir={inner.path}", "-c", "/dev/null"]
     ranks = ["--ddpperf-world-size=2", "--ddpperf-device=cpu", "--ddpperf-backend=gloo", "--ddpperf-timeout=20"]
-    inner.runpytest("-q", f"--import-mode={mode}", *options, *ranks, str(suite)).assert_outcomes(passed=5)
+    inner.runpytest("-q", f"--import-mode={mode}", *options, *ranks, str(suite)).assert_outcomes(passed=3)
 
 
 def test_test_modules_travel_by_value_and_installed_ones_by_name() -> None:
