@@ -88,8 +88,8 @@ def test_nccl_says_what_goes_wrong_and_probes_no_network_unless_the_user_asks_fo
 
 
 def test_variables_that_count_when_torch_is_loaded_are_known() -> None:
-    early = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TORCH_CUDNN_V8_API_DISABLED")
-    early += ("TORCHINDUCTOR_COMPILE_THREADS", "TORCHDYNAMO_VERBOSE", "KINETO_USE_DAEMON")
+    early = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TORCH_CUDNN_V8_API_DISABLED"]
+    early += ["TORCHINDUCTOR_COMPILE_THREADS", "TORCHDYNAMO_VERBOSE", "KINETO_USE_DAEMON"]
     late = ("TORCHELASTIC_RUN_ID", "TORCHINDUCTOR_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "OMP_NUM_THREADS")
     found = read_at_import({**dict.fromkeys((*early, *late, "PATH"), "x"), **pinned({}, "m")})
     assert found == dict.fromkeys(early, "x")

@@ -45,7 +45,7 @@ def look(ctx: RankContext, factor: int) -> tuple[list[int], dict[str, object], l
     every = [torch.zeros(1, dtype=torch.int64) for _ in range(ctx.world_size)]
     dist.all_gather(every, torch.tensor([ctx.rank * factor]))
     print("done")
-    found = {
+    found: dict[str, object] = {
         "group": (str(ctx.device), ctx.backend, ctx.mode),
         "accelerate": os.environ.get("ACCELERATE_USE_CPU"),
         "drawn": (random.random(), float(np.random.rand()), torch.rand(1).item()),  # noqa: NPY002, S311
