@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -85,8 +86,8 @@ def test_devices_are_those_that_cuda_can_use_and_a_driver_that_fails_says_why(
     assert Gpus(**find_gpus()) == expected
 
 
-def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus) -> tuple[str | None, list[str]]:
-    """What a rank on CUDA is shown, and the devices that it makes its own."""
+def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus, **of_job: bool) -> tuple[str | None, list[str]]:
+    """What a rank on CUDA is shown, and the device that it makes its own, computes on, and whose memory it looks at."""
     import torch
 
     used: list[str] = []
@@ -94,27 +95,30 @@ def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus) -> tuple[str 
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(os, "chdir", lambda _: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda one: used.append(str(one)))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (79 << 30, 80 << 30))
+    monkeypatch.setattr(devices, "settled_memory", lambda _: used.append("looks") or "")
     job = Job(
         call=b"", world_size=4, device="cuda", group=None, mode=None, timeout=1.0, environ={}, path=(*sys.path,),
         directory=".", gpus=gpus,
     )  # fmt: skip
-    context, _, _ = _join(job, rank, None)
+    context, _, _ = _join(replace(job, **of_job), rank, None)
     assert isinstance(context, RankContext)
     used.append(str(context.device))
     return os.environ.get("CUDA_VISIBLE_DEVICES"), used
 
 
 def test_ranks_are_dealt_out_on_the_devices_that_the_controller_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where other ranks may be at work already, none looks for memory that others have taken."""
     gpus = Gpus(names=("H200",) * 3, pci=(None,) * 3)
-    assert joined(monkeypatch, 2, gpus) == (None, ["cuda:2", "cuda:2"])
-    assert joined(monkeypatch, 3, gpus) == (None, ["cuda:0", "cuda:0"])
+    assert joined(monkeypatch, 2, gpus) == (None, ["cuda:2", "looks", "cuda:2"])
+    assert joined(monkeypatch, 3, gpus) == (None, ["cuda:0", "looks", "cuda:0"])
+    assert joined(monkeypatch, 3, gpus, interleaved=True) == (None, ["cuda:0", "cuda:0"])
+    assert joined(monkeypatch, 3, gpus, own_group=True) == (None, ["cuda:0", "cuda:0"])
 
 
 def test_a_rank_is_shown_its_own_instance_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = Gpus(names=("A100 MIG",) * 2, pci=(None,) * 2, instances=("MIG-a", "MIG-b"))
-    assert joined(monkeypatch, 1, gpus) == ("MIG-b", ["cuda:0", "cuda:0"])
-    assert joined(monkeypatch, 2, gpus) == ("MIG-a", ["cuda:0", "cuda:0"])
+    assert joined(monkeypatch, 1, gpus) == ("MIG-b", ["cuda:0", "looks", "cuda:0"])
+    assert joined(monkeypatch, 2, gpus) == ("MIG-a", ["cuda:0", "looks", "cuda:0"])
 
 
 def test_a_rank_is_bound_near_its_gpu_and_tells_what_others_have_taken(
