@@ -86,16 +86,21 @@ def test_devices_are_those_that_cuda_can_use_and_a_driver_that_fails_says_why(
     assert Gpus(**find_gpus()) == expected
 
 
-def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus, **of_job: bool) -> tuple[str | None, list[str]]:
+def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus, **of_job: Any) -> tuple[str | None, list[str]]:
     """What a rank on CUDA is shown, and the device that it makes its own, computes on, and whose memory it looks at."""
     import torch
 
     used: list[str] = []
+
+    def looks(_: object) -> str:
+        used.append("looks")
+        return ""
+
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(os, "chdir", lambda _: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda one: used.append(str(one)))
-    monkeypatch.setattr(devices, "settled_memory", lambda _: used.append("looks") or "")
+    monkeypatch.setattr(devices, "settled_memory", looks)
     job = Job(
         call=b"", world_size=4, device="cuda", group=None, mode=None, timeout=1.0, environ={}, path=(*sys.path,),
         directory=".", gpus=gpus,
