@@ -9,11 +9,13 @@ import sys
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.errors import SameCode
+from pytest_ddpperf.launch import redirection
 from pytest_ddpperf.launch.redirection import Redirection, interpreter_folders, observed, within
 
 MOVED = Redirection(root="/home/me/project", target="/var/x/checkout", kept=("/home/me/project/.venv",))
@@ -91,39 +93,6 @@ redirect(moved)
 import demo, demo.part
 print(json.dumps([demo.SIDE, demo.part.SIDE, project_files(moved)]))
 """
-# As setuptools writes it, cut down to what finds a package.
-SETUPTOOLS = """
-import sys
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import spec_from_file_location
-from pathlib import Path
-
-MAPPING = {"demo": %r}
-NAMESPACES = {}
-
-
-class _EditableFinder:
-    @classmethod
-    def find_spec(cls, fullname, path=None, target=None):
-        if fullname in MAPPING:
-            return spec_from_file_location(fullname, Path(MAPPING[fullname], "__init__.py"))
-
-
-sys.meta_path.append(_EditableFinder)
-"""
-# As the package editables does it, for hatch and pdm.
-EDITABLES = """
-import importlib.util
-
-
-class RedirectingFinder:
-    _redirections = {"demo": %r}
-
-    @classmethod
-    def find_spec(cls, fullname, path=None, target=None):
-        if fullname in cls._redirections:
-            return importlib.util.spec_from_file_location(fullname, cls._redirections[fullname])
-"""
 
 
 @pytest.fixture
@@ -160,18 +129,23 @@ def test_a_project_on_the_path_comes_from_there_unless_it_was_imported_before(si
     assert imported(sides, path, script=SCRIPT.replace("demo.SIDE, ", "")) == ["there", part], "a namespace package"
 
 
-@pytest.mark.parametrize("build_backend", ["setuptools", "hatch"])
-def test_so_does_one_that_an_import_hook_finds(sides: tuple[Path, Path], tmp_path: Path, build_backend: str) -> None:
-    hooks = tmp_path / "site"
-    (hooks / "editables").mkdir(parents=True)
-    (hooks / "__editable___demo_0_1_finder.py").write_text(SETUPTOOLS % str(sides[0] / "src/demo"))
-    (hooks / "editables" / "__init__.py").touch()
-    (hooks / "editables" / "redirector.py").write_text(EDITABLES % str(sides[0] / "src/demo/__init__.py"))
-    before = {
-        "setuptools": "import __editable___demo_0_1_finder",
-        "hatch": "import editables.redirector as r; sys.meta_path.append(r.RedirectingFinder)",
-    }
-    assert imported(sides, [str(hooks)], before[build_backend]) == ["there", "there", files(sides[1])]
+def test_import_hooks_of_editable_installs_lead_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setuptools writes a module with two tables, and the package editables has one, for hatch and pdm."""
+    here, there = "/home/me/project/src", "/var/x/checkout/src"
+    setuptools: Any = SimpleNamespace(MAPPING={"demo": f"{here}/demo"}, NAMESPACES={"space": [f"{here}/space", "/opt"]})
+    finder = SimpleNamespace(_redirections={"demo": f"{here}/demo/__init__.py", "other": "/opt/other.py"})
+    editables: Any = SimpleNamespace(RedirectingFinder=finder)
+    monkeypatch.setitem(sys.modules, "__editable___demo_0_1_finder", setuptools)
+    monkeypatch.setitem(sys.modules, "editables.redirector", editables)
+    monkeypatch.setattr(sys, "path", [here, "/opt"])
+    monkeypatch.setattr(redirection, "_moved", [])
+    redirection.redirect(MOVED)
+    assert sys.path == [there, "/opt"]
+    assert [setuptools.MAPPING, setuptools.NAMESPACES, finder._redirections] == [
+        {"demo": f"{there}/demo"},
+        {"space": [f"{there}/space", "/opt"]},
+        {"demo": f"{there}/demo/__init__.py", "other": "/opt/other.py"},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +161,7 @@ def test_what_both_sides_would_share_is_refused_at_its_import(
 ) -> None:
     copy = tmp_path / "site" / "shared_module.py"
     paths = {name: str(tmp_path / name) for name in ("here", "there")}
-    redirection = Redirection(root=paths["here"], target=paths["there"], copies=(str(copy),))
+    moved = Redirection(root=paths["here"], target=paths["there"], copies=(str(copy),))
     (tmp_path / folder).mkdir()
     (tmp_path / folder / "shared_module.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path / folder))
@@ -199,5 +173,5 @@ def test_what_both_sides_would_share_is_refused_at_its_import(
         trained.append(1)
 
     with pytest.raises(SameCode, match=f"the ranks of {who} imported shared_module from {tmp_path / folder}"):
-        observed(None, redirection, revision, train)
+        observed(None, moved, revision, train)
     assert trained == []
