@@ -37,6 +37,9 @@ def hello(rank: int, machine: str = "a", **other: Any) -> Hello:
     return Hello(rank=rank, host=f"host-{machine}", machine=machine, cores=cores, needed=NEEDED, **other)
 
 
+LACKING = replace(hello(1, "b"), needed={**NEEDED, "torch": "2.11.0"})
+
+
 class Tasks:
     """A controller, and tasks that follow it in threads."""
 
@@ -321,13 +324,6 @@ def test_tasks_that_a_launcher_has_bound_share_the_cores_of_their_node() -> None
     assert os.sched_getaffinity(0) == cores
 
 
-def test_a_node_that_lacks_what_the_controller_has_is_refused_by_name() -> None:
-    tasks = Tasks(replace(hello(1, "b"), needed={**NEEDED, "torch": "2.11.0"}))
-    with pytest.raises(SettingError, match=r"^torch is 2\.13\.0 on the controller, and 2\.11\.0 on host-b \(rank 1"):
-        tasks.cluster.gather(20)
-    tasks.close()
-
-
 def test_a_task_that_does_not_come_is_named() -> None:
     cluster = Cluster("127.0.0.1", hello(0), 4)
     with pytest.raises(LaunchError, match=r"^rank 1 of the launcher did not connect .* nor did 2 more"):
@@ -336,16 +332,23 @@ def test_a_task_that_does_not_come_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("others", "error", "told"),
     [
-        ([hello(1, "b"), hello(1, "c")], r"^a process at 127\.0\.0\.1 said that it is rank 1 .*, and so did one at"),
-        ([hello(7, "b")], r"said that it is rank 7 of the launcher: .*--ddpperf-rendezvous-dir=DIR$"),
+        (
+            [hello(1, "b"), hello(1, "c")],
+            LaunchError,
+            r"^a process at 127\.0\.0\.1 said .* rank 1 .*, and so did one at",
+        ),
+        ([hello(7, "b")], LaunchError, r"said that it is rank 7 of the launcher: .*--ddpperf-rendezvous-dir=DIR$"),
+        ([LACKING], SettingError, r"^torch is 2\.13\.0 on the controller, and 2\.11\.0 on host-b \(rank 1"),
     ],
 )
-def test_a_rank_that_comes_twice_or_that_there_is_not_ends_the_meeting(others: list[Hello], told: str) -> None:
+def test_a_rank_that_comes_twice_that_there_is_not_or_that_lacks_something_ends_the_meeting(
+    others: list[Hello], error: type[Exception], told: str
+) -> None:
     """Who has read the card in torchrun's store can say that he is any task, before it comes or after."""
     tasks = Tasks(*others)
-    with pytest.raises(LaunchError, match=told):
+    with pytest.raises(error, match=told):
         tasks.cluster.gather(20)
     tasks.close()
 
