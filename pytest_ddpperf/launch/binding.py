@@ -52,7 +52,6 @@ def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[in
 
 
 def _whole_cores(cores: Iterable[int], root: Path) -> list[list[int]]:
-    """Returns the hardware threads, grouped by core."""
     found = dict[int, list[int]]()
     for thread in sorted(cores):
         siblings = kernel_numbers(

@@ -71,7 +71,7 @@ class Gpus:
     """The GPUs of a machine, in CUDA's order. If ``instances`` names MIG instances, each rank sees only one of them."""
 
     names: tuple[str, ...] = ()
-    pci: tuple[str | None, ...] = ()  # PCI ids, such as 0000:c1:00.0; None if torch does not tell
+    pci: tuple[str | None, ...] = ()  # PCI ids, such as 0000:c1:00.0; None if torch does not say
     instances: tuple[str, ...] = ()
     error: str = ""  # why CUDA can use none of those that are there
 
@@ -87,7 +87,7 @@ class TorchMachine:
 
     torch: str  # full version, e.g. 2.13.0+cpu
     cuda: str | None  # the version of CUDA, or of ROCm's HIP, that torch was built for; None for a CPU build
-    gpus: Gpus  # none where they were not looked for
+    gpus: Gpus  # none if nobody looked for them
     backends: tuple[str, ...]  # of process groups, that this torch was built with
     gpu_software: Mapping[str, str] = field(default_factory=dict)  # versions and the allocator, by name
     packages: Mapping[str, str] = field(default_factory=dict)  # versions of other packages that training may use
@@ -99,7 +99,7 @@ class Placement:
 
     device: str
     backend: str
-    remark: str = ""  # why ranks are on the CPU beside a GPU
+    remark: str = ""  # why ranks are on the CPU although there is a GPU
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:

@@ -42,7 +42,7 @@ def find_gpus() -> dict[str, Any]:
         warnings.simplefilter("always")
         try:
             found = [torch.cuda.get_device_properties(number) for number in range(count())]
-        except Exception as error:  # noqa: BLE001  whatever the driver says is told
+        except Exception as error:  # noqa: BLE001  the report has the words of the driver
             return {"error": _INTERNALS.sub("", str(error))}
     if not found:  # without a warning, there is none
         return {"error": "; ".join(_INTERNALS.sub("", str(warning.message)) for warning in said)}
@@ -62,7 +62,7 @@ def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, 
     taken = settled_memory(lambda: torch.cuda.mem_get_info(device)) if check_memory else ""
     remark = f"GPU {device.index} of rank {rank}: other processes took {taken} before it began" if taken else ""
     if remark:
-        print(remark, file=sys.stderr)  # noqa: T201  where the rank fails, its output is what is shown
+        print(remark, file=sys.stderr)  # noqa: T201  if the rank fails, its output is shown
     return remark
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _CLOCKS = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time", "time_ns")
 Variables: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Variables that some ranks have besides those of all, names with values, sorted."""
+"""Variables that only some ranks have, names with values, sorted."""
 
 
 def group_variables(

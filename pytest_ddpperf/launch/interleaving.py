@@ -43,7 +43,7 @@ class TurnQueue:
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[float, socket.socket]] = {}
         self.held_up: set[int] = set()  # slots that another one's end has kept waiting, and that have not asked since
-        self.waited_for: list[set[int]] = [set() for _ in range(slots)]  # by slot: whose end has taken of its time
+        self.waited_for: list[set[int]] = [set() for _ in range(slots)]  # by slot: launches whose end it waited for
         self._left: set[int] = set()
         self._active: int | None = None
         self._last = -1  # the launch that had the last turn
@@ -199,7 +199,7 @@ class TurnClient:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._connection.sendall(_REQUEST.pack(progress))
             go = self._connection.recv(len(_GO))
-        if go != _GO:  # to go on without a turn would be to time steps beside another launch
+        if go != _GO:  # without a turn it would time steps while another launch runs
             raise LaunchError("this launch waited for its turn, and the controller has stopped giving turns")
 
     def close(self) -> None:

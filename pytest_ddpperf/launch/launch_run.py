@@ -40,7 +40,7 @@ _GRACE = 0.25  # seconds in which the other ranks may still report after the fir
 _CUDA_GRACE = 1.0  # the same on CUDA, whose errors ranks notice only when they wait for the device
 _END_SECONDS, _CUDA_END_SECONDS = 3.0, 15.0  # of a rank: the driver frees a GPU's memory meanwhile
 _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
-_ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
+_ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be shown
 _OTHERS_SECONDS = 2.0
 _CALLS_SECONDS = 1.0
 _REPORT_SECONDS = 20.0  # in which a launch that is late has been looked at
@@ -82,7 +82,7 @@ def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple
                 for other in elsewhere:
                     sweeping.callback(other.sweep, end_seconds(job))
                 sweeping.callback(here.sweep)
-                for other in elsewhere:  # what is called last is called first: all nodes sweep at the same time
+                for other in elsewhere:  # the stack calls the last one first: all nodes sweep at the same time
                     sweeping.callback(other.ask_sweep)
         seconds = time.monotonic() - started
         ends = launch.ends

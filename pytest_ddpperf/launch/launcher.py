@@ -56,7 +56,7 @@ class Launcher:
         threads: Mapping[str, str] | None = None,  # its variables of threads, if they are others
         preload: Iterable[str] = (),  # modules that ranks find imported; they start no thread and leave CUDA alone
         redirection: Redirection | None = None,  # another checkout that ranks import the project from
-        echo: Echo | None = None,  # is told what ranks print, while they run
+        echo: Echo | None = None,  # gets the lines that ranks print, while they run
         like: Launcher | None = None,  # with the same arguments: its zygote is copied, which spares torch's import
         nodes: OtherNodes | None = None,  # on which ranks of large launches are started as well
     ) -> None:
@@ -279,7 +279,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:
-        """Lends the ranks of a job on this machine, before they are forked; other launches wait meanwhile.
+        """Yields the ranks of a job on this machine before they are forked; other launches wait for the context's end.
 
         Raises:
             LaunchError: this machine cannot start such ranks.

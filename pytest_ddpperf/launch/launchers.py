@@ -53,7 +53,7 @@ class Launchers:
         if variables not in self._others:
             first = self[0]
             made = Launchers(lambda one: self._make(one or first).having(variables), self._preload)
-            made._seen, made._judged = self._seen, self._judged  # what is known of imports holds for all
+            made._seen, made._judged = self._seen, self._judged  # their imports are the same
             self._others.setdefault(variables, made)
         return self._others[variables]
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 KEY_BYTES = 32
 _GREETING = b"pytest-ddpperf link 2\n"
 _NONCE_BYTES = 32
-_MAX_FIRST = 1 << 20  # bytes of the first message, and of what is read with it
+_MAX_FIRST = 1 << 20  # bytes of the first message, and of data read with it
 _CHUNK = 1 << 20
 _HANDSHAKE_SECONDS = 5.0
 _SILENT_SECONDS = 4  # after which the kernel gives a peer up that answers nothing: its machine or the network is gone
@@ -279,7 +279,7 @@ def _give_up_a_silent_peer(connected: socket.socket) -> None:
             (socket.TCP_KEEPIDLE, 1),
             (socket.TCP_KEEPINTVL, 1),
             (socket.TCP_KEEPCNT, _SILENT_SECONDS),
-            (socket.TCP_USER_TIMEOUT, int(_SEND_SECONDS * 1000)),  # also where the peer lives, and takes nothing
+            (socket.TCP_USER_TIMEOUT, int(_SEND_SECONDS * 1000)),  # also if the peer lives and takes nothing
         ):
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
 

@@ -39,21 +39,21 @@ class Job:
     environ: Mapping[str, str] = field(default_factory=dict)  # filled in on each node
     path: tuple[str, ...] = ()
     directory: str = ""
-    projects: tuple[str, ...] = ()  # folders of which ranks have files of their own
-    folder: str = ""  # in which these are
-    files: tuple[Redirection, ...] = ()  # that lead there
+    projects: tuple[str, ...] = ()  # folders whose files are copied for the ranks
+    folder: str = ""  # with the copies
+    files: tuple[Redirection, ...] = ()  # that lead to the copies
     preload: tuple[str, ...] = ()  # modules that the zygote imports before it forks
     own_group: bool = False  # whether the function makes the process group itself
     interleaved: bool = False  # whether other launches run at the same time
     listening: int = 0  # port of the store that rank 0 serves; known when its socket is bound
-    gpus: Gpus = field(default_factory=Gpus)  # that ranks are dealt out on; on CPU none
+    gpus: Gpus = field(default_factory=Gpus)  # of the node, which its ranks share; none on the CPU
     probes: bool = False  # whether the function looks for GPUs, and so starts their driver
-    first_rank: int = 0  # of those of this node
+    first_rank: int = 0  # of this node
     local_world_size: int = 0  # the ranks of this node
     node: int = 0
     nodes: int = 1  # that take part
     interface: str = ""  # by which ranks of several nodes talk
-    bind: bool = False  # whether each rank has cores of its own
+    bind: bool = False  # whether each rank is bound to separate cores
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SeenImport:
     module: str
     file: str
     seconds: float
-    installed: bool = True  # else it may be the project's, and its seconds are without those of installed modules
+    installed: bool = True  # else it may be the project's, and the seconds of installed modules are subtracted
     of_rank: bool = False  # whether it looks up variables that differ between ranks
     changed: tuple[str, ...] = ()  # variables that it looks up, and that the rank's code had changed before
     inner: tuple[SeenImport, ...] = ()  # of one that looks up either: imports that nothing is known against
@@ -128,7 +128,7 @@ class GroupCalls:
     """The calls that one rank has made in one process group; collectives are numbered from 1."""
 
     ranks: tuple[int, ...]  # the members of the group
-    called: int | None  # the last collective; 0 before the first, None if the recorder does not tell
+    called: int | None  # the last collective; 0 before the first, None if the recorder does not say
     ended: int = 0  # the last one that has ended
     pending: Mapping[int, str] = field(default_factory=dict)  # later ones, with their tensors, as far as they are known
     point_to_point: bool = False  # whether a send or a receive has not ended
@@ -193,7 +193,7 @@ class Preload:
     directory: str
     module: str = ""
     file: str = ""  # that ranks import; empty if any will do
-    of_rank: bool = False  # whether the variables are those of the only rank that is forked from this zygote
+    of_rank: bool = False  # whether only one rank, which has these variables, is forked from this zygote
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.messages import Call
 
 StandIn = tuple["Callable[..., Any]", tuple[object, ...]]
-"""A function and its arguments: their value replaces an object where the pickle is loaded."""
+"""A function and its arguments: their value replaces an object when the pickle is loaded."""
 _REWRITER = "AssertionRewritingHook"
 _TO_RANKS = ("cannot be sent to the ranks", "make it inside the function")
 _PACKAGE = f"{Path(__file__).parents[1]}/"
@@ -111,7 +111,7 @@ def _kept(obj: Any) -> StandIn | None:
     """Returns a replacement for an object that cloudpickle cannot send completely."""
     if isinstance(obj, CodeType):  # cloudpickle 3.1.3 leaves out the file, which tracebacks and stacks name
         return marshal.loads, (marshal.dumps(obj),)
-    # Such as torch.backends.cudnn, which is of a class of its own.
+    # Such as torch.backends.cudnn, whose class is not ModuleType.
     if isinstance(obj, ModuleType) and type(obj) is not ModuleType and sys.modules.get(obj.__name__) is obj:
         return importlib.import_module, (obj.__name__,)
     return None

@@ -242,13 +242,19 @@ def remove(files: set[str]) -> None:
             Path(file).unlink()
 
 
+def open_files(root: Path = _ROOT) -> dict[int, str]:
+    """Returns the files that this process has open, by descriptor."""
+    files = {}
+    for path in (root / "proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of the listing is closed
+            files[int(path.name)] = str(path.readlink())
+    return files
+
+
 def touches_gpu(root: Path = _ROOT) -> bool:
     """Returns whether this process has a GPU or its driver open: CUDA may fail in processes that are forked from it."""
-    for path in (root / "proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # that of the listing is closed
-            if str(path.readlink()).startswith(("/dev/nvidia", "/dev/kfd")):
-                return True
-    return bool(getattr(sys.modules.get("torch.cuda"), "is_initialized", bool)())
+    has_open = any(file.startswith(("/dev/nvidia", "/dev/kfd")) for file in open_files(root).values())
+    return has_open or bool(getattr(sys.modules.get("torch.cuda"), "is_initialized", bool)())
 
 
 def out_of_memory_kills(root: Path = _ROOT) -> int:

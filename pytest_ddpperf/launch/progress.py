@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SLOT = struct.Struct("=dq40s")  # seconds of the machine's monotonic clock, the step, the stage
-FUNCTION = "its function"  # the stage of a rank whose function tells no other
+FUNCTION = "its function"  # the stage of a rank whose function names no other
 START, LOAD, BUILD = "the start", "the load of its function", "the build of its step"
 WARM_UP, TIMED = "warm-up step", "timed step"
 _BUDGETS = {START: "start", LOAD: "start", BUILD: "build", WARM_UP: "warm_up", TIMED: "measure"}
-_BRIEF = 1.0  # seconds that are not worth telling
+_BRIEF = 1.0  # seconds; a shorter time is not reported
 
 
 @dataclass(frozen=True, slots=True)

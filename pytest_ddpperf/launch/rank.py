@@ -105,10 +105,8 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
     report, _stdout, _stderr, *others = (fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, least) for file in descriptors)
     files = Descriptors(report, *others)
     kept = {0, 1, 2, *files}
-    for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        if descriptor not in kept:
-            with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
-                os.close(descriptor)
+    for descriptor in processes.open_files().keys() - kept:
+        os.close(descriptor)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  lives as long as the process
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = open(  # noqa: SIM115  the same

@@ -48,7 +48,7 @@ _STACK_POLL = 0.025
 
 @dataclass(kw_only=True, slots=True)
 class _RankProcess:
-    """One rank's sockets and files, and its state as far as the controller knows it."""
+    """The sockets and files of a rank, and its last known state."""
 
     channel: Channel
     of_rank: socket.socket  # the other end of ``channel``

@@ -33,7 +33,7 @@ class Redirection:
     target: str  # the project there
     kept: tuple[str, ...] = ()  # folders inside root that belong to the interpreter, such as a virtual environment
     python: str | None = None  # the interpreter of the ranks; None for this one
-    first: tuple[str, ...] = ()  # folders that the ranks search first: those of the target's own environment
+    first: tuple[str, ...] = ()  # folders of the target's own environment, which the ranks search first
     environment: str | None = None  # the folder of that environment; None if there is none
     copies: tuple[str, ...] = ()  # files and folders in site-packages that are copies of the project's
     without: tuple[str, ...] = ()  # entries of this process's search path that ranks do not get
@@ -49,7 +49,7 @@ class Redirection:
         """
         if not Path(entry).is_absolute() and not Path(entry).exists():
             return entry
-        absolute = os.path.abspath(entry)  # noqa: PTH100 - not of the current folder where that is gone; links are kept: the target has the same ones
+        absolute = os.path.abspath(entry)  # noqa: PTH100 - it needs no current folder, which may be gone, and keeps links, which the target has, too
         real = os.path.realpath(absolute)
         if any(within(place, folder) for place in (absolute, real) for folder in (*self.kept, self.target)):
             return entry
@@ -150,7 +150,7 @@ def _require_own(redirection: Redirection, revision: str, module: str, file: str
     if revision:
         own = tuple(filter(None, (redirection.target, redirection.environment)))
         foreign = _is_of_project(redirection, file) and not any(within(file, folder) for folder in own)
-    else:  # the other side would import the same copy, unless it has packages of its own
+    else:  # the other side would import the same copy, unless it has separate packages
         shared = redirection.environment is redirection.python is None
         foreign = shared and any(within(file, copy) for copy in redirection.copies)
     if foreign and module.partition(".")[0] != TOOL:
@@ -204,7 +204,7 @@ def redirect(redirection: Redirection) -> None:
 
 
 _moved: list[Redirection] = []  # of this process, the last one first
-_own: tuple[Redirection, ...] = ()  # those of them that lead to the files of its launch alone
+_own: tuple[Redirection, ...] = ()  # some of them: they lead to the copies of its launch
 _get_code = SourceFileLoader.get_code
 
 
@@ -277,7 +277,7 @@ def project_files(redirection: Redirection) -> dict[str, str]:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not Path(file).is_absolute() or name.partition(".")[0] == TOOL:
-            continue  # relative paths are made up, as that of torch.classes
+            continue  # relative paths are made up, as for torch.classes
         folder, base = os.path.split(file)
         if folder not in folders:
             folders[folder] = os.path.realpath(folder)

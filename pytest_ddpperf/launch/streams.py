@@ -34,7 +34,7 @@ _MAC_BYTES = 32
 _MAGIC = b"ddpperf\n"
 _REQUEST = b"?"
 _CHUNK = 1 << 20
-_MAX_LENGTH = 1 << 36  # bytes; a message of more would not fit into memory beside what it was made of
+_MAX_LENGTH = 1 << 36  # bytes; a longer message would not fit into memory next to the object that it was made of
 # Users' code may patch them.
 _dumps, _send, _recv = pickle.dumps, socket.socket.send, socket.socket.recv
 _compare, _digest = hmac.compare_digest, hmac.digest
@@ -187,7 +187,7 @@ def open_output() -> IO[bytes]:
     try:
         return tempfile.TemporaryFile(prefix="ddpperf-", buffering=0)
     except OSError as error:
-        if error.errno == errno.EMFILE:  # whoever opens several says for how many ranks
+        if error.errno == errno.EMFILE:  # the caller knows for how many ranks
             raise
         raise LaunchError(
             f"the output of ranks cannot be stored: {error.strerror}: {tempfile.tempdir or 'TMPDIR'}; "

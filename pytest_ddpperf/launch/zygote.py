@@ -60,7 +60,7 @@ class Zygote:
     signals: tuple[socket.socket, socket.socket]
     parent: int  # the controller, or the zygote that this one is a copy of
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
-    copies: set[int] = field(default_factory=set)  # pids of other zygotes, each with a launcher of its own
+    copies: set[int] = field(default_factory=set)  # pids of other zygotes, each of another launcher
     headless: set[int] = field(default_factory=set)  # pids of ranks that were killed without a main thread
     touched: str = ""  # the module whose import has used a GPU
     folder: str = ""  # with the files of its launches
@@ -135,7 +135,7 @@ class Zygote:
         try:
             control, output = self.descriptors
             self._serve_other(mark, control, output, original)
-        except BaseException:  # noqa: BLE001  the copy has no launcher to tell yet
+        except BaseException:  # noqa: BLE001  no launcher listens to the copy yet
             os._exit(1)
         return None
 
@@ -206,7 +206,7 @@ class Zygote:
         return ()
 
     def _hear_signals(self) -> None:
-        # Of a controller any thread may have started this process, and the kernel tells the end of that thread as well.
+        # Any thread of a controller may have started this process, and the kernel also signals the end of that thread.
         self.terminated |= signal.SIGTERM in self.signals[0].recv(MESSAGE_SIZE) or os.getppid() != self.parent
 
     def tell(self, event: ZygoteEvent) -> None:
@@ -240,7 +240,7 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
         zygote.tell(Broken(in_a_line(error)))
         zygote.terminated, birth = True, None
     if birth is None:
-        # A controller that lives on must learn of this end before that of the ranks, which it would blame otherwise.
+        # A controller that lives on must learn of this end before the ranks end, which it would blame otherwise.
         # One that has closed its end waits until this process has swept: the connection of a copy ends with the copy.
         with contextlib.suppress(OSError):
             if zygote.terminated:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
-# This very package is found also where the interpreter is another one, which has none or one of its own.
+# Another interpreter, which may lack this package or have another version of it, finds this very one, too.
 _BOOTSTRAP = """import importlib.util, json, sys
 sys.path[:], package, options = json.loads(sys.argv[1])
 spec = importlib.util.spec_from_file_location("pytest_ddpperf", package)
@@ -72,7 +72,7 @@ class ZygoteProcess:
         self._python = (None if redirection is None else redirection.python) or sys.executable
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
-        self._ready, self._numbers = False, itertools.count()  # the latter are those of questions
+        self._ready, self._numbers = False, itertools.count()  # the numbers of questions
         self._folder = ""  # with the files of its launches
         self.threads, self.touched = 1, ""  # of the process, once it is ready
         self._output: IO[bytes] = open_output()

@@ -29,11 +29,9 @@ def machine(root: Path, nodes: list[str], threads: dict[int, str] | None = None)
 @pytest.mark.parametrize(
     ("nodes", "cores", "ranks", "expected"),
     [
-        (["0-3"], range(4), 2, [[0, 1], [2, 3]]),
         (["0-4"], range(5), 2, [[0, 1, 2], [3, 4]]),
         (["0-3", "4-7"], range(8), 4, [[0, 1], [2, 3], [4, 5], [6, 7]]),
         (["0,2,4,6", "1,3,5,7"], range(8), 2, [[0, 2, 4, 6], [1, 3, 5, 7]]),  # numbers that alternate
-        (["0-3", "4-7"], range(8), 1, [[0, 1, 2, 3, 4, 5, 6, 7]]),
         (["0-3", "4-7"], [0, 1, 2, 3, 4, 5], 3, [[0, 1], [2, 3], [4, 5]]),  # a part of the second node is allowed
         (["0-3", "4-7"], range(8), 3, [[0, 1, 2], [3, 4, 5], [6, 7]]),
         (["0-1", "2-3", "4-5", "6-7"], range(8), 2, [[0, 1, 2, 3], [4, 5, 6, 7]]),

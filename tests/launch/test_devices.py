@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from pytest_ddpperf.launch.messages import Job
 from pytest_ddpperf.launch.rank import _join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 TOO_OLD = (
     "CUDA initialization: The NVIDIA driver on your system is too old (found version 12020). "
@@ -30,6 +31,7 @@ MISMATCH = (  # recorded from torch 2.11.0+cu130
     "NumCudaDevices() that might have already set an error? Error 803: system has unsupported display driver / cuda "
     "driver combination (Triggered internally at /pytorch/c10/cuda/CUDAFunctions.cpp:119.)"
 )
+UNSUPPORTED = "Error 803: system has unsupported display driver / cuda driver combination"
 BUSY = (
     "CUDA error: all CUDA-capable devices are busy or unavailable\nCUDA kernel errors might be asynchronously reported"
 )
@@ -63,68 +65,65 @@ def device(name: str, **address: int) -> SimpleNamespace:
     return SimpleNamespace(name=name, **address)
 
 
-def test_devices_are_those_that_cuda_can_use_whatever_nvml_counts(driver: Callable[..., None]) -> None:
-    driver([device("NVIDIA A100 MIG 1g.5gb", pci_domain_id=1, pci_bus_id=0xC1, pci_device_id=2)])
-    assert Gpus(**find_gpus()) == Gpus(names=("NVIDIA A100 MIG 1g.5gb",), pci=("0001:c1:02.0",))
-
-
-def test_an_address_that_torch_does_not_tell_is_unknown(driver: Callable[..., None]) -> None:
-    driver([device("old")])
-    assert Gpus(**find_gpus()) == Gpus(names=("old",), pci=(None,))
-
-
-def test_a_machine_without_a_gpu_has_no_error(driver: Callable[..., None]) -> None:
-    driver([])
-    assert Gpus(**find_gpus()) == Gpus()
+A100 = device("NVIDIA A100 MIG 1g.5gb", pci_domain_id=1, pci_bus_id=0xC1, pci_device_id=2)
 
 
 @pytest.mark.parametrize(
-    ("warning", "error"),
+    ("devices", "complaint", "expected"),
     [
-        (TOO_OLD, "The NVIDIA driver on your system is too old (found version 12020)."),
-        (MISMATCH, "Error 803: system has unsupported display driver / cuda driver combination"),
+        ([A100], {}, Gpus(names=("NVIDIA A100 MIG 1g.5gb",), pci=("0001:c1:02.0",))),  # whatever NVML counts
+        ([device("old")], {}, Gpus(names=("old",), pci=(None,))),  # torch does not tell its address
+        ([], {}, Gpus()),
+        ([], {"warns": TOO_OLD}, Gpus(error="The NVIDIA driver on your system is too old (found version 12020).")),
+        ([], {"warns": MISMATCH}, Gpus(error=UNSUPPORTED)),
+        ([A100], {"raises": BUSY}, Gpus(error="CUDA error: all CUDA-capable devices are busy or unavailable")),
     ],
 )
-def test_a_driver_that_fails_says_why(driver: Callable[..., None], warning: str, error: str) -> None:
-    driver([], warns=warning)
-    assert Gpus(**find_gpus()) == Gpus(error=error)
+def test_devices_are_those_that_cuda_can_use_and_a_driver_that_fails_says_why(
+    driver: Callable[..., None], devices: list[SimpleNamespace], complaint: dict[str, str], expected: Gpus
+) -> None:
+    driver(devices, **complaint)
+    assert Gpus(**find_gpus()) == expected
 
 
-def test_a_device_that_fails_says_why(driver: Callable[..., None]) -> None:
-    driver([device("H200")], raises=BUSY)
-    assert Gpus(**find_gpus()) == Gpus(error="CUDA error: all CUDA-capable devices are busy or unavailable")
-
-
-def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus) -> tuple[str | None, list[str]]:
-    """What a rank on CUDA is shown, and the devices that it makes its own."""
+def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus, **of_job: Any) -> tuple[str | None, list[str]]:
+    """What a rank on CUDA is shown, and the device that it makes its own, computes on, and whose memory it looks at."""
     import torch
 
     used: list[str] = []
+
+    def looks(_: object) -> str:
+        used.append("looks")
+        return ""
+
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(os, "chdir", lambda _: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda one: used.append(str(one)))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (79 << 30, 80 << 30))
+    monkeypatch.setattr(devices, "settled_memory", looks)
     job = Job(
         call=b"", world_size=4, device="cuda", group=None, mode=None, timeout=1.0, environ={}, path=(*sys.path,),
         directory=".", gpus=gpus,
     )  # fmt: skip
-    context, _, _ = _join(job, rank, None)
+    context, _, _ = _join(replace(job, **of_job), rank, None)
     assert isinstance(context, RankContext)
     used.append(str(context.device))
     return os.environ.get("CUDA_VISIBLE_DEVICES"), used
 
 
 def test_ranks_are_dealt_out_on_the_devices_that_the_controller_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where other ranks may be at work already, none looks for memory that others have taken."""
     gpus = Gpus(names=("H200",) * 3, pci=(None,) * 3)
-    assert joined(monkeypatch, 2, gpus) == (None, ["cuda:2", "cuda:2"])
-    assert joined(monkeypatch, 3, gpus) == (None, ["cuda:0", "cuda:0"])
+    assert joined(monkeypatch, 2, gpus) == (None, ["cuda:2", "looks", "cuda:2"])
+    assert joined(monkeypatch, 3, gpus) == (None, ["cuda:0", "looks", "cuda:0"])
+    assert joined(monkeypatch, 3, gpus, interleaved=True) == (None, ["cuda:0", "cuda:0"])
+    assert joined(monkeypatch, 3, gpus, own_group=True) == (None, ["cuda:0", "cuda:0"])
 
 
 def test_a_rank_is_shown_its_own_instance_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = Gpus(names=("A100 MIG",) * 2, pci=(None,) * 2, instances=("MIG-a", "MIG-b"))
-    assert joined(monkeypatch, 1, gpus) == ("MIG-b", ["cuda:0", "cuda:0"])
-    assert joined(monkeypatch, 2, gpus) == ("MIG-a", ["cuda:0", "cuda:0"])
+    assert joined(monkeypatch, 1, gpus) == ("MIG-b", ["cuda:0", "looks", "cuda:0"])
+    assert joined(monkeypatch, 2, gpus) == ("MIG-a", ["cuda:0", "looks", "cuda:0"])
 
 
 def test_a_rank_is_bound_near_its_gpu_and_tells_what_others_have_taken(
@@ -144,43 +143,29 @@ def test_a_rank_is_bound_near_its_gpu_and_tells_what_others_have_taken(
     assert done == [{8, 3}, "cuda:1"] * 2
 
 
-class Memory:
-    """A GPU of 80 bytes, of which others take what is given, one number for each look; time passes with each wait."""
+@pytest.mark.parametrize(
+    ("taken", "told", "looks", "seconds"),
+    [
+        ([20], "", 1, 0.0),
+        (range(70, 19, -1), "", 51, 50 / 16),  # a process that ends gets time to free its memory
+        ([30, 25], "25 B of 80 B", 10, 0.5625),  # it stays taken
+        (range(10**6, 10**6 - 200, -1), "976 KiB of 80 B", 81, 5.0),  # it is freed for ever
+    ],
+)
+def test_memory_is_waited_for_while_it_is_freed(taken: Sequence[int], told: str, looks: int, seconds: float) -> None:
+    """Of a GPU of 80 bytes others take ``taken``, one number for each look; time passes with each wait of 1/16 s."""
+    looked, now = list[int](), 0.0
 
-    def __init__(self, *taken: int) -> None:
-        self.taken, self.looks, self.time = taken, 0, 0.0
+    def read() -> tuple[int, int]:
+        looked.append(taken[min(len(looked), len(taken) - 1)])
+        return 80 - looked[-1], 80
 
-    def read(self) -> tuple[int, int]:
-        self.looks += 1
-        return 80 - self.taken[min(self.looks, len(self.taken)) - 1], 80
+    def wait(by: float) -> None:
+        nonlocal now
+        now += by
 
-    def settled(self) -> str:
-        return settled_memory(self.read, lambda: self.time, self.wait)
-
-    def wait(self, seconds: float) -> None:
-        self.time += seconds
-
-
-def test_a_gpu_that_is_free_costs_one_look() -> None:
-    memory = Memory(20)
-    assert (memory.settled(), memory.looks) == ("", 1)
-
-
-def test_a_process_that_ends_gets_time_to_free_its_memory() -> None:
-    memory = Memory(*range(70, 19, -1))
-    assert (memory.settled(), memory.looks) == ("", 51)
-
-
-def test_memory_that_stays_taken_is_told_soon() -> None:
-    memory = Memory(30, 25)
-    assert memory.settled() == "25 B of 80 B"
-    assert memory.time == 0.5625
-
-
-def test_memory_that_is_freed_forever_is_not_waited_for() -> None:
-    memory = Memory(*range(10**6, 10**6 - 200, -1))
-    assert memory.settled()
-    assert memory.time == 5.0
+    assert settled_memory(read, lambda: now, wait) == told
+    assert (len(looked), now) == (looks, seconds)
 
 
 ADDRESSES = ("0000:17:00.0", "0000:65:00.0", "0000:ca:00.0", "0000:e3:00.0")
@@ -216,10 +201,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
 
 def test_ranks_are_bound_to_the_cores_near_their_gpus(machine: Callable[..., list[set[int]]]) -> None:
     assert machine(NODES) == [FIRST, FIRST, SECOND, SECOND]
-
-
-def test_of_the_cores_of_a_container_those_near_the_gpu_are_taken(machine: Callable[..., list[set[int]]]) -> None:
-    assert machine({**NODES, **IN_CONTAINER}, range(8)) == [{0, 1, 2, 3}] * 2 + [{4, 5, 6, 7}] * 2
+    in_container = machine({**NODES, **IN_CONTAINER}, range(8))
+    assert in_container == [{0, 1, 2, 3}, {0, 1, 2, 3}, {4, 5, 6, 7}, {4, 5, 6, 7}]
 
 
 @pytest.mark.parametrize(
@@ -236,10 +219,6 @@ def test_ranks_are_left_alone_on(
     machine: Callable[..., list[set[int]]], files: dict[str, str], allowed: range, environ: dict[str, str]
 ) -> None:
     assert machine({**NODES, **files}, allowed, **environ) == [set()] * 4
-
-
-def test_a_gpu_of_which_nothing_is_known_leaves_its_rank_alone(tmp_path: Path) -> None:
-    assert near_cores([None], 0, {}, tmp_path) == set()
 
 
 def test_a_line_of_c_is_there_however_the_process_ends() -> None:

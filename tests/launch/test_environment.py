@@ -30,12 +30,9 @@ def test_clocks_that_a_test_has_frozen_go_on_within_and_are_frozen_again(monkeyp
     assert time.monotonic() == time.perf_counter() == time.time() == 7.0
 
 
-def test_a_rank_gets_one_thread_like_under_torchrun() -> None:
+def test_a_rank_has_one_thread_unless_the_user_sets_more_and_its_interface_is_loopback() -> None:
     fixed = pinned({}, "m")
     assert {fixed[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {"1"}
-
-
-def test_the_users_threads_win_and_the_interface_is_loopback() -> None:
     fixed = pinned({"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "eth0"}, "m")
     assert (fixed["OMP_NUM_THREADS"], fixed["MKL_NUM_THREADS"], fixed["OPENBLAS_NUM_THREADS"]) == ("4", "2", "4")
     assert (fixed["GLOO_SOCKET_IFNAME"], fixed["NCCL_SOCKET_IFNAME"]) == ("lo", "lo")
@@ -51,37 +48,26 @@ def test_nothing_of_an_outer_launcher_reaches_the_ranks() -> None:
     assert ranks(outer, {"OMP_NUM_THREADS": "1"}) == {"HOME": "/root", "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_TASKS_PER_NODE"),
-        *("SLURM_TASK_PID", "SLURM_NPROCS", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"),
-    ],
-)
-def test_no_task_of_slurm_or_mpi_reaches_the_ranks(name: str) -> None:
-    assert ranks({name: "0", "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"}, {}) == {
-        "SLURM_JOB_ID": "7",
-        "SLURM_CPUS_ON_NODE": "8",
-    }
+def test_no_task_of_slurm_or_mpi_reaches_the_ranks() -> None:
+    of_slurm = ("PROCID", "LOCALID", "NODEID", "NTASKS", "STEP_ID", "TASKS_PER_NODE", "TASK_PID", "NPROCS")
+    task = [*(f"SLURM_{name}" for name in of_slurm), "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"]
+    job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"}
+    assert ranks({**dict.fromkeys(task, "0"), **job}, {}) == job
 
 
 def test_ranks_find_what_torchrun_would_have_set() -> None:
+    found = group_variables(5, 8, 2900, local=(1, 4), node=1, nodes=2)
+    place = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "ROLE_RANK": "5"}
+    group = {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_WORLD_SIZE": "8", "ROLE_NAME": "default"}
+    store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "2900"}
+    elastic = {"RUN_ID": "ddpperf", "RESTART_COUNT": "0", "MAX_RESTARTS": "0", "USE_AGENT_STORE": "True"}
+    assert found == place | group | store | {f"TORCHELASTIC_{name}": text for name, text in elastic.items()}
     assert group_variables(5, 8, 2900) == {
-        "RANK": "5",
-        "WORLD_SIZE": "8",
+        **found,
         "LOCAL_RANK": "5",
         "LOCAL_WORLD_SIZE": "8",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "2900",
         "GROUP_RANK": "0",
         "GROUP_WORLD_SIZE": "1",
-        "ROLE_NAME": "default",
-        "ROLE_RANK": "5",
-        "ROLE_WORLD_SIZE": "8",
-        "TORCHELASTIC_RUN_ID": "ddpperf",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
 
 
@@ -95,29 +81,15 @@ def test_only_what_python_searches_is_passed_on(monkeypatch: pytest.MonkeyPatch)
     assert search_path() == ("/a", "")
 
 
-def test_nccl_says_what_goes_wrong_and_probes_no_network() -> None:
+def test_nccl_says_what_goes_wrong_and_probes_no_network_unless_the_user_asks_for_one() -> None:
     assert inherited({}, {}) == {"NCCL_DEBUG": "WARN", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
-
-
-@pytest.mark.parametrize("name", ["NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN"])
-def test_who_asks_nccl_for_a_network_gets_it_and_no_other_default(name: str) -> None:
-    assert inherited({name: "x", "NCCL_DEBUG": "INFO"}, {}) == {name: "x", "NCCL_DEBUG": "INFO"}
+    for name in ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN"):
+        assert inherited({name: "x", "NCCL_DEBUG": "INFO"}, {}) == {name: "x", "NCCL_DEBUG": "INFO"}
 
 
 def test_variables_that_count_when_torch_is_loaded_are_known() -> None:
-    early = dict.fromkeys(
-        ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TORCH_CUDNN_V8_API_DISABLED"], "x"
-    )
-    early |= dict.fromkeys(["TORCHINDUCTOR_COMPILE_THREADS", "TORCHDYNAMO_VERBOSE", "KINETO_USE_DAEMON"], "x")
-    late = dict.fromkeys(
-        [
-            "TORCHELASTIC_RUN_ID",
-            "TORCHINDUCTOR_CACHE_DIR",
-            "CUDA_VISIBLE_DEVICES",
-            "NCCL_DEBUG",
-            "OMP_NUM_THREADS",
-            "PATH",
-        ],
-        "x",
-    )
-    assert read_at_import({**early, **late, **pinned({}, "m")}) == early
+    early = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TORCH_CUDNN_V8_API_DISABLED"]
+    early += ["TORCHINDUCTOR_COMPILE_THREADS", "TORCHDYNAMO_VERBOSE", "KINETO_USE_DAEMON"]
+    late = ("TORCHELASTIC_RUN_ID", "TORCHINDUCTOR_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "OMP_NUM_THREADS")
+    found = read_at_import({**dict.fromkeys((*early, *late, "PATH"), "x"), **pinned({}, "m")})
+    assert found == dict.fromkeys(early, "x")

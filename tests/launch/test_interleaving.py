@@ -21,6 +21,7 @@ from pytest_ddpperf.launch import interleaving
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.interleaving import _REQUEST, TurnClient, TurnQueue, TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.streams import readable
 
 Launch = Callable[[TurnSlot], str]
 
@@ -75,17 +76,13 @@ def test_of_several_pairs_both_sides_follow_each_benchmark_alike() -> None:
     assert "".join(written[::2]) == "aAbBAaBbaAbB"
 
 
-@pytest.mark.parametrize(("turns", "begin"), [((22, 45), (11, 11)), ((20, 40), (10, 10))])
-def test_of_pairs_with_unequal_numbers_of_turns_both_sides_follow_another_one_alike(
-    turns: tuple[int, int], begin: tuple[int, int]
-) -> None:
-    """Either side of each pair begins in half of the cycles of the pair with fewer turns."""
+def test_of_pairs_with_unequal_numbers_of_turns_both_sides_follow_another_one_alike() -> None:
+    """Either side of each pair begins in half of the 22 cycles of the pair with fewer turns."""
     written: list[str] = []
-    number = dict(zip("aAbB", [turns[0], turns[0], turns[1], turns[1]], strict=True))
-    run_interleaved([player(name, number[name], written) for name in "aAbB"], no_abort)
+    run_interleaved([player(name, {"a": 22, "b": 45}[name.lower()], written) for name in "aAbB"], no_abort)
     order = written[::2]
     begins = Counter(now for before, now in pairwise(["", *order]) if before.lower() != now.lower())
-    assert [begins[name] for name in "aAbB"] == [begin[0], begin[0], begin[1], begin[1]]
+    assert begins == dict.fromkeys("aAbB", 11)
 
 
 def test_who_needs_more_turns_has_them_between_those_of_the_others() -> None:
@@ -108,24 +105,6 @@ def test_who_has_timed_all_its_steps_waits_for_those_of_the_others() -> None:
 
     run_interleaved([ready, player("b", 3, written)], no_abort)
     assert "".join(written) == "abbbbbba"
-
-
-def test_the_first_turn_waits_for_all_to_be_ready() -> None:
-    """While the second launch is being built, the first one has asked in vain."""
-    written: list[str] = []
-    asked = threading.Event()
-
-    def first(turns: TurnSlot) -> str:
-        asked.set()
-        return player("a", 1, written)(turns)
-
-    def late(turns: TurnSlot) -> str:
-        assert asked.wait(30)
-        written.append("built")
-        return player("b", 1, written)(turns)
-
-    run_interleaved([first, late], no_abort)
-    assert written == ["built", "a", "a", "b", "b"]
 
 
 def test_a_launch_that_fails_is_not_waited_for() -> None:
@@ -220,35 +199,21 @@ def test_who_had_its_turn_after_all_may_be_to_blame() -> None:
         run_interleaved([fails, fails_too], no_abort)
 
 
-def test_an_interrupt_aborts_the_others() -> None:
-    """The second launch ends only when it is aborted: were it not, this would hang."""
-    aborted = threading.Event()
-
-    def interrupted(_turns: TurnSlot) -> str:
-        raise KeyboardInterrupt
-
-    def goes_on(_turns: TurnSlot) -> str:
-        assert aborted.wait(30)
-        raise OSError("killed")
-
-    with pytest.raises(KeyboardInterrupt):
-        run_interleaved([interrupted, goes_on], aborted.set)
-
-
-def test_a_launch_that_begins_only_then_is_aborted_too() -> None:
-    """It has nothing yet that the first abort could end."""
+@pytest.mark.parametrize("needed", [1, 2])
+def test_an_interrupt_aborts_the_others_until_they_end(needed: int) -> None:
+    """One that begins only then has nothing yet that the first abort could end."""
     aborts = threading.Semaphore(0)
 
     def interrupted(_turns: TurnSlot) -> str:
         raise KeyboardInterrupt
 
-    def begins_late(_turns: TurnSlot) -> str:
-        assert aborts.acquire(timeout=30)
-        assert aborts.acquire(timeout=30)
+    def goes_on(_turns: TurnSlot) -> str:
+        for _ in range(needed):
+            assert aborts.acquire(timeout=30)
         raise OSError("killed")
 
     with pytest.raises(KeyboardInterrupt):
-        run_interleaved([interrupted, begins_late], aborts.release)
+        run_interleaved([interrupted, goes_on], aborts.release)
 
 
 class Computing:
@@ -268,32 +233,22 @@ class Computing:
         self.slept += seconds
 
 
-def resting(monkeypatch: pytest.MonkeyPatch, *, threads: bool, seconds: float) -> tuple[TurnClient, Computing]:
-    computing = Computing(seconds)
+@pytest.mark.parametrize(
+    ("threads", "seconds", "slept"),
+    [
+        (True, 0.0045, [0.006, 0.007]),  # threads spin for 4.5 ms: a fifth millisecond has half of it, the sixth none
+        (False, 1.0, [0.0, 0.0]),
+        (True, 10.0, [0.03, 0.03]),  # those that never rest are waited for once
+    ],
+)
+def test_a_turn_ends_once_threads_have_stopped_spinning(
+    monkeypatch: pytest.MonkeyPatch, *, threads: bool, seconds: float, slept: list[float]
+) -> None:
+    computing, client = Computing(seconds), TurnClient(None, threads=threads)
     monkeypatch.setattr(interleaving, "time", computing)
-    client = TurnClient(None, threads=threads)
-    client.rest()
-    return client, computing
-
-
-def test_a_turn_ends_once_threads_have_stopped_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They spin for 4.5 ms: a fifth millisecond has half of it, and the sixth none."""
-    client, computing = resting(monkeypatch, threads=True, seconds=0.0045)
-    assert computing.slept == pytest.approx(0.006)
-    client.rest()
-    assert computing.slept == pytest.approx(0.007)
-
-
-def test_a_rank_with_one_thread_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, computing = resting(monkeypatch, threads=False, seconds=1.0)
-    assert not computing.slept
-
-
-def test_threads_that_never_rest_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, computing = resting(monkeypatch, threads=True, seconds=10.0)
-    assert computing.slept == pytest.approx(0.03)
-    client.rest()
-    assert computing.slept == pytest.approx(0.03)
+    for expected in slept:
+        client.rest()
+        assert computing.slept == pytest.approx(expected)
 
 
 def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -> None:
@@ -319,59 +274,25 @@ def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -
         assert run_interleaved(calls, other.abort) == [[False] * 3, [True] * 3]
 
 
-def test_a_rank_that_waits_for_its_turn_is_told_so(launcher: Launcher) -> None:
-    """The other launch asks for no turn."""
-
-    def waits(_ctx: RankContext) -> None:
-        TurnClient(interleaving.asking).wait()
-
-    turns = TurnSlot(TurnQueue(2), 0)
-    with pytest.raises(RanksTimedOut, match=r"^rank 0 of 1 blocked after 1 s in the queue for its turn\n"):
-        launcher.run(waits, world_size=1, device="cpu", backend="gloo", timeout=1, turns=turns)
-
-
-def test_a_launch_that_begins_anew_has_its_turns() -> None:
-    """What its ranks were to be forked from had ended."""
+def test_the_first_turn_waits_for_all_also_for_a_launch_that_begins_anew() -> None:
+    """What the ranks of the first launch were to be forked from had ended; the second one is built slowly."""
     queue = TurnQueue(2)
     queue.leave(0)
     with contextlib.ExitStack() as opened:
-        asked = list[socket.socket]()
-        for slot in range(2):
-            ours, of_rank = map(opened.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            of_rank.sendall(_REQUEST.pack(0.0))
-            assert queue.hear(slot, ours)
-            asked.append(of_rank)
-        asked[0].settimeout(5)
-        assert len(asked[0].recv(1)) == 1
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+        (ours, first), (other, second) = [[*map(opened.enter_context, pair)] for pair in pairs]
+        first.sendall(_REQUEST.pack(0.0))
+        assert queue.hear(0, ours)
+        assert not readable([first], 0)
+        second.sendall(_REQUEST.pack(0.0))
+        assert queue.hear(1, other)
+        assert readable([first], 5)
+        assert not readable([second], 0)
 
 
-def test_a_launch_that_is_aborted_raises(shared_launcher: Launcher, tmp_path: Path) -> None:
-    """By another thread, as soon as its rank runs."""
-    running = tmp_path / "running"
-    os.mkfifo(running)
-
-    def hang(_ctx: RankContext) -> None:
-        running.write_text("now")
-        threading.Event().wait()
-
-    with Launcher(like=shared_launcher) as launcher:
-
-        def abort() -> None:
-            running.read_text()
-            launcher.abort()
-
-        aborting = threading.Thread(target=abort)
-        aborting.start()
-        with pytest.raises(LaunchError, match="the process that ranks are forked from has ended"):
-            launcher.run(hang, world_size=1)
-        aborting.join()
-        assert launcher.run(lambda ctx: ctx.rank, world_size=1).values == (0,)
-
-
-def test_ctrl_c_ends_a_launch_and_comes_through(
-    shared_launcher: Launcher, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
-) -> None:
-    """It comes as soon as the rank runs; a process in the background ignores it if it is not told otherwise."""
+@contextmanager
+def hanging(tmp_path: Path, act: Callable[[int], None]) -> Iterator[Callable[[RankContext], None]]:
+    """A function that hangs on a rank; ``act`` is called in another thread with the rank's pid as soon as it runs."""
     running = tmp_path / "running"
     os.mkfifo(running)
 
@@ -379,21 +300,33 @@ def test_ctrl_c_ends_a_launch_and_comes_through(
         running.write_text(str(os.getpid()))
         threading.Event().wait()
 
+    acting = threading.Thread(target=lambda: act(int(running.read_text())))
+    acting.start()
+    yield hang
+    acting.join()
+
+
+def test_a_launch_that_is_aborted_by_another_thread_raises(launcher: Launcher, tmp_path: Path) -> None:
+    with Launcher(like=launcher) as copied:
+        with (
+            hanging(tmp_path, lambda _: copied.abort()) as hang,
+            pytest.raises(LaunchError, match="the process that ranks are forked from has ended"),
+        ):
+            copied.run(hang, world_size=1)
+        assert copied.run(lambda ctx: ctx.rank, world_size=1).values == (0,)
+
+
+def test_ctrl_c_ends_a_launch_and_comes_through(
+    launcher: Launcher, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
     pids: list[int] = []
     main = threading.get_ident()
 
-    def interrupt() -> None:
-        pids.append(int(running.read_text()))
+    def interrupt(pid: int) -> None:
+        pids.append(pid)
         signal.pthread_kill(main, signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with Launcher(like=shared_launcher) as launcher:
-            interrupting = threading.Thread(target=interrupt)
-            interrupting.start()
-            with pytest.raises(KeyboardInterrupt):
-                launcher.run(hang, world_size=1)
-            interrupting.join()
-            assert all_gone(pids)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with Launcher(like=launcher) as copied:
+        with hanging(tmp_path, interrupt) as hang, pytest.raises(KeyboardInterrupt):
+            copied.run(hang, world_size=1)
+        assert all_gone(pids)

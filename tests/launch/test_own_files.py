@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,22 +37,11 @@ class Project:
 
     @contextmanager
     def launch(self) -> Iterator[Path]:
-        job = Job(
-            call=b"",
-            world_size=1,
-            device="cpu",
-            group=None,
-            mode=None,
-            timeout=1,
-            path=tuple(sys.path),
-            projects=tuple(map(str, self.places)),
-        )
+        job = Job(call=b"", world_size=1, device="cpu", group=None, mode=None, timeout=1, path=(*sys.path,))
+        job = replace(job, projects=(*map(str, self.places),))
         with own_files.own_files(job, self.other, "of-a-test", self.remarks) as changed:
             assert Path(changed.folder).parent == self.temporary
             yield Path(changed.files[0].target)
-
-    def content(self) -> dict[str, str]:
-        return content(self.top)
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -85,6 +75,11 @@ def fold(top: Path) -> None:
 def link(top: Path) -> None:
     (top / "checkpoints").rename(top / "old")
     (top / "checkpoints").symlink_to(top / "old")
+
+
+def user_files(project: Project) -> dict[str, str]:
+    """All files around a project but those of launches."""
+    return {name: text for name, text in content(project.top.parents[1]).items() if "temporary" not in name}
 
 
 WRITES: dict[str, Callable[[Path], object]] = {
@@ -129,18 +124,13 @@ def test_what_a_launch_writes_reaches_neither_the_project_nor_the_next_launch(
     }
     for name, leads in links.items():
         (project.top / name).symlink_to(leads)
-    around = content(project.top.parents[1])
+    around = user_files(project)
     with project.launch() as top:
-        shown = {
-            name: (top / name).read_text() for name in ("train.py", "latest", "runs/1.pt", "scratch/1.pt", "weights")
-        }
-        assert shown == {"train.py": "import model", **dict.fromkeys((*shown,)[1:], "one")}
+        names = ("train.py", "latest", "runs/1.pt", "scratch/1.pt", "weights")
+        assert [(top / name).read_text() for name in names] == ["import model", "one", "one", "one", "one"]
         first = content(top)
         write(top)
-    shutil.rmtree(project.temporary / "nothing", ignore_errors=True)
-    assert {name: text for name, text in content(project.top.parents[1]).items() if "temporary" not in name} == {
-        name: text for name, text in around.items() if "temporary" not in name
-    }
+    assert user_files(project) == around
     with project.launch() as top:
         assert content(top) == first
         assert (top / "train.py").stat().st_mode == (project.top / "train.py").stat().st_mode
@@ -173,13 +163,13 @@ def test_ranks_read_what_lies_around_the_project_and_start_where_pytest_did(proj
 def test_what_a_launch_writes_does_not_reach_a_working_folder_above_the_project(project: Project) -> None:
     project.places = [project.top / "group/repository", project.top, project.temporary.parent]
     project.has(group__repository__train="", group__runs__last="one", runs__last="one", notes="mine")
-    before = project.content()
+    before = content(project.top)
     with project.launch() as repository:
         assert content(repository.parents[1]) == before
         for name in ("group/runs/last", "runs/last", "notes", "snapshot"):
             (repository.parents[1] / name).write_text("new")
         (project.temporary / "compiled").mkdir()  # as torch does
-    assert project.content() == before
+    assert content(project.top) == before
     with project.launch() as repository:
         assert content(repository.parents[1]) == before
     assert project.remarks == {}
@@ -195,9 +185,7 @@ def test_environments_and_git_are_links_and_bytecode_is_not_shown(project: Proje
         assert [path.name for path in (top / "package").iterdir()] == ["a.py"]
 
 
-def test_large_files_are_links_and_are_named_if_they_are_written(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_are_links_and_named_if_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_files, "_BYTES", 10)
     project.has(small="12345", large="123456", **{"train.py": ""})
     with project.launch() as top:
@@ -208,12 +196,11 @@ def test_large_files_are_links_and_are_named_if_they_are_written(
         append(top / "large")
         (project.top / "out").mkdir()  # as by an absolute path in the script
         (project.top / ".pytest_cache").mkdir()
-    assert project.remarks["files"].startswith(
-        "while ranks of a Script ran, large, out changed in the project, and later"
-    )
+    told = "while ranks of a Script ran, large, out changed in the project, and later"
+    assert project.remarks["files"].startswith(told)
 
 
-def test_a_project_of_too_many_files_is_shown_as_links_where_it_lies_deep(
+def test_too_many_files_are_shown_as_links_where_they_lie_deep(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_files, "_ENTRIES", 10)
@@ -228,7 +215,7 @@ def test_a_project_of_too_many_files_is_shown_as_links_where_it_lies_deep(
     assert not (project.top / "out/2").exists()
 
 
-def test_no_more_files_are_copied_of_a_folder_that_is_shown_whatever_it_holds(
+def test_no_more_files_are_copied_of_a_folder_above_the_project(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_files, "_ENTRIES", 10)
@@ -236,7 +223,7 @@ def test_no_more_files_are_copied_of_a_folder_that_is_shown_whatever_it_holds(
     project.places.insert(0, project.top / "repository")
     with project.launch() as repository:
         shown = content(repository.parent)
-        assert shown.keys() == project.content().keys()
+        assert shown.keys() == content(project.top).keys()
         assert shown["repository/train"] == ""
         links = [text for text in shown.values() if text.startswith("->")]
         assert len(links) == 20 - (10 - 3)  # three of ten: the repository, its file and the folder above it
@@ -256,17 +243,9 @@ def test_another_checkout_is_shown_with_what_git_does_not_track_here(project: Pr
     project.other = Redirection(root=str(project.top), target=str(there), untracked=untracked)
     with project.launch() as top:
         assert top == Path(f"{project.temporary}/ddpperf-files-of-a-test{project.top}")
-        assert content(top) == {
-            "train.py": "old",
-            "configs": "",
-            "configs/a.yaml": "old",
-            "data": "",
-            "data/1": "one",
-            "local.yaml": "mine",
-            "new": "",
-            "new/perf": "",
-            "new/perf/test_it": "",
-        }
+        folders = dict.fromkeys(("configs", "data", "new", "new/perf", "new/perf/test_it"), "")
+        shown = {"train.py": "old", "configs/a.yaml": "old", "data/1": "one", "local.yaml": "mine"}
+        assert content(top) == folders | shown
         assert (top.parent / "beside").read_text() == "mine"
         (top / "data/2").write_text("new")
         append(top / "train.py")

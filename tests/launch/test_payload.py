@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 import pytest_ddpperf.records.measurement
-from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Call
-from pytest_ddpperf.launch.payload import dump_call, travels_by_value
+from pytest_ddpperf.errors import PayloadError
+from pytest_ddpperf.launch import payload
+from pytest_ddpperf.launch.faults.failures import RankEnd
+from pytest_ddpperf.launch.messages import Call, Finished
+from pytest_ddpperf.launch.payload import dump_call, dump_result, travels_by_value, values_of
 
 CONFTEST = """
 class FromConftest:
@@ -44,41 +46,35 @@ class Child(Local):
 
 def helper(ctx): return SCALE + ctx.rank
 
-@pytest.fixture
-def go(ddpperf_group):
-    return lambda f, *a: ddpperf_group.run(f, *a).values
-
-def test_all(go, request):
-    n = 5
-    assert go(helper) == (3, 4)
-    assert go(lambda ctx: n + helper(ctx)) == (8, 9)
-    assert go(Local(2).build) == (6, 7)
-    assert go(functools.partial(Child(2).build, y=1)) == (107, 108)
-
-    def closure(ctx):
-        class Inner(Local): pass
-        return Inner(n).build(ctx), Inner
-    values = go(closure)
-    assert [v for v, _ in values] == [15, 16]
-    assert issubclass(values[0][1], Local)
-
-def test_modules_of_the_repo_are_imported_by_the_rank(go):
-    assert go(lambda ctx: lib_of_repo.by_name()) == (True, True)
+def each(ctx, *functions): return [function(ctx) for function in functions]
 
 class TestInClass:
     def measured(self, ctx): return ctx.rank + 1
-    def test_bound_method(self, go): assert go(self.measured) == (1, 2)
 
-def test_conftest(go, from_conftest):
-    back = go(lambda ctx: from_conftest)
-    assert back[0] is from_conftest and back[0].value == 7
+    def test_bound_method(self, ddpperf_group):
+        assert ddpperf_group.run(self.measured).values == (1, 2)
 
-def test_assertion(go):
+    def test_all(self, ddpperf_group, from_conftest):
+        n = 5
+        def closure(ctx):
+            class Inner(Local): pass
+            return Inner(n).build(ctx), Inner
+
+        numbers = helper, lambda ctx: n + helper(ctx), Local(2).build, functools.partial(Child(2).build, y=1)
+        others = closure, lambda ctx: lib_of_repo.by_name(), lambda ctx: from_conftest
+        found = ddpperf_group.run(each, *numbers, *others).values
+        for rank, (*values, (inner, Inner), by_name, back) in enumerate(found):
+            assert values == [3 + rank, 8 + rank, 6 + rank, 107 + rank]
+            assert inner == 15 + rank and issubclass(Inner, Local)
+            assert by_name
+            assert back is from_conftest and back.value == 7
+
+def test_assertion(ddpperf_group):
     from pytest_ddpperf.errors import RankFailed
     def wrong(ctx):
         assert helper(ctx) == 99
     with pytest.raises(RankFailed, match="where [34] = helper"):
-        go(wrong)
+        ddpperf_group.run(wrong)
 """
 
 
@@ -95,7 +91,7 @@ def test_whatever_a_suite_defines_reaches_the_ranks(inner: pytest.Pytester, mode
     inner.syspathinsert()
     options = ["-p", "no:cacheprovider", f"--rootdir={inner.path}", "-c", "/dev/null"]
     ranks = ["--ddpperf-world-size=2", "--ddpperf-device=cpu", "--ddpperf-backend=gloo", "--ddpperf-timeout=20"]
-    inner.runpytest("-q", f"--import-mode={mode}", *options, *ranks, str(suite)).assert_outcomes(passed=5)
+    inner.runpytest("-q", f"--import-mode={mode}", *options, *ranks, str(suite)).assert_outcomes(passed=3)
 
 
 def test_test_modules_travel_by_value_and_installed_ones_by_name() -> None:
@@ -137,26 +133,28 @@ def test_plain_functions_go_by_name() -> None:
     assert pickle.loads(dump_call(call)) == call
 
 
-def test_a_network_class_of_a_test_module_trains_on_a_rank(launcher: Launcher) -> None:
-    import torch
+class Reduced:
+    def __init__(self, function: Any, *args: object) -> None:
+        self.reduced = function, args
 
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = torch.nn.Linear(2, 1)
+    def __reduce__(self) -> Any:
+        return self.reduced
 
-        def forward(self, inputs: torch.Tensor) -> Any:
-            return self.linear(inputs)
 
-    def train(_ctx: RankContext) -> tuple[list[float], ...]:
-        model = torch.nn.parallel.DistributedDataParallel(Net())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        return tuple(parameter.detach().flatten().tolist() for parameter in model.parameters())
+def returned(value: object) -> list[RankEnd]:
+    return [RankEnd(rank=0, report=Finished(dump_result(value, 0), 1))]
 
-    first, second = launcher.run(train, world_size=2, device="cpu", backend="gloo").values
-    assert first == second
+
+def test_a_result_that_cannot_be_loaded_in_time_does_not_hang_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload, "_MIN_LOAD_SECONDS", 0.05)
+    with pytest.raises(PayloadError, match=r"^the result of rank 0 was not read by the test session before "):
+        values_of(returned(Reduced(time.sleep, 600)), 0.0)
+
+
+def test_a_result_that_exits_when_it_is_loaded_ends_no_session() -> None:
+    cannot = r"^the result of rank 0 cannot be read by the test session: SystemExit: 5; "
+    with pytest.raises(PayloadError, match=cannot):
+        values_of(returned(Reduced(sys.exit, 5)), 1.0)
 
 
 def test_a_function_that_travels_by_value_keeps_the_file_that_tracebacks_name() -> None:

@@ -16,33 +16,6 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import processes
 
 
-def test_children_are_found_until_they_are_reaped() -> None:
-    before = processes.children()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert processes.children() - before == {child.pid}
-        child.kill()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert child.pid in processes.children()  # ended, not reaped
-    assert child.pid not in processes.children()
-
-
-def test_a_process_is_found_by_its_environment() -> None:
-    environ = {**os.environ, "DDPPERF_TEST_MARK": "one"}
-    with subprocess.Popen([sys.executable, "-c", "print(); input()"], stdin=-1, stdout=-1, env=environ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()  # it runs: until the new program is loaded, its environment is still ours
-        assert [*processes.marked("DDPPERF_TEST_MARK", "one")] == [child.pid]
-        assert [*processes.marked("DDPPERF_TEST_MARK", "on")] == []
-        processes.kill_marked("DDPPERF_TEST_MARK", "one")
-        assert child.wait(5) == -signal.SIGKILL
-
-
-def test_killing_what_is_gone_is_no_error() -> None:
-    with subprocess.Popen(["true"]) as child:
-        child.wait(5)
-    processes.kill(child.pid, group=True)
-
-
 def test_files_of_nccl_that_a_process_has_mapped_are_found(tmp_path: Path) -> None:
     maps = """\
 7f01-7f02 rw-s 00000000 00:1a 5  /dev/shm/nccl-AbC123
@@ -57,50 +30,29 @@ def test_files_of_nccl_that_a_process_has_mapped_are_found(tmp_path: Path) -> No
     assert processes.nccl_files(18, tmp_path) == set()
 
 
-@pytest.mark.parametrize(
-    ("opened", "touched"),
-    [
-        ("/dev/nvidiactl", True),
-        ("/dev/nvidia-uvm", True),
-        ("/dev/kfd", True),
-        ("/dev/null", False),
-        ("/home/dev/nvidia0", False),
-    ],
-)
-def test_a_gpu_that_a_process_uses_is_known_by_its_files(
-    tmp_path: Path, opened: str, *, touched: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "proc/self/fd").mkdir(parents=True)
-    (tmp_path / "proc/self/fd/3").symlink_to(opened)
+def test_a_gpu_in_use_is_known_by_files_or_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = tmp_path / "proc/self/fd/3"
+    opened.parent.mkdir(parents=True)
     monkeypatch.delitem(sys.modules, "torch.cuda", raising=False)
-    assert processes.touches_gpu(tmp_path) is touched
-
-
-def test_a_gpu_that_torch_has_initialised_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "proc/self/fd").mkdir(parents=True)
+    for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/null", "/home/dev/nvidia0"):
+        opened.symlink_to(device)
+        assert processes.touches_gpu(tmp_path) is (device in {"/dev/nvidiactl", "/dev/kfd"})
+        opened.unlink()
     monkeypatch.setitem(sys.modules, "torch.cuda", SimpleNamespace(is_initialized=lambda: True))
     assert processes.touches_gpu(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("files", "kills"),
-    [
-        pytest.param({"sys/fs/cgroup/jobs/memory.events": "low 0\noom 3\noom_kill 2\n"}, 2, id="of the control group"),
-        pytest.param({}, 7, id="of the machine"),
-    ],
-)
-def test_kills_for_want_of_memory_are_those_of_the_own_control_group(
-    tmp_path: Path, files: dict[str, str], kills: int
-) -> None:
-    system = {
-        "proc/vmstat": "pgfault 9\noom_kill 7\n",
-        "proc/self/cgroup": "0::/jobs\n",
-        "proc/self/mountinfo": "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup rw\n",
-    }
-    for name, text in {**system, **files}.items():
+def test_kills_for_want_of_memory_are_those_of_the_own_control_group_else_of_the_machine(tmp_path: Path) -> None:
+    def write(name: str, text: str) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert processes.out_of_memory_kills(tmp_path) == kills
+
+    write("proc/vmstat", "pgfault 9\noom_kill 7\n")
+    write("proc/self/cgroup", "0::/jobs\n")
+    write("proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup rw\n")
+    assert processes.out_of_memory_kills(tmp_path) == 7
+    write("sys/fs/cgroup/jobs/memory.events", "low 0\noom 3\noom_kill 2\n")
+    assert processes.out_of_memory_kills(tmp_path) == 2
 
 
 def test_what_the_kernel_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,20 +69,6 @@ def test_a_system_that_cannot_start_ranks_is_told(monkeypatch: pytest.MonkeyPatc
         told = rf"^ranks can be started on Linux only, and this is {system}: run the suite on a Linux machine or in "
         with pytest.raises(LaunchError, match=told):
             processes.require_linux()
-
-
-def test_a_variable_is_overwritten_where_others_see_it() -> None:
-    code = (
-        "import os, pathlib; from pytest_ddpperf.launch.processes import overwrite_variable\n"
-        "overwrite_variable('MARKED', 'new'); print(os.environ['MARKED'])\n"
-        "print(b'MARKED=new' in pathlib.Path('/proc/self/environ').read_bytes().split(bytes(1)))\n"
-        "try: overwrite_variable('MARKED', 'longer')\n"
-        "except ValueError as error: print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "MARKED": "old"}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == ["new", "True", "MARKED cannot become 'longer'"]
 
 
 def in_its_session(code: str, **how: Any) -> subprocess.CompletedProcess[str]:

@@ -35,7 +35,11 @@ def open_files() -> list[int]:
 
 
 def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
+    """What it executes inherits none of the plugin's files; between these and the standard streams are torch's."""
+
     def look(_ctx: RankContext) -> dict[str, object]:
+        own = [descriptor for descriptor in open_files() if descriptor <= 2 or descriptor >= _LEAST_DESCRIPTOR]
+        assert len(own) > 4
         handlers = (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT)
         return {
             "leads its session": os.getsid(0) == os.getpid(),
@@ -43,6 +47,8 @@ def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
             "handlers": tuple(signal.getsignal(number) for number in handlers),
             "threads": [thread.name for thread in threading.enumerate()],
             "oom": Path("/proc/self/oom_score_adj").read_text(encoding="ascii").strip(),
+            "inherited": sorted(descriptor for descriptor in own if os.get_inheritable(descriptor)),
+            "threads of the zygote": len(os.listdir(f"/proc/{os.getppid()}/task")),  # noqa: PTH208
             "files": [link for link in map(os.readlink, map(_path, open_files())) if link.startswith("/")],
         }
 
@@ -54,20 +60,12 @@ def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
         "handlers": (signal.SIG_DFL, signal.SIG_DFL, signal.default_int_handler),
         "threads": ["MainThread", "ddpperf-answers"],
         "oom": "1000",
+        "inherited": [0, 1, 2],
+        "threads of the zygote": 1,
     }
     assert isinstance(files, list)
     own = [file for file in files if "ddpperf-" not in file and "#" not in file and file != "/dev/null"]
     assert own == [], files
-
-
-def test_what_a_rank_executes_inherits_none_of_our_files(launcher: Launcher) -> None:
-    def inheritable(_ctx: RankContext) -> list[int]:
-        # Between the standard streams and our own files are torch's.
-        own = [descriptor for descriptor in open_files() if descriptor <= 2 or descriptor >= _LEAST_DESCRIPTOR]
-        assert len(own) > 4
-        return sorted(descriptor for descriptor in own if os.get_inheritable(descriptor))
-
-    assert launcher.run(inheritable, world_size=1, device="cpu").rank(0) == [0, 1, 2]
 
 
 def test_what_writes_to_the_socket_of_a_rank_fails_that_rank(launcher: Launcher) -> None:
@@ -87,7 +85,7 @@ def test_what_writes_to_the_socket_of_a_rank_fails_that_rank(launcher: Launcher)
 def test_what_users_code_patches_does_not_keep_a_rank_from_reporting(
     launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tools that freeze clocks or forbid the network patch these; the current folder may be gone."""
+    """Tools that freeze clocks or forbid the network patch these; modules or the current folder may be gone."""
     monkeypatch.chdir(tmp_path)
 
     def patches(_ctx: RankContext) -> None:
@@ -97,25 +95,33 @@ def test_what_users_code_patches_does_not_keep_a_rank_from_reporting(
         for module, names in ((os, ("_exit", "getpid")), (time, ("time_ns",)), (socket.socket, ("sendall", "recv"))):
             for name in names:
                 setattr(module, name, None)
+        sys.modules.clear()
         raise ValueError("told")
 
     with pytest.raises(RankFailed, match=r"^rank 0 of 1 raised ValueError: told\n"):
         launcher.run(patches, world_size=1, device="cpu", backend="gloo")
 
 
-def test_a_rank_that_lets_its_parent_trace_it_goes_on(launcher: Launcher) -> None:
-    """As a debugger's guard does; each signal would then stop it until the parent says how it goes on."""
+def test_a_rank_that_is_traced_forks_and_leaves_a_thread_answers_once_and_ends(launcher: Launcher) -> None:
+    """A debugger's guard lets the parent trace it: each signal stops it until the parent says how it goes on."""
 
-    def traced(ctx: RankContext) -> int:
+    def misbehaves(ctx: RankContext) -> str:
         heard: list[int] = []
         signal.signal(signal.SIGUSR2, lambda number, _: heard.append(number))
         assert ctypes.CDLL(None).ptrace(0, 0, None, None) == 0
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGUSR2)
         assert heard == [signal.SIGUSR2] * 2
-        return ctx.rank
+        sys.modules.clear()
+        child = os.fork()
+        if child == 0:
+            return "child"
+        os.waitpid(child, 0)
+        threading.Thread(target=threading.Event().wait, daemon=False).start()  # exit would wait for it
+        return f"rank {ctx.rank}"
 
-    assert launcher.run(traced, world_size=2, device="cpu", timeout=20).values == (0, 1)
+    found = launcher.run(misbehaves, world_size=2, device="cpu", timeout=20)
+    assert found.values == ("rank 0", "rank 1")
 
 
 def test_a_rank_whose_main_thread_has_ended_is_named_before_the_deadline(launcher: Launcher) -> None:
@@ -127,34 +133,3 @@ def test_a_rank_whose_main_thread_has_ended_is_named_before_the_deadline(launche
 
     with pytest.raises(RankFailed, match=r"^rank 1 of 2 was killed, because its code or a sandbox ended its main "):
         launcher.run(loses, world_size=2, device="cpu", timeout=30)
-
-
-def test_modules_that_users_code_has_removed_are_there_for_the_report(launcher: Launcher) -> None:
-    def forgets(ctx: RankContext) -> int:
-        sys.modules.clear()
-        if ctx.world_size == 1:
-            raise ValueError("told")
-        return ctx.rank
-
-    with pytest.raises(RankFailed, match=r"^rank 0 of 1 raised ValueError: told\n"):
-        launcher.run(forgets, world_size=1, device="cpu", backend="gloo")
-    assert launcher.run(forgets, world_size=2, device="cpu", backend="gloo").values == (0, 1)
-
-
-def test_a_fork_that_returns_too_answers_nothing(launcher: Launcher) -> None:
-    def forks(_ctx: RankContext) -> str:
-        child = os.fork()
-        if child == 0:
-            return "child"
-        os.waitpid(child, 0)
-        return "parent"
-
-    assert launcher.run(forks, world_size=1, device="cpu").rank(0) == "parent"
-
-
-def test_what_only_happens_at_exit_cannot_hang_a_launch(launcher: Launcher) -> None:
-    def leaves_a_thread(ctx: RankContext) -> int:
-        threading.Thread(target=threading.Event().wait, daemon=False).start()
-        return ctx.rank
-
-    assert launcher.run(leaves_a_thread, world_size=2, device="cpu", timeout=20).values == (0, 1)

@@ -9,11 +9,13 @@ import sys
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.errors import SameCode
+from pytest_ddpperf.launch import redirection
 from pytest_ddpperf.launch.redirection import Redirection, interpreter_folders, observed, within
 
 MOVED = Redirection(root="/home/me/project", target="/var/x/checkout", kept=("/home/me/project/.venv",))
@@ -45,17 +47,9 @@ def test_relative_entries_and_links_move_too(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(root)
     assert [moved.path(entry) for entry in ("", ".", "src", "absent")] == ["/other", "/other", "/other/src", "absent"]
     assert moved.path(str(link / "src")) == "/other/src"
+    (root / "vendor").symlink_to(tmp_path)
+    assert moved.path(str(root / "vendor")) == "/other/vendor", "the other checkout has the same link"
     assert Redirection(root=str(link), target="/other").path(str(root / "src")) == "/other/src"
-
-
-def test_a_link_in_the_project_has_its_like_in_the_other_one(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "vendor").symlink_to(tmp_path / "elsewhere")
-    assert (
-        Redirection(root=str(tmp_path / "project"), target="/other").path(str(tmp_path / "project/vendor"))
-        == "/other/vendor"
-    )
 
 
 def test_another_checkout_within_the_project_stays_what_it_is() -> None:
@@ -68,9 +62,6 @@ def test_processes_of_the_ranks_search_there_as_well() -> None:
     told = MOVED.environ({"PYTHONPATH": path, "HOME": "/home/me/project"})
     assert told == {"PYTHONPATH": os.pathsep.join(("/var/x/checkout/src", "/opt/lib", "")), "HOME": "/home/me/project"}
     assert MOVED.environ({"A": "b"}) == {"A": "b"}
-
-
-def test_it_travels_as_text() -> None:
     assert Redirection.loads(MOVED.dumps()) == MOVED
 
 
@@ -102,39 +93,6 @@ redirect(moved)
 import demo, demo.part
 print(json.dumps([demo.SIDE, demo.part.SIDE, project_files(moved)]))
 """
-# As setuptools writes it, cut down to what finds a package.
-SETUPTOOLS = """
-import sys
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import spec_from_file_location
-from pathlib import Path
-
-MAPPING = {"demo": %r}
-NAMESPACES = {}
-
-
-class _EditableFinder:
-    @classmethod
-    def find_spec(cls, fullname, path=None, target=None):
-        if fullname in MAPPING:
-            return spec_from_file_location(fullname, Path(MAPPING[fullname], "__init__.py"))
-
-
-sys.meta_path.append(_EditableFinder)
-"""
-# As the package editables does it, for hatch and pdm.
-EDITABLES = """
-import importlib.util
-
-
-class RedirectingFinder:
-    _redirections = {"demo": %r}
-
-    @classmethod
-    def find_spec(cls, fullname, path=None, target=None):
-        if fullname in cls._redirections:
-            return importlib.util.spec_from_file_location(fullname, cls._redirections[fullname])
-"""
 
 
 @pytest.fixture
@@ -149,9 +107,9 @@ def sides(tmp_path: Path) -> tuple[Path, Path]:
     return sides
 
 
-def imported(sides: tuple[Path, Path], path: list[str], before: str = "") -> Any:
+def imported(sides: tuple[Path, Path], path: list[str], before: str = "", script: str = SCRIPT) -> Any:
     here, there = sides
-    code = SCRIPT.format(path=[*path, ROOT], before=before, root=str(here), other=str(there))
+    code = script.format(path=[*path, ROOT], before=before, root=str(here), other=str(there))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     return json.loads(done.stdout)
 
@@ -160,37 +118,34 @@ def files(side: Path) -> dict[str, str]:
     return {"demo": str(side / "src/demo/__init__.py"), "demo.part": str(side / "src/demo/part.py")}
 
 
-def test_a_project_on_the_path_comes_from_there(sides: tuple[Path, Path]) -> None:
-    assert imported(sides, [str(sides[0] / "src")]) == ["there", "there", files(sides[1])]
-
-
-def test_so_does_a_namespace_package(sides: tuple[Path, Path]) -> None:
+def test_a_project_on_the_path_comes_from_there_unless_it_was_imported_before(sides: tuple[Path, Path]) -> None:
+    here, there = sides
+    path = [str(here / "src")]
+    assert imported(sides, path) == ["there", "there", files(there)]
+    assert imported(sides, path, "import demo, demo.part") == ["here", "here", files(here)]
     for side in sides:
         (side / "src/demo/__init__.py").unlink()
-    code = SCRIPT.replace("demo.SIDE, ", "")
-    here, there = sides
-    code = code.format(path=[str(here / "src"), ROOT], before="", root=str(here), other=str(there))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
-    assert json.loads(done.stdout) == ["there", {"demo.part": str(there / "src/demo/part.py")}]
+    part = {"demo.part": str(there / "src/demo/part.py")}
+    assert imported(sides, path, script=SCRIPT.replace("demo.SIDE, ", "")) == ["there", part], "a namespace package"
 
 
-@pytest.mark.parametrize("build_backend", ["setuptools", "hatch"])
-def test_so_does_one_that_an_import_hook_finds(sides: tuple[Path, Path], tmp_path: Path, build_backend: str) -> None:
-    hooks = tmp_path / "site"
-    (hooks / "editables").mkdir(parents=True)
-    (hooks / "__editable___demo_0_1_finder.py").write_text(SETUPTOOLS % str(sides[0] / "src/demo"))
-    (hooks / "editables" / "__init__.py").touch()
-    (hooks / "editables" / "redirector.py").write_text(EDITABLES % str(sides[0] / "src/demo/__init__.py"))
-    before = {
-        "setuptools": "import __editable___demo_0_1_finder",
-        "hatch": "import editables.redirector as r; sys.meta_path.append(r.RedirectingFinder)",
-    }
-    assert imported(sides, [str(hooks)], before[build_backend]) == ["there", "there", files(sides[1])]
-
-
-def test_what_was_imported_from_here_all_the_same_is_told(sides: tuple[Path, Path]) -> None:
-    before = "import demo, demo.part"
-    assert imported(sides, [str(sides[0] / "src")], before) == ["here", "here", files(sides[0])]
+def test_import_hooks_of_editable_installs_lead_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setuptools writes a module with two tables, and the package editables has one, for hatch and pdm."""
+    here, there = "/home/me/project/src", "/var/x/checkout/src"
+    setuptools: Any = SimpleNamespace(MAPPING={"demo": f"{here}/demo"}, NAMESPACES={"space": [f"{here}/space", "/opt"]})
+    finder = SimpleNamespace(_redirections={"demo": f"{here}/demo/__init__.py", "other": "/opt/other.py"})
+    editables: Any = SimpleNamespace(RedirectingFinder=finder)
+    monkeypatch.setitem(sys.modules, "__editable___demo_0_1_finder", setuptools)
+    monkeypatch.setitem(sys.modules, "editables.redirector", editables)
+    monkeypatch.setattr(sys, "path", [here, "/opt"])
+    monkeypatch.setattr(redirection, "_moved", [])
+    redirection.redirect(MOVED)
+    assert sys.path == [there, "/opt"]
+    assert [setuptools.MAPPING, setuptools.NAMESPACES, finder._redirections] == [
+        {"demo": f"{there}/demo"},
+        {"space": [f"{there}/space", "/opt"]},
+        {"demo": f"{there}/demo/__init__.py", "other": "/opt/other.py"},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +161,7 @@ def test_what_both_sides_would_share_is_refused_at_its_import(
 ) -> None:
     copy = tmp_path / "site" / "shared_module.py"
     paths = {name: str(tmp_path / name) for name in ("here", "there")}
-    redirection = Redirection(root=paths["here"], target=paths["there"], copies=(str(copy),))
+    moved = Redirection(root=paths["here"], target=paths["there"], copies=(str(copy),))
     (tmp_path / folder).mkdir()
     (tmp_path / folder / "shared_module.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path / folder))
@@ -218,5 +173,5 @@ def test_what_both_sides_would_share_is_refused_at_its_import(
         trained.append(1)
 
     with pytest.raises(SameCode, match=f"the ranks of {who} imported shared_module from {tmp_path / folder}"):
-        observed(None, redirection, revision, train)
+        observed(None, moved, revision, train)
     assert trained == []

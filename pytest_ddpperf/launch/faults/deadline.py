@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.progress import Overdue, Progress
 
 _LOOK_SECONDS = 0.5  # between the two stacks of a rank, in which a launch that only is slow may end a step
-_AGAIN_SECONDS = 0.25  # for the second stacks, where a rank has not given the first
+_AGAIN_SECONDS = 0.25  # for the second stacks, if a rank has not given the first
 
 
 class _Launch(Protocol):
@@ -47,7 +47,7 @@ class LateRanks:
     seconds: float  # since the launch began
     overdue: Overdue | None = None  # the stage that has ended the launch; None if its own deadline has
     stacks: Mapping[int, str]  # the later ones
-    moved: Mapping[int, bool] = field(default_factory=dict)  # whether the two stacks differ, where that is known
+    moved: Mapping[int, bool] = field(default_factory=dict)  # whether the two stacks differ, if that is known
     stalled: Stall | None = None  # what ranks wait for by torch's flight recorder
     waits_in: Mapping[int, tuple[str, int]] = field(default_factory=dict)  # collectives and their numbers
     progress: Mapping[int, Progress] = field(default_factory=dict)

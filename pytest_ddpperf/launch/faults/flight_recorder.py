@@ -44,7 +44,7 @@ def answer_requests(channel: Channel, backend: str = "nccl") -> threading.Thread
 
 
 def _answer(channel: Channel, backend: str) -> None:
-    with contextlib.suppress(Exception):  # without an answer the stacks alone tell
+    with contextlib.suppress(Exception):  # without an answer the stacks alone show where ranks wait
         while channel.asked():
             c10d: Any = sys.modules["torch._C._distributed_c10d"]
             dump = "_dump_nccl_trace_json" if backend == "nccl" else "_dump_fr_trace_json"

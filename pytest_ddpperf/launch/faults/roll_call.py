@@ -143,7 +143,7 @@ def _guilty(
     """Returns the only rank that does not wait as the others do, or that waits alone; None if there is none."""
     waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
     running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
-    if not waiting:  # ranks that have finished keep nobody from going on, and one that waits can tell its stack
+    if not waiting:  # ranks that have finished hold up nobody, and a rank that waits gives its stack
         unknown = [rank for where, ranks in order if where is None for rank in ranks]
         elsewhere = unknown or minority([ranks for _, ranks in order])
     elif running or len(finished) == len(waiting) == 1:

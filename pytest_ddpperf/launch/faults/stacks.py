@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 STACK_SECONDS = 2.0  # in which ranks give their stacks
 SIGNAL = signal.SIGUSR1  # makes faulthandler write the stacks of a rank's threads
-MAIN_SIGNAL = signal.SIGWINCH  # makes it write that of the main thread alone; otherwise a rank ignores it
+MAIN_SIGNAL = signal.SIGWINCH  # makes it write the main thread's stack alone; without it a rank ignores this signal
 _CUT = re.compile(r"^\.\.\.$", re.MULTILINE)  # after 100 threads faulthandler stops, and leaves the main one out
 _ALONE = "Stack (most recent call first)"
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x|Stack \()", re.MULTILINE)

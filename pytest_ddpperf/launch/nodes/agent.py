@@ -90,7 +90,7 @@ class Agent:
 
 
 class _Checkouts:
-    """The files of other revisions that this node lacked and has checked out."""
+    """Checkouts of other revisions, which this node lacked and has made."""
 
     def __init__(self, check_out: CheckOut) -> None:
         self._check_out = check_out
@@ -191,7 +191,7 @@ class NodeLauncher(threading.Thread):
 
         def hear() -> None:
             nonlocal closed
-            tell()  # else what is answered may be of ranks that are not known to be over
+            tell()  # before an answer about ranks that are over by now
             for message in self._link.received():
                 closed = closed or isinstance(message, Close)
                 self._link.reply(message, ranks)

@@ -54,7 +54,7 @@ def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
     return Hello(
         rank=task.rank,
         host=socket.gethostname(),
-        machine=f"{start_of_kernel} {Path('/proc/self/ns/net').readlink()}",  # containers have networks of their own
+        machine=f"{start_of_kernel} {Path('/proc/self/ns/net').readlink()}",  # each container has its own network
         cores=frozenset(os.sched_getaffinity(0)),
         gpus=(*uuids(), *(f"{name}={os.environ[name]}" for name in VISIBLE if name in os.environ)),
         needed={

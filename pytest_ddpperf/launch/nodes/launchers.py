@@ -66,7 +66,7 @@ class NodeLaunchers:
         """Begins to import modules on nodes that have started ranks; returns a function that waits for the end."""
         asked = []
         for link in self.links.values():
-            with contextlib.suppress(LinkEnded):  # the next launch tells
+            with contextlib.suppress(LinkEnded):  # the next launch reports it
                 asked.append(link.ask(NodeLauncher.preload, tuple(modules)))
 
         def wait() -> None:

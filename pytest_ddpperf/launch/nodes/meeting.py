@@ -39,9 +39,9 @@ class Hello:
     host: str
     machine: str  # tasks with the same one are on one node
     cores: frozenset[int]  # that the task may use
-    gpus: tuple[str, ...] = ()  # that the task may open, by UUID, and those of them that it is told to use
+    gpus: tuple[str, ...] = ()  # that the task may open, by UUID, and the variables that select some of them
     needed: Mapping[str, str] = field(default_factory=dict)  # facts that must equal the controller's
-    facts: Mapping[str, str] = field(default_factory=dict)  # facts that are told where they differ
+    facts: Mapping[str, str] = field(default_factory=dict)  # facts that are reported if they differ
 
     def plain(self) -> dict[str, Any]:
         """Returns the same facts as JSON data."""

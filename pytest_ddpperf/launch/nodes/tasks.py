@@ -18,9 +18,9 @@ class Task:
     variable: str  # that has the number of tasks
     rank: int
     size: int
-    local_rank: int  # of the tasks of a machine; the rank where the launcher does not tell
+    local_rank: int  # of the tasks of a machine; the rank if the launcher does not say
     one_node: bool  # whether all tasks are known to be on one machine
-    run: str  # what tells this run from others of the same user on a machine
+    run: str  # a name that no other run of the same user on a machine has
     restarts: int = 0
 
     @property

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import threading
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ class _Import:
     seconds: float = 0.0
     inner: list[_Import] = field(default_factory=list)
     variables: set[str] = field(default_factory=set)  # of the environment that its own lines look up
-    changed: set[str] = field(default_factory=set)  # those of them that code had changed since the watch began
+    changed: set[str] = field(default_factory=set)  # some of them, which code had changed since the watch began
 
     def flat(self) -> Iterator[_Import]:
         """Yields this import and all imports that it led to, in the order of their starts."""
@@ -185,14 +185,6 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208  the same
 
 
-def _descriptors() -> set[str]:
-    found = set()
-    for path in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # that of the listing is closed
-            found.add(f"{path.name} {path.readlink()}")
-    return {one for one in found if not one.endswith(f"/proc/{os.getpid()}/fd")}
-
-
 def _torch() -> Any:
     return sys.modules["torch"]
 
@@ -202,7 +194,7 @@ _TRACES: dict[str, Callable[[], object]] = {
     "starts a process": processes.children,
     "changes the environment variables": lambda: dict(os.environ),
     "changes a signal handler": lambda: [signal.getsignal(number) for number in sorted(signal.valid_signals())],
-    "opens a file or a socket": _descriptors,  # ranks close it
+    "opens a file or a socket": processes.open_files,  # ranks close it
     "changes the search path": lambda: list(sys.path),
     "changes the current folder": os.getcwd,
     "changes the number of threads of torch": lambda: _torch().get_num_threads(),

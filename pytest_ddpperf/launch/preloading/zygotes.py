@@ -25,7 +25,7 @@ class Wanted:
 
     asked: tuple[SeenImport, ...]  # by the user
     seen: tuple[SeenImport, ...]
-    ranks: int  # that find modules which depend on a rank's number
+    ranks: int  # each of which gets the modules that read its number
 
     @property
     def modules(self) -> tuple[SeenImport, ...]:
@@ -38,8 +38,8 @@ class Judged:
     """The results of tried imports, valid for a session."""
 
     refused: dict[str, str] = field(default_factory=dict)  # module -> why ranks import it themselves
-    of_rank: set[str] = field(default_factory=set)  # those that read the number of their rank
-    inner: dict[str, tuple[SeenImport, ...]] = field(default_factory=dict)  # what is imported in place of a module
+    of_rank: set[str] = field(default_factory=set)  # modules that read the number of their rank
+    inner: dict[str, tuple[SeenImport, ...]] = field(default_factory=dict)  # imports in place of a refused module
 
     def note(self, module: str, answer: Preloaded) -> None:
         """Records why a module is not imported for all ranks at once."""

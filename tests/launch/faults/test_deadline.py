@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
-from pytest_ddpperf.launch import launch_run
+from pytest_ddpperf.launch import launch_run, progress
 from pytest_ddpperf.launch.faults.deadline import LateRanks
 from pytest_ddpperf.launch.faults.failures import RankEnd
-from pytest_ddpperf.launch.messages import Job
+from pytest_ddpperf.launch.messages import Finished, Job
 from pytest_ddpperf.launch.progress import Overdue
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.launcher import Launcher
+
+
+RECORDS_GLOO = torch.__version__ >= "2.11"
 
 
 @pytest.mark.parametrize(
@@ -44,17 +50,27 @@ def test_a_slow_stage_names_its_own_deadline_as_the_setting_to_raise() -> None:
     assert late.pace.endswith("may only be slow: then raise build of stage_timeouts")
 
 
-def test_what_nccl_says_of_itself_is_a_section_of_the_report() -> None:
-    job = Job(call=b"", world_size=1, device="cuda", group="nccl", mode=None, timeout=10.0)
+def test_who_has_finished_is_to_blame_and_what_nccl_says_of_itself_is_a_section_of_the_report() -> None:
+    job = Job(call=b"", world_size=2, device="cuda", group="nccl", mode=None, timeout=10.0)
+    collective = 'File "/x/site-packages/torch/distributed/distributed_c10d.py", line 1 in all_reduce'
+    stack = f'Thread 0x1 (most recent call first):\n  {collective}\n  File "/x/t.py", line 2 in step'
+    ends = [RankEnd(rank=0), RankEnd(rank=1, report=Finished(b"", 1))]
     for ras, sections in (("Job summary", (("NCCL RAS", "Job summary"),)), ("", ())):
-        late = LateRanks(seconds=10.0, stacks={0: ""}, ras=ras).error([RankEnd(rank=0)], job, 0)
-        assert late.sections == sections
+        late = LateRanks(seconds=10.0, stacks={0: stack}, ras=ras).error(ends, job, 0)
+        assert late.headline == "rank 0 of 2 blocked after 10 s in all_reduce (/x/t.py:2 in step); rank 1 had finished"
+        assert (late.rank, late.sections) == (1, sections)
 
 
-def test_the_stacks_of_every_rank_are_taken_twice(launcher: Launcher) -> None:
-    """Rank 1 is in one line, or in a new one every 10 ms."""
+def deadline_of(launcher: Launcher, function: Any, world_size: int) -> RanksTimedOut:
+    with pytest.raises(RanksTimedOut) as caught:
+        launcher.run(function, world_size=world_size, device="cpu", backend="gloo", timeout=1.0)
+    return caught.value
 
-    def holds_up(ctx: RankContext, moving: bool) -> None:  # noqa: FBT001
+
+def test_a_rank_that_hangs_is_told_with_its_step_its_line_and_its_missing_collective(launcher: Launcher) -> None:
+    """Rank 1 stays in the reading of its third batch; a smaller group has collectives of its own."""
+
+    def train(ctx: RankContext) -> None:
         import torch
         import torch.distributed as dist
 
@@ -64,31 +80,76 @@ def test_the_stacks_of_every_rank_are_taken_twice(launcher: Launcher) -> None:
             os.read(os.pipe()[0], 1)  # signal.pause would end with the signal that asks for stacks
 
         print("rank", ctx.rank, "is here")
-        if ctx.rank == 1 and moving:
-            exec(compile("import time\n" + 6000 * "time.sleep(0.01)\n", "/x/data.py", "exec"))  # noqa: S102
-        if ctx.rank == 1:
-            read_batch()
-        dist.all_reduce(torch.ones(1))
+        progress.stage("timed step")
+        pair = dist.new_group([0, 1])
+        for number in range(5):
+            progress.step()
+            if (ctx.rank, number) == (1, 2):
+                read_batch()
+            if ctx.rank < 2:
+                dist.all_reduce(torch.ones(2), group=pair)
+            dist.all_reduce(torch.ones(8))
 
-    def late(moving: bool) -> RanksTimedOut:  # noqa: FBT001
-        with pytest.raises(RanksTimedOut) as caught:
-            launcher.run(holds_up, moving, world_size=3, device="cpu", backend="gloo", timeout=1.0)
-        return caught.value
-
-    hangs, slow = late(moving=False), late(moving=True)
-    assert hangs.rank == slow.rank == 1
-    assert hangs.headline.startswith("ranks 0, 2 of 3 blocked after 1 s in all_reduce")
-    assert "; rank 1 standing at " in hangs.headline
-    assert hangs.headline.endswith(" in read_batch")
+    hangs = deadline_of(launcher, train, 4)
+    assert hangs.rank == 1
+    number = " #3" if RECORDS_GLOO else ""
+    assert re.fullmatch(
+        rf"ranks 2, 3 of 4 blocked after 1 s in all_reduce{number} \(\S+:\d+ in train\); "
+        rf"rank 0 in all_reduce{number} \(\S+:\d+ in train\); rank 1 standing at \S+:\d+ in read_batch",
+        hangs.headline,
+    )
     assert "no rank moved within 0.5 s, so the launch hangs" in str(hangs)
+    assert re.search(r"^ranks 0, 1, 2, 3 in timed step 3(?: for \d+ s)?$", str(hangs), re.MULTILINE)
     assert str(hangs).count("in read_batch") == 2  # the heading and one listing
     assert ("rank 1 stdout", "rank 1 is here\n") in hangs.sections
+    said = "gloo: rank 1 has not called collective 3, all_reduce of float[2], of the group of ranks 0, 1"
+    assert (said in str(hangs)) == RECORDS_GLOO
+
+
+def test_a_launch_that_is_slow_is_told_so_with_the_rank_that_moves(launcher: Launcher) -> None:
+    """Rank 1 begins a step in a new line every 10 ms."""
+
+    def moves(ctx: RankContext) -> None:
+        import torch
+        import torch.distributed as dist
+
+        if ctx.rank == 1:
+            progress.stage("timed step")
+            step = {"step": progress.step}
+            exec(compile("import time\n" + 6000 * "time.sleep(0.01); step()\n", "/x/data.py", "exec"), step)  # noqa: S102
+        dist.all_reduce(torch.ones(1))
+
+    slow = deadline_of(launcher, moves, 3)
+    assert slow.rank == 1
     assert "; rank 1 moving at " in slow.headline
-    assert "rank 1 moved on at the deadline, so the launch may only be slow" in str(slow)
+    assert "steps went on at the deadline, so the launch is slow and does not hang" in str(slow)
+
+
+@pytest.mark.skipif(not RECORDS_GLOO, reason="torch records no collectives of gloo")
+def test_ranks_that_call_different_collectives_are_told_with_these(launcher: Launcher) -> None:
+    def differ(ctx: RankContext) -> None:
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.ones(8))
+        if ctx.rank == 2:
+            dist.barrier()
+        dist.all_reduce(torch.ones(8))
+
+    late = deadline_of(launcher, differ, 3)
+    assert late.rank == 2
+    different = "ranks called different ones as collective 2: ranks 0, 1: all_reduce of float[8]; rank 2: barr"
+    assert f"gloo: {different}" in str(late)
 
 
 def job_of(seconds: float) -> Job:
     return Job(call=b"", world_size=1, device="cpu", group=None, mode=None, timeout=seconds)
+
+
+def test_ranks_with_a_gpu_or_its_driver_have_longer_to_end() -> None:
+    job = job_of(1.0)
+    jobs = job, replace(job, device="cuda"), replace(job, probes=True)
+    assert [launch_run.end_seconds(one) for one in jobs] == [3.0, 15.0, 15.0]
 
 
 def test_a_launch_that_outlives_all_its_deadlines_shows_where_the_session_waits_and_fails(
@@ -112,9 +173,7 @@ def test_a_launch_that_outlives_all_its_deadlines_shows_where_the_session_waits_
     assert "in waits_for_an_answer" in shown
 
 
-def test_a_launch_that_ends_in_time_shows_nothing_and_fails_with_its_own_error(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_launch_that_ends_in_time_fails_with_its_own_error(capfd: pytest.CaptureFixture[str]) -> None:
     before = threading.active_count()
     with pytest.raises(LaunchError, match=r"^mine$"), launch_run.overdue_shown(job_of(1000.0), []):
         raise LaunchError("mine")

@@ -25,34 +25,18 @@ def nccl_error(kind: str, code: str, last: str) -> str:
     )
 
 
+USAGE = ("invalid usage", "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.")
+CUDA = ("unhandled cuda error", "ncclUnhandledCudaError: Call to CUDA function failed.")
 NO_SPACE = nccl_error(
     "unhandled system error",
     "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. ",
     "Error while creating shared memory segment /dev/shm/nccl-1YsMbG (size 7340384)",
 )
-DUPLICATE = nccl_error(
-    "invalid usage",
-    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
-    "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 2000",
-)
-VERSIONS = nccl_error(
-    "invalid usage",
-    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
-    "Mismatched NCCL version detected : rank 1 version 22809 rank 0 version 22602",
-)
-FULL = nccl_error(
-    "unhandled cuda error", "ncclUnhandledCudaError: Call to CUDA function failed.", "Cuda failure 2 'out of memory'"
-)
-CALLOC = nccl_error(
-    "unhandled cuda error",
-    "ncclUnhandledCudaError: Call to CUDA function failed.",
-    "Failed to CUDA calloc 6291456 bytes",
-)
-FABRIC = nccl_error(
-    "unhandled cuda error",
-    "ncclUnhandledCudaError: Call to CUDA function failed. ",
-    "Cuda failure 217 'peer access is not supported between these two devices'",
-)
+DUPLICATE = nccl_error(*USAGE, "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 2000")
+VERSIONS = nccl_error(*USAGE, "Mismatched NCCL version detected : rank 1 version 22809 rank 0 version 22602")
+FULL = nccl_error(*CUDA, "Cuda failure 2 'out of memory'")
+CALLOC = nccl_error(*CUDA, "Failed to CUDA calloc 6291456 bytes")
+FABRIC = nccl_error(*CUDA, "Cuda failure 217 'peer access is not supported between these two devices'")
 REMOTE = nccl_error(
     "remote process exited or there was a network error",
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
@@ -155,7 +139,7 @@ def test_a_rank_whose_peer_is_gone_is_a_victim() -> None:
 
 
 ASSERT, ACCESS = "CUDA error: device-side assert triggered", "CUDA error: an illegal memory access was encountered"
-LAUNCH = "CUDA error: unspecified launch failure"
+FORKED = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with"
 
 
 def test_an_abort_by_a_cuda_error_is_told_as_that_error_with_what_failed() -> None:
@@ -174,11 +158,9 @@ def test_an_abort_without_last_words_is_told_by_the_cuda_error_on_stderr() -> No
 @pytest.mark.parametrize(
     ("guilty", "others"),
     [
-        pytest.param(
-            ASSERTED + aborted_by(ASSERT), aborted_by("CUDA error: unspecified launch failure"), id="assertion"
-        ),
-        pytest.param(aborted_by(ACCESS, "17:28:56.9"), aborted_by(ACCESS, "17:28:57.1"), id="the log's clock"),
-        pytest.param(aborted_by(ACCESS), aborted_by(REMOTE.partition("\n")[0]), id="a lost peer"),
+        (ASSERTED + aborted_by(ASSERT), aborted_by("CUDA error: unspecified launch failure")),
+        (aborted_by(ACCESS, "17:28:56.9"), aborted_by(ACCESS, "17:28:57.1")),  # by the log's clock
+        (aborted_by(ACCESS), aborted_by(REMOTE.partition("\n")[0])),  # the others have lost their peer
     ],
 )
 def test_of_ranks_that_abort_the_first_cuda_error_is_to_blame(guilty: str, others: str) -> None:
@@ -196,14 +178,14 @@ def test_an_abort_by_want_of_memory_is_one() -> None:
     assert not told(aborted(0, aborted_by(ACCESS))).out_of_memory
 
 
-@pytest.mark.parametrize("kind", ["RuntimeError", "torch.AcceleratorError"])
-def test_a_cuda_error_is_told_with_what_finds_its_line(kind: str) -> None:
-    assert "; a kernel failed, most often by an index out of range" in heading(
-        raised(0, f"{ASSERT}\nFor debugging", kind)
-    )
-
-
-def test_cuda_in_a_forked_process_is_told_with_both_causes() -> None:
-    first = heading(raised(0, "Cannot re-initialize CUDA in forked subprocess. To use CUDA with", "RuntimeError"))
-    assert "--ddpperf-preload=none" in first
-    assert "multiprocessing_context='spawn'" in first
+@pytest.mark.parametrize(
+    ("kind", "text", "cures"),
+    [
+        ("RuntimeError", f"{ASSERT}\nFor debugging", ["; a kernel failed, most often by an index out of range"]),
+        ("torch.AcceleratorError", f"{ASSERT}\nFor debugging", ["; a kernel failed, most often by an index out of"]),
+        ("RuntimeError", FORKED, ["--ddpperf-preload=none", "multiprocessing_context='spawn'"]),
+    ],
+)
+def test_a_cuda_error_is_told_with_what_finds_its_cause(kind: str, text: str, cures: list[str]) -> None:
+    first = heading(raised(0, text, kind))
+    assert all(cure in first for cure in cures)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import re
 import socket
 import threading
-import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -61,27 +61,24 @@ def dump(enqueued: int, completed: int, *entries: dict[str, Any], ranks: str = "
     }
 
 
-def test_a_dump_tells_what_is_called_ended_and_pending() -> None:
-    found = read_dump(dump(3, 1, entry(1, state="completed"), entry(2, "broadcast"), entry(3, size=2)))
-    assert found == {
-        "0": GroupCalls(
-            ranks=(0, 1), called=3, ended=1, pending={2: "broadcast of float[8, 4]", 3: "all_reduce of float[2, 4]"}
-        )
-    }
+FRESH, OFF = {**dump(0, 0), "pg_status": {}}, {"version": "2.7", "pg_config": {}, "pg_status": {}}
+WITHOUT_ENTRIES = {name: value for name, value in dump(3, 1).items() if name != "entries"}
+PENDING = {2: "broadcast of float[8, 4]", 3: "all_reduce of float[2, 4]"}
 
 
-def test_a_dump_without_entries_tells_the_numbers_of_a_single_group() -> None:
-    without = {name: value for name, value in dump(3, 1).items() if name != "entries"}
-    assert read_dump(without) == {"0": GroupCalls(ranks=(0, 1), called=3, ended=1)}
-
-
-def test_a_group_without_a_call_has_no_state() -> None:
-    fresh = {**dump(0, 0), "pg_status": {}}
-    assert read_dump(fresh) == {"0": GroupCalls(ranks=(0, 1), called=0)}
-
-
-def test_a_recorder_that_is_off_tells_nothing() -> None:
-    assert read_dump({"version": "2.7", "pg_config": {}, "pg_status": {}}) == {}
+@pytest.mark.parametrize(
+    ("dumped", "called", "ended", "pending"),
+    [
+        (dump(3, 1, entry(1, state="completed"), entry(2, "broadcast"), entry(3, size=2)), 3, 1, PENDING),
+        (WITHOUT_ENTRIES, 3, 1, {}),
+        (FRESH, 0, 0, {}),  # a group without a call has no state
+    ],
+)
+def test_a_dump_tells_what_is_called_ended_and_pending(
+    dumped: dict[str, Any], called: int, ended: int, pending: dict[int, str]
+) -> None:
+    assert read_dump(dumped) == {"0": GroupCalls(ranks=(0, 1), called=called, ended=ended, pending=pending)}
+    assert read_dump(OFF) == {}
 
 
 def test_what_the_events_say_goes_before_what_the_watchdog_has_noted() -> None:
@@ -132,9 +129,6 @@ def test_gloos_entries_tell_what_is_called_ended_and_pending() -> None:
 def test_a_group_of_gloo_that_is_made_again_counts_from_one() -> None:
     found = read_gloo({"entries": [of_gloo(number, ended=True) for number in (1, 2, 3, 1)]}, {"0": (0, 1)})
     assert (found["0"].called, found["0"].ended) == (1, 1)
-
-
-def test_a_recorder_of_gloo_without_entries_tells_of_no_call() -> None:
     assert read_gloo({"version": "2.10"}, {"0": (0, 1)}) == {"0": GroupCalls(ranks=(0, 1), called=0)}
 
 
@@ -163,52 +157,57 @@ def told(*ranks: GroupCalls | dict[str, GroupCalls]) -> dict[int, RankCalls]:
 REDUCE, GATHER = "all_reduce of float[8]", "_all_gather_base of float[8]"
 
 
-def test_a_rank_that_has_not_called_what_others_wait_in_is_to_blame() -> None:
-    found = stall(told(calls(12, 11, REDUCE), calls(11, 11), calls(13, 11, REDUCE, GATHER)))
+LATE, BROADCAST, SCATTER = calls(2, 1, REDUCE), "broadcast of float[8]", calls(5, 4, "scatter")
+ONE, OTHER, FOUR = calls(1, 0, REDUCE, ranks=(0, 1)), calls(0, 0, ranks=(0, 1)), "all_reduce of float[4]"
+OF_ALL = "all_reduce of float[8], of the group of ranks 0, 1, 2"
+DIFFERENT = "ranks called different ones as collective 5"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "guilty", "text"),
+    [
+        (
+            [calls(12, 11, REDUCE), calls(11, 11), calls(13, 11, REDUCE, GATHER)],
+            1,
+            f"rank 1 has not called collective 12, {OF_ALL}: ranks 0, 2 wait in it",
+        ),
+        ([calls(1, 0, REDUCE), {}, calls(1, 0, REDUCE)], 1, f"rank 1 has not called collective 1, {OF_ALL}: "),
+        ([calls(1), calls(0), calls(1)], 1, "rank 1 has not called collective 1 of the group of ranks 0, 1, 2: "),
+        # Rank 0 has sent its part of collective 5 and computes; rank 1 waits in it for rank 2, and has called another.
+        ([calls(5, 5), calls(6, 4, BROADCAST, REDUCE), calls(4, 4)], 2, "rank 2 has not called collective 5, "),
+        ([LATE, calls(1, 1), calls(1, 1)], None, f"ranks 1, 2 have not called collective 2, {OF_ALL}: rank 0 waits in"),
+        ([LATE, calls(1, 1, point_to_point=True), LATE], None, "rank 1 has not called collective 2, "),
+        ([{"a": ONE, "b": OTHER}, {"a": OTHER, "b": ONE}], None, "rank 1 has not called collective 1, "),
+        # Rank 0 has gone further, for torch does not wait.
+        (
+            [calls(7, 4, REDUCE, GATHER), calls(5, 4, GATHER), calls(5, 4, REDUCE)],
+            1,
+            f"{DIFFERENT}: ranks 0, 2: {REDUCE}; rank 1: {GATHER}",
+        ),
+        (
+            [calls(5, 4, REDUCE, ranks=(0, 1)), calls(5, 4, FOUR, ranks=(0, 1))],
+            None,
+            f"{DIFFERENT}: rank 0: {REDUCE}; rank 1: {FOUR}",
+        ),
+    ],
+)
+def test_the_only_rank_that_does_not_wait_or_differs_is_to_blame(
+    ranks: list[GroupCalls | dict[str, GroupCalls]], guilty: int | None, text: str
+) -> None:
+    found = stall(told(*ranks))
     assert found is not None
-    assert found.rank == 1
-    assert found.text == (
-        "NCCL: rank 1 has not called collective 12, all_reduce of float[8], of the group of ranks 0, 1, 2: "
-        "ranks 0, 2 wait in it"
-    )
-
-
-def test_a_rank_that_has_called_nothing_yet_is_to_blame() -> None:
-    found = stall(told(calls(1, 0, REDUCE), {}, calls(1, 0, REDUCE)))
-    assert found is not None
-    assert found.rank == 1
-    numbers_alone = stall(told(calls(1), calls(0), calls(1)))
-    assert numbers_alone is not None
-    assert numbers_alone.text.startswith("NCCL: rank 1 has not called collective 1 of the group of ranks 0, 1, 2: ")
-
-
-def test_the_root_of_a_broadcast_that_went_on_is_not_to_blame() -> None:
-    """Rank 0 has sent its part of collective 5 and computes; rank 1 waits in it for rank 2, and has called another."""
-    found = stall(told(calls(5, 5), calls(6, 4, "broadcast of float[8]", REDUCE), calls(4, 4)))
-    assert found is not None
-    assert found.rank == 2
-
-
-def test_several_that_are_equally_late_are_told_and_none_is_to_blame() -> None:
-    found = stall(told(calls(3, 2, REDUCE), calls(2, 2), calls(2, 2)))
-    assert found is not None
-    assert found.rank is None
-    assert found.text.startswith("NCCL: ranks 1, 2 have not called collective 3, ")
-    assert found.text.endswith(": rank 0 waits in it")
+    assert found.rank == guilty
+    assert found.text.startswith(f"NCCL: {text}")
+    assert len(found.text.splitlines()) == (2 if isinstance(ranks[0], dict) and len(ranks) == 2 else 1)
 
 
 def test_a_rank_that_waits_in_another_group_is_not_to_blame() -> None:
     """Four ranks in rows and columns: 1 and 2 wait for 3, and 0 waits for 2."""
-    rows, columns = {"row": (0, 1), "next row": (2, 3)}, {"column": (0, 2), "next column": (1, 3)}
-
-    def rank(**groups: GroupCalls) -> dict[str, GroupCalls]:
-        return {name.replace("_", " "): group for name, group in groups.items()}
-
-    idle = {name: calls(4, 4, ranks=members) for name, members in (rows | columns).items()}
-    first = rank(row=idle["row"], column=calls(5, 4, REDUCE, ranks=(0, 2)))
-    second = rank(row=idle["row"], next_column=calls(5, 4, REDUCE, ranks=(1, 3)))
-    third = rank(next_row=calls(5, 4, GATHER, ranks=(2, 3)), column=idle["column"])
-    last = rank(next_row=idle["next row"], next_column=idle["next column"])
+    row, column, next_row, next_column = (calls(4, 4, ranks=members) for members in ((0, 1), (0, 2), (2, 3), (1, 3)))
+    first = {"row": row, "column": calls(5, 4, REDUCE, ranks=(0, 2))}
+    second = {"row": row, "next column": calls(5, 4, REDUCE, ranks=(1, 3))}
+    third = {"next row": calls(5, 4, GATHER, ranks=(2, 3)), "column": column}
+    last = {"next row": next_row, "next column": next_column}
     found = stall(told(first, second, third, last))
     assert found is not None
     assert found.rank == 3
@@ -216,23 +215,16 @@ def test_a_rank_that_waits_in_another_group_is_not_to_blame() -> None:
     assert "group of ranks 0, 2" not in found.text
 
 
-def test_ranks_that_wait_for_each_other_in_two_groups_are_told() -> None:
-    one, other = calls(1, 0, REDUCE, ranks=(0, 1)), calls(0, 0, ranks=(0, 1))
-    found = stall(told({"a": one, "b": other}, {"a": other, "b": one}))
-    assert found is not None
-    assert found.rank is None
-    assert len(found.text.splitlines()) == 2
-
-
 @pytest.mark.parametrize(
     "silent",
     [
-        pytest.param({0: calls(2, 1, REDUCE), 2: calls(2, 1, REDUCE)}, id="a rank does not answer"),
-        pytest.param({0: calls(2, 1, REDUCE), 1: calls(None), 2: calls(2, 1, REDUCE)}, id="overwritten"),
-        pytest.param({0: calls(2, 2), 1: calls(1, 1), 2: calls(2, 2)}, id="nobody waits"),
-        pytest.param({0: calls(2, 1, REDUCE), 1: calls(2, 1, REDUCE), 2: calls(2, 1, REDUCE)}, id="all alike"),
-        pytest.param({0: calls(2, 1), 1: calls(2, 1), 2: calls(2, 1)}, id="all wait, in what nobody knows"),
-        pytest.param({}, id="no rank answers"),
+        {},
+        {0: LATE, 2: LATE},  # one does not answer
+        {0: LATE, 1: calls(None), 2: LATE},  # its entries are overwritten
+        {0: calls(2, 2), 1: calls(1, 1), 2: calls(2, 2)},  # nobody waits
+        {0: LATE, 1: LATE, 2: LATE},
+        {0: calls(2, 1), 1: calls(2, 1), 2: calls(2, 1)},  # all wait, in what nobody knows
+        {0: calls(5, 4, "scatter of 3 x float[8]"), 1: SCATTER, 2: SCATTER},  # its tensors may differ
     ],
 )
 def test_where_the_record_does_not_tell_nothing_is_said(silent: dict[int, GroupCalls]) -> None:
@@ -240,7 +232,7 @@ def test_where_the_record_does_not_tell_nothing_is_said(silent: dict[int, GroupC
 
 
 def test_a_rank_of_gloo_that_waits_for_what_is_not_recorded_is_not_to_blame() -> None:
-    answers = told(calls(2, 1, REDUCE), calls(1, 1), calls(2, 1, REDUCE))
+    answers = told(LATE, calls(1, 1), LATE)
     found = stall(answers, "gloo", elsewhere=[1])
     assert found is not None
     assert found.rank is None
@@ -248,30 +240,24 @@ def test_a_rank_of_gloo_that_waits_for_what_is_not_recorded_is_not_to_blame() ->
     assert stall(answers, "gloo", elsewhere=[0, 2]) == replace(found, rank=1)
 
 
-def test_a_rank_that_waits_for_a_message_is_not_to_blame() -> None:
-    found = stall(told(calls(2, 1, REDUCE), calls(1, 1, point_to_point=True), calls(2, 1, REDUCE)))
-    assert found is not None
-    assert found.rank is None
+@contextlib.contextmanager
+def answering(backend: str) -> Iterator[tuple[Channel, threading.Thread]]:
+    """The controller's end of a connection to a rank, and the thread there that answers its request."""
+    ours, of_rank = socket.socketpair()
+    with ours, of_rank:
+        controller = Channel(ours)
+        thread = answer_requests(Channel(of_rank), backend)
+        controller.ask()
+        yield controller, thread
+        controller.dismiss()
+        thread.join()
 
 
-def test_who_calls_another_collective_than_most_is_to_blame() -> None:
-    """Rank 0 has gone further, for torch does not wait."""
-    found = stall(told(calls(7, 4, REDUCE, GATHER), calls(5, 4, GATHER), calls(5, 4, REDUCE)))
-    assert found is not None
-    assert found.rank == 1
-    assert found.text == f"NCCL: ranks called different ones as collective 5: ranks 0, 2: {REDUCE}; rank 1: {GATHER}"
-
-
-def test_of_two_that_call_different_ones_none_is_to_blame() -> None:
-    found = stall(told(calls(5, 4, REDUCE, ranks=(0, 1)), calls(5, 4, "all_reduce of float[4]", ranks=(0, 1))))
-    assert found is not None
-    assert found.rank is None
-    assert "rank 1: all_reduce of float[4]" in found.text
-
-
-def test_tensors_of_a_scatter_may_differ() -> None:
-    ranks = [calls(5, 4, text) for text in ("scatter of 3 x float[8]", "scatter", "scatter")]
-    assert stall(told(*ranks)) is None
+def received(controller: Channel, number: int) -> list[Any]:
+    answers: list[Any] = []
+    while len(answers) < number:
+        answers += controller.received()
+    return answers
 
 
 def test_a_rank_answers_first_by_what_needs_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,16 +270,8 @@ def test_a_rank_answers_first_by_what_needs_no_cuda(monkeypatch: pytest.MonkeyPa
         return json.dumps(found if entries else {**found, "entries": []}).encode()
 
     monkeypatch.setattr(torch._C._distributed_c10d, "_dump_nccl_trace_json", dumped, raising=False)
-    ours, of_rank = socket.socketpair()
-    with ours, of_rank:
-        controller = Channel(ours)
-        thread = answer_requests(Channel(of_rank))
-        controller.ask()
-        answers: list[Any] = []
-        while len(answers) < 2:
-            answers += controller.received()
-        controller.dismiss()
-        thread.join()
+    with answering("nccl") as (controller, _):
+        answers = received(controller, 2)
     assert asked == [False, True]
     assert answers == [
         RankCalls(groups={"0": GroupCalls(ranks=(0, 1), called=2, ended=1)}, whole=False),
@@ -301,15 +279,14 @@ def test_a_rank_answers_first_by_what_needs_no_cuda(monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_a_torch_that_records_nothing_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one without NCCL."""
-    monkeypatch.delattr(torch._C._distributed_c10d, "_dump_nccl_trace_json", raising=False)
-    ours, of_rank = socket.socketpair()
-    with ours, of_rank:
-        thread = answer_requests(Channel(of_rank))
-        Channel(ours).ask()
+def test_a_torch_without_a_recorder_answers_so_for_gloo_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
+        monkeypatch.delattr(torch._C._distributed_c10d, name, raising=False)
+    with answering("gloo") as (controller, _):
+        assert received(controller, 1) == [RankCalls(groups={}, whole=True)]
+    with answering("nccl") as (controller, thread):
         thread.join()
-        assert Channel(ours).received() == []
+        assert controller.received() == []
 
 
 class Silent:
@@ -338,70 +315,6 @@ def test_its_thread_is_not_listed() -> None:
     own = f'Thread 0x02 (most recent call first):\n  File "{flight_recorder.__file__}", line 1 in _answer\n'
     main = 'Current thread 0x01 (most recent call first):\n  File "/x/t.py", line 2 in step\n'
     assert stacks.written(f"{own}\n{main}") == '  File "/x/t.py", line 2 in step'
-
-
-def test_a_torch_that_does_not_record_gloo_answers_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch._C._distributed_c10d, "_dump_fr_trace_json", raising=False)
-    ours, of_rank = socket.socketpair()
-    with ours, of_rank:
-        controller = Channel(ours)
-        thread = answer_requests(Channel(of_rank), "gloo")
-        controller.ask()
-        answers: list[Any] = []
-        while not answers:
-            answers += controller.received()
-        controller.dismiss()
-        thread.join()
-    assert answers == [RankCalls(groups={}, whole=True)]
-
-
-@pytest.mark.skipif(torch.__version__ < "2.11", reason="torch records no collectives of gloo")
-def test_at_the_deadline_the_collective_of_gloo_and_its_number_are_told(launcher: Launcher) -> None:
-    """Rank 1 stays in the reading of its third batch; a smaller group has collectives of its own."""
-
-    def train(ctx: RankContext) -> None:
-
-        import torch
-        import torch.distributed as dist
-
-        def read_batch(number: int) -> None:
-            if number == 2 and ctx.rank == 1:
-                time.sleep(60)
-
-        pair = dist.new_group([0, 1])
-        for number in range(5):
-            read_batch(number)
-            if ctx.rank < 2:
-                dist.all_reduce(torch.ones(2), group=pair)
-            dist.all_reduce(torch.ones(8))
-
-    def differ(ctx: RankContext) -> None:
-        import torch
-        import torch.distributed as dist
-
-        dist.all_reduce(torch.ones(8))
-        if ctx.rank == 2:
-            dist.barrier()
-        dist.all_reduce(torch.ones(8))
-
-    def late(function: Any, world_size: int) -> RanksTimedOut:
-        with pytest.raises(RanksTimedOut) as caught:
-            launcher.run(function, world_size=world_size, backend="gloo", device="cpu", timeout=1)
-        return caught.value
-
-    waits = late(train, 4)
-    assert waits.rank == 1
-    assert re.fullmatch(
-        r"ranks 2, 3 of 4 blocked after 1 s in all_reduce #3 \(\S+:\d+ in train\); "
-        r"rank 0 in all_reduce #3 \(\S+:\d+ in train\); rank 1 standing at \S+:\d+ in read_batch",
-        waits.headline,
-    )
-    assert "gloo: rank 1 has not called collective 3, all_reduce of float[2], of the group of ranks 0, 1" in str(waits)
-    differs = late(differ, 3)
-    assert differs.rank == 2
-    assert "gloo: ranks called different ones as collective 2: ranks 0, 1: all_reduce of float[8]; rank 2: barr" in str(
-        differs
-    )
 
 
 def own_calls(ctx: RankContext) -> GroupCalls:

@@ -52,110 +52,41 @@ def test_a_place_is_the_users_innermost_line_and_what_it_called(text: str, expec
     assert stacks.position(stacks.threads(text)[0]) == expected
 
 
-def test_the_main_thread_is_the_last_one_written() -> None:
-    text = written("/x/t.py|1|young", thread="Thread 0x0002 [loader]") + "\n" + BUILD
-    assert [stack[0].function for stack in stacks.threads(text)] == ["build", "young"]
-
-
-def test_a_main_thread_that_is_not_listed_stands_at_an_unknown_place() -> None:
-    """faulthandler writes 100 threads, the main one last."""
+def test_the_main_thread_is_the_last_one_written_or_the_one_written_alone() -> None:
+    """faulthandler writes 100 threads, the main one last: with more it is missing, and stands at an unknown place."""
     young = written("/x/t.py|1|young", thread="Thread 0x0002 [loader]")
-    assert stacks.threads(f"{young}\n...\n")[0] == []
+    cut = f"{young}\n...\n"
+    asked_again = cut + BUILD.replace("Current thread 0x00007f01", "Stack")
+    for text in (f"{young}\n{BUILD}", asked_again):
+        assert [stack[0].function for stack in stacks.threads(text)] == ["build", "young"]
+    assert stacks.threads(cut)[0] == []
     assert stacks.position([]) is None
+    assert (stacks.lacks_main_thread(cut), stacks.lacks_main_thread(asked_again)) == (True, False)
 
 
-def test_the_main_thread_is_the_one_that_was_written_alone() -> None:
-    young = written("/x/t.py|1|young", thread="Thread 0x0002 [loader]")
-    text = f"{young}\n...\n" + BUILD.replace("Current thread 0x00007f01", "Stack")
-    assert stacks.lacks_main_thread(f"{young}\n...\n")
-    assert not stacks.lacks_main_thread(text)
-    assert [stack[0].function for stack in stacks.threads(text)] == ["build", "young"]
+BLOCKED = "blocked after 10 s"
+REDUCES, REDUCING = "blocked after 10 s in all_reduce (/x/t.py:12 in step)", "in all_reduce (/x/t.py:12 in step)"
+GRADIENTS, BUILDING = "blocked after 10 s in backward (/x/t.py:14 in step)", "at /x/t.py:30 in build"
+ENDING, RUNS = "in barrier (/x/t.py:20 in end)", "still running after 10 s"
+NO_STACK, IF_SLOW = "at an unknown place (it gave no stack)", "if the launch is slow, raise timeout"
 
 
 @pytest.mark.parametrize(
     ("found", "finished", "line", "guilty"),
     [
-        (
-            {0: ALL_REDUCE, 2: ALL_REDUCE, 3: ALL_REDUCE},
-            [1],
-            "ranks 0, 2, 3 of 4 blocked after 10 s in all_reduce (/x/t.py:12 in step); rank 1 had finished",
-            1,
-        ),
-        (
-            {0: ALL_REDUCE, 1: BUILD},
-            [],
-            "rank 0 of 2 blocked after 10 s in all_reduce (/x/t.py:12 in step); rank 1 at /x/t.py:30 in build",
-            1,
-        ),
-        (
-            {0: BARRIER, 1: ALL_REDUCE, 2: ALL_REDUCE},
-            [],
-            (
-                "ranks 1, 2 of 3 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
-                "rank 0 in barrier (/x/t.py:20 in end)"
-            ),
-            None,  # as long as ranks 1 and 2 have not told what they have called
-        ),
-        (
-            {0: BACKWARD, 1: BUILD},
-            [],
-            "rank 0 of 2 blocked after 10 s in backward (/x/t.py:14 in step); rank 1 at /x/t.py:30 in build",
-            1,
-        ),
-        (
-            {0: BACKWARD, 1: ALL_REDUCE},
-            [],
-            (
-                "rank 0 of 2 blocked after 10 s in backward (/x/t.py:14 in step); "
-                "rank 1 in all_reduce (/x/t.py:12 in step)"
-            ),
-            None,
-        ),
-        (
-            {0: QUEUE, 1: BARRIER},
-            [],
-            "rank 0 of 2 blocked after 10 s in the queue for its turn; rank 1 in barrier (/x/t.py:20 in end)",
-            None,
-        ),
-        (
-            {2: BARRIER},
-            [0, 1],
-            "rank 2 of 3 blocked after 10 s in barrier (/x/t.py:20 in end); ranks 0, 1 had finished",
-            2,
-        ),
-        (
-            {0: BROADCAST},
-            [1, 2],
-            "rank 0 of 3 blocked after 10 s in broadcast (/x/t.py:9 in build); ranks 1, 2 had finished",
-            None,
-        ),
-        (
-            {0: ""},
-            [1],
-            "rank 0 of 2 still running after 10 s at an unknown place (it gave no stack); rank 1 had finished",
-            0,
-        ),
-        (
-            {0: START, 1: ""},
-            [],
-            (
-                "rank 0 of 2 still running after 10 s in the start of the rank; "
-                "rank 1 at an unknown place (it gave no stack)"
-            ),
-            1,
-        ),
-        (
-            {0: BUILD},
-            [],
-            "rank 0 of 1 still running after 10 s at /x/t.py:30 in build; if the launch is slow, raise timeout",
-            0,
-        ),
-        (
-            {0: BUILD, 1: BUILD},
-            [],
-            "ranks 0, 1 of 2 still running after 10 s at /x/t.py:30 in build; if the launch is slow, raise timeout",
-            None,
-        ),
+        ({0: ALL_REDUCE, 2: ALL_REDUCE, 3: ALL_REDUCE}, [1], f"ranks 0, 2, 3 of 4 {REDUCES}; rank 1 had finished", 1),
+        ({0: ALL_REDUCE, 1: BUILD}, [], f"rank 0 of 2 {REDUCES}; rank 1 {BUILDING}", 1),
+        # As long as ranks 1 and 2 have not told what they have called, none is to blame.
+        ({0: BARRIER, 1: ALL_REDUCE, 2: ALL_REDUCE}, [], f"ranks 1, 2 of 3 {REDUCES}; rank 0 {ENDING}", None),
+        ({0: BACKWARD, 1: BUILD}, [], f"rank 0 of 2 {GRADIENTS}; rank 1 {BUILDING}", 1),
+        ({0: BACKWARD, 1: ALL_REDUCE}, [], f"rank 0 of 2 {GRADIENTS}; rank 1 {REDUCING}", None),
+        ({0: QUEUE, 1: BARRIER}, [], f"rank 0 of 2 {BLOCKED} in the queue for its turn; rank 1 {ENDING}", None),
+        ({2: BARRIER}, [0, 1], f"rank 2 of 3 {BLOCKED} {ENDING}; ranks 0, 1 had finished", 2),
+        ({0: BROADCAST}, [1], f"rank 0 of 2 {BLOCKED} in broadcast (/x/t.py:9 in build); rank 1 had finished", 1),
+        ({0: ""}, [1], f"rank 0 of 2 {RUNS} {NO_STACK}; rank 1 had finished", 0),
+        ({0: START, 1: ""}, [], f"rank 0 of 2 {RUNS} in the start of the rank; rank 1 {NO_STACK}", 1),
+        ({0: BUILD}, [], f"rank 0 of 1 {RUNS} {BUILDING}; {IF_SLOW}", 0),
+        ({0: BUILD, 1: BUILD}, [], f"ranks 0, 1 of 2 {RUNS} {BUILDING}; {IF_SLOW}", None),
     ],
 )
 def test_the_roll_call_names_who_keeps_the_others_waiting(
@@ -163,18 +94,16 @@ def test_the_roll_call_names_who_keeps_the_others_waiting(
 ) -> None:
     world_size = len(found) + len(finished)
     assert roll_call.heading(found, finished, world_size, 10.0) == (line, guilty)
+    assert roll_call.heading({0: BROADCAST}, [1, 2], 3, 10.0)[1] is None, "a broadcast lets ranks go on"
 
 
 def test_the_roll_call_tells_who_stands_and_who_moves() -> None:
     """Rank 1 of the first launch loops, and rank 2 of it has gone on from where rank 0 waits."""
-    line, guilty = roll_call.heading(
-        {0: ALL_REDUCE, 1: BUILD, 2: ALL_REDUCE}, [], 3, 10.0, moved={0: False, 1: True, 2: True}
+    moves = {0: False, 1: True, 2: True}
+    assert roll_call.heading({0: ALL_REDUCE, 1: BUILD, 2: ALL_REDUCE}, [], 3, 10.0, moved=moves) == (
+        f"rank 0 of 3 {REDUCES}; rank 2 moving {REDUCING}; rank 1 moving {BUILDING}",
+        1,
     )
-    assert line == (
-        "rank 0 of 3 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
-        "rank 2 moving in all_reduce (/x/t.py:12 in step); rank 1 moving at /x/t.py:30 in build"
-    )
-    assert guilty == 1
     line, _ = roll_call.heading({0: BUILD}, [], 1, 10.0, moved={0: False})
     assert line.startswith("rank 0 of 1 still running after 10 s, standing at /x/t.py:30 in build; if the launch is")
 
@@ -217,32 +146,21 @@ def test_a_rank_has_moved_where_its_users_line_or_what_it_calls_there_differs() 
 @pytest.mark.parametrize(
     ("found", "called", "suspect", "guilty"),
     [
-        pytest.param([BARRIER, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: 4}, 0, 0, id="one elsewhere"),
-        pytest.param([BROADCAST, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: 4}, 0, 0, id="one calls another collective"),
-        pytest.param(
-            [BROADCAST, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: 3}, 0, None, id="a root whose receiver leaves it out"
-        ),
-        pytest.param([BARRIER, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: None}, 0, None, id="one counts for several groups"),
-        pytest.param([BARRIER, ALL_REDUCE, ALL_REDUCE], {1: 4}, 0, None, id="one tells nothing"),
-        pytest.param([BACKWARD, BACKWARD, BARRIER, BACKWARD], {0: 7, 1: 7, 3: 7}, 2, 2, id="backward"),
-        pytest.param([ALL_REDUCE, BROADCAST, ALL_REDUCE, RECEIVE], {0: 3, 1: 2, 2: 3}, 3, 3, id="one receives"),
-        pytest.param([ALL_REDUCE, BROADCAST, RECEIVE], {0: 3, 1: 2}, 2, 2, id="one of three receives"),
-        pytest.param([ALL_REDUCE, BROADCAST, NEW_GROUP], {0: 3, 1: 2}, 2, 2, id="one makes a group"),
-        pytest.param(
-            [ALL_REDUCE, BROADCAST, RECEIVE], {0: 3, 1: 3}, 2, None, id="a stage whose sender is in a mismatch"
-        ),
-        pytest.param(
-            [ALL_REDUCE, ALL_REDUCE, RECEIVE], {0: 3, 1: 2}, 2, None, id="a stage behind two of unequal steps"
-        ),
-        pytest.param(
-            [ALL_REDUCE, BROADCAST, RECEIVE], {0: None, 1: None}, 2, None, id="a stage behind a smaller group"
-        ),
-        pytest.param([RECEIVE, RECEIVE, ALL_REDUCE, BROADCAST], {}, None, None, id="two stages behind two"),
-        pytest.param([RECEIVE, RECEIVE, RECEIVE, BROADCAST], {0: 2, 1: 2, 2: 2}, 3, 3, id="stages behind one"),
-        pytest.param([ALL_REDUCE, RECEIVE], {0: 3}, None, None, id="two contradict each other"),
-        pytest.param([BROADCAST, ALL_REDUCE, BARRIER], {}, None, None, id="three contradict each other"),
-        pytest.param([ALL_REDUCE, ALL_REDUCE, ALL_REDUCE], {}, None, None, id="all in one"),
-        pytest.param([BARRIER, ALL_REDUCE, ALL_REDUCE, BUILD], {}, None, None, id="one does not wait"),
+        ([BARRIER, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: 4}, 0, 0),
+        ([BROADCAST, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: 3}, 0, None),  # a root whose receiver leaves it out
+        ([BARRIER, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: None}, 0, None),  # one counts for several groups
+        ([BARRIER, ALL_REDUCE, ALL_REDUCE], {1: 4}, 0, None),  # one tells nothing
+        ([BACKWARD, BACKWARD, BARRIER, BACKWARD], {0: 7, 1: 7, 3: 7}, 2, 2),
+        ([ALL_REDUCE, BROADCAST, ALL_REDUCE, RECEIVE], {0: 3, 1: 2, 2: 3}, 3, 3),
+        ([ALL_REDUCE, BROADCAST, NEW_GROUP], {0: 3, 1: 2}, 2, 2),
+        ([ALL_REDUCE, BROADCAST, RECEIVE], {0: 3, 1: 3}, 2, None),  # a stage whose sender is in a mismatch
+        ([ALL_REDUCE, ALL_REDUCE, RECEIVE], {0: 3, 1: 2}, 2, None),  # a stage behind two of unequal steps
+        ([RECEIVE, RECEIVE, ALL_REDUCE, BROADCAST], {}, None, None),  # two stages behind two
+        ([RECEIVE, RECEIVE, RECEIVE, BROADCAST], {0: 2, 1: 2, 2: 2}, 3, 3),  # stages behind one
+        ([ALL_REDUCE, RECEIVE], {0: 3}, None, None),  # two contradict each other
+        ([BROADCAST, ALL_REDUCE, BARRIER], {}, None, None),
+        ([ALL_REDUCE, ALL_REDUCE, ALL_REDUCE], {}, None, None),
+        ([BARRIER, ALL_REDUCE, ALL_REDUCE, BUILD], {}, None, None),  # one does not wait
     ],
 )
 def test_a_rank_keeps_all_others_waiting_where_these_agree_on_what_they_have_called(
@@ -254,19 +172,12 @@ def test_a_rank_keeps_all_others_waiting_where_these_agree_on_what_they_have_cal
         assert roll_call.heading(listed, [], len(found), 10.0, called)[1] == guilty
 
 
-@pytest.mark.parametrize(
-    ("called", "guilty"),
-    [
-        pytest.param({0: 2, 2: 3}, 1, id="who returned keeps the others waiting"),
-        pytest.param({0: 2, 2: 2}, None, id="the others contradict each other"),
-    ],
-)
-def test_a_rank_that_has_finished_is_to_blame_where_the_others_agree(
-    called: dict[int, int | None], guilty: int | None
-) -> None:
-    assert roll_call.suspect({0: BROADCAST, 2: ALL_REDUCE}, [1]) == 1
-    assert roll_call.heading({0: BROADCAST, 2: ALL_REDUCE}, [1], 3, 10.0, called)[1] == guilty
-    assert roll_call.suspect({0: BROADCAST, 2: ALL_REDUCE}, [1, 3]) is None
+def test_a_rank_that_has_finished_is_to_blame_where_the_others_agree() -> None:
+    waiting = {0: BROADCAST, 2: ALL_REDUCE}
+    assert roll_call.suspect(waiting, [1]) == 1
+    assert roll_call.suspect(waiting, [1, 3]) is None
+    assert roll_call.heading(waiting, [1], 3, 10.0, {0: 2, 2: 3})[1] == 1
+    assert roll_call.heading(waiting, [1], 3, 10.0, {0: 2, 2: 2})[1] is None, "the others contradict each other"
 
 
 def test_a_wait_for_a_handle_or_inside_torchs_code_for_ranks_is_a_wait(tmp_path: Path) -> None:
@@ -282,11 +193,8 @@ def test_a_wait_for_a_handle_or_inside_torchs_code_for_ranks_is_a_wait(tmp_path:
         "work": written(f"{torch}/nn/modules/linear.py|1|forward", f"{torch}/nn/parallel/distributed.py|9|forward"),
     }
     found = {name: stacks.position(stacks.threads(text)[0]) for name, text in waits.items()}
-    assert {name for name, where in found.items() if where is not None and where.waits} == {
-        "handle",
-        "operator",
-        "module",
-    }
+    waiting = {name for name, where in found.items() if where is not None and where.waits}
+    assert waiting == {"handle", "operator", "module"}
 
 
 TIMING = RANK.parents[1] / "training/timing.py"
@@ -327,10 +235,8 @@ def test_with_nccl_our_own_wait_for_a_loss_is_one_for_the_gpu() -> None:
 
 
 def test_with_nccl_ranks_that_all_wait_for_their_gpus_may_have_sent_different_tensors(item: str) -> None:
-    told = roll_call.mismatch_hint({0: item, 1: item}, [], nccl=True)
-    assert told.startswith(
-        "all ranks wait for their GPUs: most likely they called a collective with tensors of different"
-    )
+    for_gpus = "all ranks wait for their GPUs: most likely they called a collective with tensors of different"
+    assert roll_call.mismatch_hint({0: item, 1: item}, [], nccl=True).startswith(for_gpus)
     assert roll_call.mismatch_hint({0: item, 1: item}, []) == ""
 
 
@@ -362,7 +268,4 @@ def test_the_rank_to_blame_is_listed_first() -> None:
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}, guilty=1).startswith("rank 1:\n")
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}).startswith("rank 0:\n")
     assert stacks.listing({0: ALL_REDUCE}, guilty=1).startswith("rank 1:\n  had finished\n\nrank 0:\n")
-
-
-def test_a_rank_that_waits_for_its_turn_says_so() -> None:
-    assert stacks.written(QUEUE) == "  in the queue for its turn"
+    assert stacks.listing({0: QUEUE}) == "rank 0:\n  in the queue for its turn"

@@ -29,11 +29,15 @@ from pytest_ddpperf.records.health import CpuHealth, Health
 
 NEEDED = {"torch": "2.13.0", "the tests": "f00d"}
 AT_ONCE = 5.0
+PRELOAD = ("pytest_ddpperf.launch.rank",)
 
 
 def hello(rank: int, machine: str = "a", **other: Any) -> Hello:
     cores = frozenset(os.sched_getaffinity(0))
     return Hello(rank=rank, host=f"host-{machine}", machine=machine, cores=cores, needed=NEEDED, **other)
+
+
+LACKING = replace(hello(1, "b"), needed={**NEEDED, "torch": "2.11.0"})
 
 
 class Tasks:
@@ -72,14 +76,19 @@ class Tasks:
 
 
 @pytest.fixture(scope="module")
-def two(shared_launcher: Launcher) -> Iterator[tuple[Cluster, Launcher]]:
-    tasks = Tasks(hello(1, "b"))
-    tasks.cluster.gather(20)
-    with Launcher(
-        like=shared_launcher, nodes=NodeLaunchers(tasks.cluster, ("pytest_ddpperf.launch.rank",))
-    ) as launcher:
-        yield tasks.cluster, launcher
-    tasks.close(3)
+def two(launcher: Launcher) -> Iterator[tuple[Cluster, Launcher]]:
+    """A controller of two nodes and its launcher; the launchers of all nodes copy the zygote of one."""
+
+    def copying(*, like: Launcher | None, **arguments: Any) -> Launcher:
+        return Launcher(like=like or launcher, **arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pytest_ddpperf.launch.nodes.agent.Launcher", copying)
+        tasks = Tasks(hello(1, "b"))
+        tasks.cluster.gather(20)
+        with Launcher(like=launcher, nodes=NodeLaunchers(tasks.cluster, PRELOAD)) as first:
+            yield tasks.cluster, first
+        tasks.close(3)
     assert tasks.statuses == {1: 3}
 
 
@@ -123,15 +132,6 @@ def test_ranks_that_make_their_group_by_themselves_find_the_store(two: tuple[Clu
     assert result.values == (3.0, 3.0)
 
 
-def test_one_rank_needs_one_node(two: tuple[Cluster, Launcher]) -> None:
-    assert run(two[1], lambda _: os.environ["GROUP_WORLD_SIZE"], world_size=1).values == ("1",)
-
-
-def test_ranks_that_cannot_be_dealt_out_evenly_are_skipped(two: tuple[Cluster, Launcher]) -> None:
-    with pytest.raises(RankSkipped, match=r"^3 ranks cannot be divided evenly among the 2 nodes"):
-        run(two[1], total, world_size=3)
-
-
 def test_variables_that_a_test_has_changed_reach_the_ranks_of_other_nodes(
     two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,12 +145,9 @@ def test_variables_that_a_test_has_changed_reach_the_ranks_of_other_nodes(
     assert run(two[1], read).values == ((None, os.environ.get("HOME")),) * 2
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
-def test_a_rank_of_any_node_that_raises_is_told_first_and_the_next_launch_passes(
-    two: tuple[Cluster, Launcher], guilty: int
-) -> None:
+def test_a_rank_of_another_node_that_raises_is_told_first_with_its_output(two: tuple[Cluster, Launcher]) -> None:
     def raises(ctx: RankContext) -> None:
-        if ctx.rank == guilty:
+        if ctx.rank == 1:
             print("about to")
             raise ValueError("boom")
         total(ctx)
@@ -159,9 +156,8 @@ def test_a_rank_of_any_node_that_raises_is_told_first_and_the_next_launch_passes
     with pytest.raises(RankFailed) as caught:
         run(two[1], raises)
     assert time.monotonic() - start < AT_ONCE
-    assert str(caught.value).startswith(f"rank {guilty} of 2 raised ValueError: boom\n")
+    assert str(caught.value).startswith("rank 1 of 2 raised ValueError: boom\n")
     assert any("about to" in text for _, text in caught.value.sections)
-    assert run(two[1], total).values == (3.0, 3.0)
 
 
 def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two: tuple[Cluster, Launcher]) -> None:
@@ -174,7 +170,6 @@ def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two:
         run(two[1], waits_for_nothing, timeout=1.0)
     assert caught.value.rank == 1
     assert "in waits_for_nothing" in str(caught.value)
-    assert run(two[1], total).values == (3.0, 3.0)
 
 
 @pytest.fixture
@@ -194,10 +189,11 @@ def importers(folder: Path, module: str) -> list[int]:
     return [int(word) for word in (folder / f"{module}.py.pids").read_text().split()]
 
 
-def test_what_ranks_were_seen_to_import_is_imported_once_on_each_node(
-    two: tuple[Cluster, Launcher], installed: Path
-) -> None:
-    """A module that reads its rank is imported for each rank of the controller's node, and by those of others."""
+def test_imports_seen_on_ranks_are_made_once_on_each_node(two: tuple[Cluster, Launcher], installed: Path) -> None:
+    """A module that reads its rank is imported for each rank of the controller's node, and by those of others.
+
+    A launcher of the node copies the zygote of one with the same arguments.
+    """
 
     def imports(_: RankContext) -> tuple[int, int, int]:
         import alike_on_nodes  # type: ignore[import-not-found]
@@ -207,13 +203,14 @@ def test_what_ranks_were_seen_to_import_is_imported_once_on_each_node(
         return os.getpid(), os.getppid(), own_on_nodes.RANK
 
     def make(first: Launcher | None) -> Launcher:
-        nodes = NodeLaunchers(two[0], ("pytest_ddpperf.launch.rank",))
-        return Launcher(like=first or two[1], nodes=nodes)
+        return Launcher(like=first or two[1], nodes=NodeLaunchers(two[0], PRELOAD))
 
+    (_, original) = run(two[1], lambda _: os.getppid()).values
     with contextlib.closing(Launchers(make, [AUTO])) as launchers:
         first = run(launchers[0], imports, world_size=4)
+        copy = Path(f"/proc/{first.values[3][1]}/stat").read_text()
+        assert int(copy.rpartition(")")[2].split()[1]) == original
         launchers.note("scope", first.imports)
-        launchers[0].wait()
         launchers.wait(1, "scope", 4)
         second = run(launchers[0], imports, world_size=4)
         pids, parents, ranks = zip(*second.values, strict=True)
@@ -226,19 +223,8 @@ def test_what_ranks_were_seen_to_import_is_imported_once_on_each_node(
         assert parents[2] in by_zygotes
         assert set(importers(installed, "own_on_nodes")) - before >= {*parents[:2], *pids[2:]}
         launchers.wait(1, "another", 4)
-        assert set(importers(installed, "alike_on_nodes")) - before == by_zygotes
         third = run(launchers[0], imports, world_size=4)
         assert {pid for pid, *_ in third.values} <= set(importers(installed, "alike_on_nodes"))
-
-
-def test_a_launcher_of_a_node_copies_the_fork_server_of_one_with_the_same_arguments(
-    two: tuple[Cluster, Launcher],
-) -> None:
-    (_, original) = run(two[1], lambda _: os.getppid()).values
-    with Launcher(like=two[1], nodes=NodeLaunchers(two[0], ("pytest_ddpperf.launch.rank",))) as second:
-        (_, copy) = run(second, lambda _: os.getppid()).values
-        status = Path(f"/proc/{copy}/stat").read_text()
-    assert int(status.rpartition(")")[2].split()[1]) == original
 
 
 def test_a_rank_of_another_node_that_is_killed_for_want_of_memory_is_told(
@@ -264,7 +250,7 @@ def test_a_rank_of_another_node_that_is_killed_for_want_of_memory_is_told(
         assert ("the kernel ran out of memory" in str(caught.value)) == (guilty == 1)
 
 
-def test_what_else_another_node_did_is_asked_of_its_agent(
+def test_the_load_of_another_node_is_asked_of_its_agent(
     two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched: list[list[int | None]] = []
@@ -275,29 +261,13 @@ def test_what_else_another_node_did_is_asked_of_its_agent(
 
     monkeypatch.setattr("pytest_ddpperf.launch.nodes.agent.watch_health", watch)
     cluster = two[0]
-    run(two[1], total)
+    (_, zygote) = run(two[1], lambda _: os.getppid()).values
     node = cluster.nodes[0]
     ended = cluster.watch(1)
-    (_, zygote) = run(two[1], lambda _: os.getppid()).values
     node.link.ask(Agent.health)  # the answer comes too late for a launch before
     assert ended() == {"node 1 (host-b)": CpuHealth(throttled=1.0)}
     assert watched == [[zygote]]
     assert cluster.watch(0)() == {}
-
-
-def test_why_a_node_starts_no_launcher_is_told_at_once(
-    two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> Link:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr("pytest_ddpperf.launch.nodes.agent.connect", refuse)
-    cluster = two[0]
-    start = time.monotonic()
-    with pytest.raises(LaunchError, match=r"^node 1 \(host-b\): OSError: .*Too many open files"):
-        cluster.opened(cluster.nodes[0], (), None)
-    assert time.monotonic() - start < AT_ONCE
-    assert cluster.lost == ""
 
 
 @pytest.mark.slow
@@ -314,7 +284,7 @@ def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank(
             signal.pause()
         total(ctx)
 
-    with Launcher(nodes=NodeLaunchers(tasks.cluster, ("pytest_ddpperf.launch.rank",))) as launcher:
+    with Launcher(nodes=NodeLaunchers(tasks.cluster, PRELOAD)) as launcher:
         assert run(launcher, total).values == (3.0, 3.0)
         assert tasks.cluster.lost == ""
         pids += run(launcher, lambda _: os.getppid()).values
@@ -354,24 +324,6 @@ def test_tasks_that_a_launcher_has_bound_share_the_cores_of_their_node() -> None
     assert os.sched_getaffinity(0) == cores
 
 
-def test_a_node_that_lacks_what_the_controller_has_is_refused_by_name() -> None:
-    tasks = Tasks(replace(hello(1, "b"), needed={**NEEDED, "torch": "2.11.0"}))
-    with pytest.raises(SettingError, match=r"^torch is 2\.13\.0 on the controller, and 2\.11\.0 on host-b \(rank 1"):
-        tasks.cluster.gather(20)
-    tasks.close()
-
-
-def test_facts_in_which_nodes_differ_are_told() -> None:
-    tasks = Tasks(hello(1, "b", facts={"Python": "3.11"}))
-    tasks.cluster._own = replace(tasks.cluster._own, facts={"Python": "3.12", "the kernel": "6"})
-    tasks.cluster.gather(20)
-    assert tasks.cluster.differences == [
-        "Python is 3.12 on the controller, and 3.11 on node 1 (host-b)",
-        "the kernel is 6 on the controller, and unknown on node 1 (host-b)",
-    ]
-    tasks.close()
-
-
 def test_a_task_that_does_not_come_is_named() -> None:
     cluster = Cluster("127.0.0.1", hello(0), 4)
     with pytest.raises(LaunchError, match=r"^rank 1 of the launcher did not connect .* nor did 2 more"):
@@ -379,44 +331,51 @@ def test_a_task_that_does_not_come_is_named() -> None:
     cluster.close(4)
 
 
-def test_a_rank_that_comes_twice_ends_the_meeting() -> None:
+@pytest.mark.parametrize(
+    ("others", "error", "told"),
+    [
+        (
+            [hello(1, "b"), hello(1, "c")],
+            LaunchError,
+            r"^a process at 127\.0\.0\.1 said .* rank 1 .*, and so did one at",
+        ),
+        ([hello(7, "b")], LaunchError, r"said that it is rank 7 of the launcher: .*--ddpperf-rendezvous-dir=DIR$"),
+        ([LACKING], SettingError, r"^torch is 2\.13\.0 on the controller, and 2\.11\.0 on host-b \(rank 1"),
+    ],
+)
+def test_a_rank_that_comes_twice_that_there_is_not_or_that_lacks_something_ends_the_meeting(
+    others: list[Hello], error: type[Exception], told: str
+) -> None:
     """Who has read the card in torchrun's store can say that he is any task, before it comes or after."""
-    tasks = Tasks(hello(1, "b"), hello(1, "c"))
-    with pytest.raises(LaunchError, match=r"^a process at 127\.0\.0\.1 said that it is rank 1 .*, and so did one at"):
+    tasks = Tasks(*others)
+    with pytest.raises(error, match=told):
         tasks.cluster.gather(20)
     tasks.close()
 
 
-def test_a_rank_that_there_is_not_ends_the_meeting() -> None:
-    tasks = Tasks(hello(7, "b"))
-    with pytest.raises(LaunchError, match=r"said that it is rank 7 of the launcher: .*--ddpperf-rendezvous-dir=DIR$"):
-        tasks.cluster.gather(20)
-    tasks.close()
-
-
-def test_after_the_meeting_the_key_of_the_card_is_good_for_nothing() -> None:
-    tasks = Tasks(hello(1, "b"))
+def test_after_the_meeting_differences_are_told_and_the_port_is_closed_to_others() -> None:
+    """The key of the card is good for nothing, and an address that takes no part is not even greeted."""
+    tasks = Tasks(hello(1, "b", facts={"Python": "3.11"}))
+    tasks.cluster._own = replace(tasks.cluster._own, facts={"Python": "3.12", "the kernel": "6"})
     card = tasks.cluster.card
+    address = card.host, card.port
     tasks.cluster.gather(20)
+    assert tasks.cluster.differences == [
+        "Python is 3.12 on the controller, and 3.11 on node 1 (host-b)",
+        "the kernel is 6 on the controller, and unknown on node 1 (host-b)",
+    ]
     with pytest.raises(ForeignPeer):
-        connect((card.host, card.port), card.key, {"looks": True})
-    connect((card.host, card.port), tasks.cluster.card.key, {"looks": True}).close()
-    tasks.close()
-
-
-def test_no_port_takes_a_connection_without_the_key_or_from_an_address_that_takes_no_part() -> None:
-    tasks = Tasks(hello(1, "b"))
-    address = tasks.cluster.card.host, tasks.cluster.card.port
-    tasks.cluster.gather(20)
+        connect(address, card.key, {"looks": True})
+    connect(address, tasks.cluster.card.key, {"looks": True}).close()
     tasks.cluster._known = frozenset({"10.1.2.3"})
     with socket.create_connection(address) as stranger:
         stranger.settimeout(AT_ONCE)
-        assert stranger.recv(1) == b""  # it is not even greeted
+        assert stranger.recv(1) == b""
     tasks.cluster._known = frozenset({"127.0.0.1"})
     with socket.create_connection(address) as stranger:
         stranger.settimeout(AT_ONCE)
         greeting = stranger.recv(1000)
-        stranger.sendall(greeting + bytes(100))  # it has no proof
+        stranger.sendall(greeting + bytes(100))
         while stranger.recv(1000):
             pass
     tasks.close()
@@ -441,11 +400,9 @@ def test_who_says_anything_else_than_it_should_is_not_taken(said: Any) -> None:
     ("world_size", "nodes", "gpus", "counts"),
     [
         (1, 2, 0, (1,)),
-        (2, 2, 0, (1, 1)),
         (4, 2, 0, (2, 2)),
         (2, 3, 0, (1, 1)),
         (4, 2, 4, (4,)),
-        (8, 2, 4, (4, 4)),
         (6, 3, 4, (3, 3)),  # two nodes are enough
         (12, 2, 4, (6, 6)),  # more ranks than GPUs
     ],
@@ -454,11 +411,12 @@ def test_ranks_are_dealt_out(world_size: int, nodes: int, gpus: int, counts: tup
     assert spread(world_size, nodes, gpus) == counts
 
 
-@pytest.mark.parametrize(("world_size", "nodes", "gpus"), [(3, 2, 0), (7, 2, 4), (5, 3, 2)])
+@pytest.mark.parametrize(("world_size", "nodes", "gpus", "needed"), [(3, 2, 0, 2), (7, 2, 4, 2), (5, 3, 2, 3)])
 def test_ranks_that_do_not_divide_by_the_nodes_that_they_need_are_skipped(
-    world_size: int, nodes: int, gpus: int
+    world_size: int, nodes: int, gpus: int, needed: int
 ) -> None:
-    with pytest.raises(RankSkipped):
+    told = f"^{world_size} ranks cannot be divided evenly among the {needed} nodes that they need"
+    with pytest.raises(RankSkipped, match=told):
         spread(world_size, nodes, gpus)
 
 

@@ -28,10 +28,6 @@ def task(run: str = "9-1", launcher: str = "srun") -> Task:
     return Task(launcher=launcher, variable="N", rank=0, size=2, local_rank=0, one_node=True, run=run)
 
 
-def test_a_card_is_read_as_it_was_written() -> None:
-    assert Card.loads(CARD.dumps()) == CARD
-
-
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"host": 1}', '{"host": "a", "port": "b", "key": ""}'])
 def test_a_text_that_is_no_card_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
@@ -41,6 +37,7 @@ def test_a_text_that_is_no_card_is_a_value_error(text: str) -> None:
 def test_tasks_of_one_run_find_the_card_that_only_their_user_may_read(tmp_path: Path) -> None:
     meeting = FileMeeting(task(), tmp_path)
     assert FileMeeting(task(), tmp_path).find() is None
+    meeting.publish(Card("left by an earlier run", 1, b""))
     meeting.publish(CARD)
     (file,) = tmp_path.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -48,12 +45,6 @@ def test_tasks_of_one_run_find_the_card_that_only_their_user_may_read(tmp_path: 
     assert FileMeeting(task("9-2"), tmp_path).find() is None
     meeting.end()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_new_card_replaces_one_that_was_left(tmp_path: Path) -> None:
-    FileMeeting(task(), tmp_path).publish(Card("old", 1, b""))
-    FileMeeting(task(), tmp_path).publish(CARD)
-    assert FileMeeting(task(), tmp_path).find() == CARD
 
 
 def test_a_run_of_any_name_stays_within_the_folder(tmp_path: Path) -> None:
@@ -64,33 +55,32 @@ def test_a_run_of_any_name_stays_within_the_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_card_that_others_may_read_is_refused(tmp_path: Path) -> None:
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """The file of a card."""
     FileMeeting(task(), tmp_path).publish(CARD)
     (file,) = tmp_path.iterdir()
-    file.chmod(0o644)
+    return file
+
+
+def test_a_card_that_others_may_read_is_refused(published: Path) -> None:
+    published.chmod(0o644)
     with pytest.raises(SettingError, match="others may read it"):
-        FileMeeting(task(), tmp_path).find()
+        FileMeeting(task(), published.parent).find()
 
 
-def test_a_link_in_place_of_a_card_is_not_followed(tmp_path: Path) -> None:
-    FileMeeting(task(), tmp_path).publish(CARD)
-    (file,) = tmp_path.iterdir()
-    file.rename(tmp_path / "elsewhere")
-    file.symlink_to(tmp_path / "elsewhere")
+def test_a_link_in_place_of_a_card_is_not_followed(published: Path) -> None:
+    published.symlink_to(published.rename(published.with_name("elsewhere")))
     with pytest.raises(SettingError, match="cannot be read"):
-        FileMeeting(task(), tmp_path).find()
+        FileMeeting(task(), published.parent).find()
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_in_place_of_a_card_is_neither_waited_for_nor_read(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
-    FileMeeting(task(), tmp_path).publish(CARD)
-    (file,) = tmp_path.iterdir()
-    file.unlink()
-    make(file)
+def test_a_card_that_is_no_file_is_neither_waited_for_nor_read(published: Path, make: Callable[[Path], None]) -> None:
+    published.unlink()
+    make(published)
     with pytest.raises(SettingError, match="cannot be read: it is no regular file; remove it"):
-        FileMeeting(task(), tmp_path).find()
+        FileMeeting(task(), published.parent).find()
 
 
 def test_a_folder_that_is_not_there_is_told_with_the_setting(tmp_path: Path) -> None:
@@ -114,9 +104,7 @@ def test_the_folder_of_one_machine_is_the_users_alone(tmp_path: Path, monkeypatc
         own_folder()
 
 
-def test_where_another_user_has_its_place_the_folder_is_that_of_the_users_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_another_user_is_replaced_by_the_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     session = tmp_path / "run-user"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
@@ -173,11 +161,6 @@ def read_after_an_earlier_run(_: RankContext) -> tuple[bool, bool]:
     return found == new, tried == [True]
 
 
-def test_a_card_of_an_earlier_run_in_the_same_store_is_passed_over(launcher: Launcher) -> None:
-    result = launcher.run(read_after_an_earlier_run, world_size=1, device="cpu", backend="gloo", timeout=30)
-    assert result.values == ((True, True),)
-
-
 def left_in_the_store(_: RankContext, readers: tuple[int, ...]) -> list[bool]:
     """Whether the card is in the store of three nodes after each reader, in runs with so many readers."""
     import torch.distributed as dist
@@ -199,7 +182,11 @@ def left_in_the_store(_: RankContext, readers: tuple[int, ...]) -> list[bool]:
     return left
 
 
-def test_the_last_node_deletes_the_card_that_whoever_reaches_the_store_can_read(launcher: Launcher) -> None:
-    """The first run has ended before all nodes have come."""
-    result = launcher.run(left_in_the_store, (1, 2, 2), world_size=1, device="cpu", backend="gloo", timeout=60)
-    assert result.values == ([True, True, False, True, False],)
+def test_a_card_of_an_earlier_run_is_passed_over_and_the_last_node_deletes_the_card(launcher: Launcher) -> None:
+    """Whoever reaches the store can read it. The first of three runs has ended before all nodes have come."""
+
+    def exchanges(ctx: RankContext) -> tuple[object, ...]:
+        return read_after_an_earlier_run(ctx), left_in_the_store(ctx, (1, 2, 2))
+
+    result = launcher.run(exchanges, world_size=1, device="cpu", backend="gloo", timeout=60)
+    assert result.rank(0) == ((True, True), [True, True, False, True, False])

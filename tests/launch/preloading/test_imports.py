@@ -22,9 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_import_gets_variables_as_they_are_and_they_are_noted_with_what_was_changed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_that_an_import_reads_are_noted_with_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ("import os", "MODE = os.environb[b'MODE_OF_IMPORT']", "GONE = os.environ.get('GONE_BEFORE_IMPORT')")
     (folder / "looks_up.py").write_text("\n".join((*lines, "HOME = os.getenv('HOME')", "os.get_exec_path()")))
     monkeypatch.setenv("GONE_BEFORE_IMPORT", "1")
@@ -38,17 +36,13 @@ def test_an_import_gets_variables_as_they_are_and_they_are_noted_with_what_was_c
     assert found.seen().changed == ("GONE_BEFORE_IMPORT", "MODE_OF_IMPORT")
 
 
-def test_what_the_other_checkout_has_installed_is_of_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_of_the_other_checkout_are_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddpperf.launch.preloading.imports._of_project", [])
     monkeypatch.setattr("pytest_ddpperf.launch.preloading.imports.installed_folders", lambda: (f"{tmp_path}/",))
-    for name in ("built_there", "vendored"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path / name) for name in ("built_there", "vendored")] + sys.path)
-    (tmp_path / "built_there" / "of_environment.py").touch()
-    (tmp_path / "vendored" / "of_copy.py").touch()
-    (tmp_path / "vendored" / "of_vendor.py").touch()
+    for folder, name in (("built_there", "of_environment"), ("vendored", "of_copy"), ("vendored", "of_vendor")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f"{name}.py").touch()
+        monkeypatch.syspath_prepend(tmp_path / folder)
     environment, copy = str(tmp_path / "built_there"), str(tmp_path / "vendored" / "of_copy.py")
     keep_with_ranks(Redirection(root="/", target="/", environment=environment, copies=(copy,)))
     with ImportWatch() as watch:
@@ -56,11 +50,8 @@ def test_what_the_other_checkout_has_installed_is_of_the_project(
             __import__(name)
     for one in watch.outer:
         one.seconds = 1.0
-    assert {one.module: one.installed for one in watch.seen()} == {
-        "of_environment": False,
-        "of_copy": False,
-        "of_vendor": True,
-    }
+    installed = {one.module: one.installed for one in watch.seen()}
+    assert installed == {"of_environment": False, "of_copy": False, "of_vendor": True}
 
 
 def test_an_import_that_fails_again_and_again_is_noted_once(folder: Path) -> None:

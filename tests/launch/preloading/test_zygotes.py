@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
 from pytest_ddpperf.launch.preloading.zygotes import Judged, PreloadedZygotes, Wanted, preloaded
 
+MIB = 2**20
 COUNT = "import os, time\nfrom pathlib import Path\nPIDS = Path(__file__).with_suffix('.pids')\n"
 COUNT += "with PIDS.open('a') as file: print(os.getpid(), file=file)\nend = time.monotonic() + 0.002\n"
 COUNT += "while time.monotonic() < end: pass\n"
@@ -60,11 +62,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def original(packages: Path, shared_launcher: Launcher) -> Iterator[Launcher]:
+def original(packages: Path, launcher: Launcher) -> Iterator[Launcher]:
     assert packages
-    with Launcher(like=shared_launcher) as launcher:
-        launcher.wait()
-        yield launcher
+    with Launcher(like=launcher) as copied:
+        copied.wait()
+        yield copied
 
 
 @pytest.fixture
@@ -121,101 +123,96 @@ def test_an_installed_module_is_imported_once_and_no_other(packages: Path, make:
     assert run(launchers, of_both, scope="another").imports, "ranks of another file find nothing imported"
 
 
-def test_modules_are_preloaded_in_a_large_environment(
-    packages: Path, make: Callable[..., Launchers], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LARGE", "x" * 100_000)
-    launchers, before = make("plain"), importers(packages, "plain")
-    first, second = (run(launchers, imports, "plain") for _ in range(2))
-    (once,) = importers(packages, "plain") - before
-    assert once not in {*first.values, *second.values}
-
-
 def test_a_launcher_that_is_to_learn_nothing_preloads_nothing(make: Callable[..., Launchers]) -> None:
-    launchers = make()
-    for _ in range(2):
-        (seen,) = run(launchers, imports, "plain", world_size=1).imports
-        assert (seen.module, launchers.why_not(seen)) == ("plain", None)
+    seen = SeenImport("plain", "", 1.0)
+    for preload, missing, why in (((), 300, None), (("auto",), 300 + 300 + 40, "")):
+        launchers = make(*preload)
+        launchers.note("file", [seen])
+        assert launchers.missing_bytes(1, "file", 1) == missing * MIB
+        assert launchers.why_not(seen) == why
 
 
-def test_an_import_that_would_harm_ranks_stays_with_them(
+def test_modules_whose_import_would_harm_ranks_stay_with_them(
     packages: Path, make: Callable[..., Launchers], all_gone: Callable[..., bool]
 ) -> None:
-    launchers = make("auto")
-    names = [name for name in BAD if name not in {"raises", "ends", "starts_process", "uses_gpu"}]
-    assert run(launchers, imports, *names, "plain", world_size=1).imports
-    again = run(launchers, imports, *names, "plain", world_size=1)
-    assert {one.module for one in again.imports} == {*names, "of_project"} - {"of_project"}
-    assert again.rank(0) not in importers(packages, "plain")
-    reasons = {
-        one.module: launchers.why_not(one) for one in (*again.imports, SeenImport("mine", "", 1.0, installed=False))
+    launchers, before = make("auto"), importers(packages, "starts_process")
+    launchers.note("file", [SeenImport(name, "", 1.0) for name in (*BAD, "plain")])
+    result = run(launchers, imports, "moves", "plain", world_size=1)
+    assert {name: launchers.why_not(SeenImport(name, "", 1.0)) for name in BAD} == {
+        name: reason for name, (_, reason) in BAD.items()
     }
-    assert (reasons["starts_thread"], reasons["mine"]) == ("starts a thread", "is not of an installed package")
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_module_that_was_asked_for_and_does_harm_is_refused_by_name(
-    make: Callable[..., Launchers], name: str
-) -> None:
-    with pytest.raises(SettingError) as caught:
-        make(name).wait(1)
-    reason = f"because its import {BAD[name][1]}; leave it out"
-    assert str(caught.value) == f"preload={name}: the module cannot be imported before ranks are forked, {reason}"
+    assert launchers.why_not(SeenImport("mine", "", 1.0, installed=False)) == "is not of an installed package"
+    assert [one.module for one in result.imports] == ["moves"]
+    assert result.rank(0) not in importers(packages, "plain")
+    assert all_gone(importers(packages, "starts_process") - before), "the copies that tried"
 
 
 def test_a_module_that_was_asked_for_is_found_imported_in_the_first_launch(
-    packages: Path, make: Callable[..., Launchers]
+    packages: Path, make: Callable[..., Launchers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LARGE", "x" * 100_000)
     launchers = make("plain")
     assert run(launchers, imports, "plain", world_size=1).rank(0) not in importers(packages, "plain")
-    with pytest.raises(SettingError, match=r"its import raises ModuleNotFoundError: No module named 'no_such'; leave"):
-        make("no_such").wait(1)
 
 
-def test_a_module_that_knows_its_rank_is_imported_for_each_rank(packages: Path, make: Callable[..., Launchers]) -> None:
-    launchers = make("auto")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("moves", "changes the current folder"), ("no_such", "raises ModuleNotFoundError: No module named 'no_such'")],
+)
+def test_a_module_that_was_asked_for_and_does_harm_is_refused_by_name(
+    make: Callable[..., Launchers], name: str, reason: str
+) -> None:
+    told = f"the module cannot be imported before ranks are forked, because its import {reason}; leave it out"
+    with pytest.raises(SettingError) as caught:
+        make(name).wait(1)
+    assert str(caught.value) == f"preload={name}: {told}"
+
+
+def test_ranks_find_what_each_would_have_imported(packages: Path, make: Callable[..., Launchers]) -> None:
+    """A module that knows its rank is imported for each rank, one that knows the port by the ranks themselves.
+
+    So is one that reads what ranks have changed; what it imports is preloaded in its place. Imports leave random
+    numbers as they are.
+    """
+    launchers, ports, drawn = make("auto"), set[str](), set[float]()
 
     def known(ctx: object) -> Any:
-        return imports(ctx, "knows_rank", attribute="RANK"), os.getpid()
+        import random
+
+        os.environ["CHANGED_BY_RANK"] = "1"
+        imports(ctx, "draws")
+        values = imports(ctx, "reads_changed", "knows_run", attribute="VALUE")
+        rank, port = imports(ctx, "knows_rank", attribute="RANK"), imports(ctx, "knows_port", attribute="PORT")
+        return values, rank, port[0], random.random(), os.getpid()  # noqa: S311  no secret
 
     for number in (0, 0, 1):
         result = run(launchers, known, number=number)
-        assert [value for value, _ in result.values] == [[0], [1]]
-    assert result.imports == ()
-    assert not {pid for _, pid in result.values} & importers(packages, "counts_rank")
+        values, ranks, found_ports, numbers, pids = zip(*result.values, strict=True)
+        assert values == (["1", "ddpperf"],) * 2
+        assert ranks == ([0], [1])
+        ports.update(found_ports)
+        drawn.update(numbers)
+    assert (len(ports), len(drawn)) == (3, 1)
+    assert {one.module for one in result.imports} == {"reads_changed", "knows_run", "knows_port"}
+    for name in ("counts_rank", "plain", "draws"):
+        assert not {*pids} & importers(packages, name)
 
 
-def test_copies_for_many_ranks_serve_fewer_ones_and_are_reckoned_until_they_run(
-    packages: Path, make: Callable[..., Launchers]
+def test_copies_for_each_rank_are_reckoned_until_they_run_and_made_for_more_ranks(
+    make: Callable[..., Launchers],
 ) -> None:
-    """A test file that alternates world sizes makes copies once: for the largest."""
-    launchers, mib = make("auto"), 2**20
+    launchers = make("auto")
     names = ("knows_rank", "plain")
     run(launchers, imports, *names)
-    assert launchers.missing_bytes(1, "file", 2) == (300 + 3 * 40) * mib, "one copy, and one of it for each rank"
+    assert launchers.missing_bytes(1, "file", 2) == (300 + 3 * 40) * MIB, "one copy, and one of it for each rank"
     assert launchers.missing_bytes(1, "another", 2) == 0
     made: dict[tuple[int | None, ...], None] = {}
-    for world_size in (2, 3, 2, 1, 3):
+    for world_size in (2, 3, 1):
         run(launchers, imports, *names, world_size=world_size)
         made[launchers.parents] = None
         assert launchers.missing_bytes(1, "file", world_size) == 0
     assert list(map(len, made)) == [1 + 1 + 2, 1 + 1 + 3]
-    assert launchers.missing_bytes(2, "file", 3) == (40 + 4 * 40) * mib, "a copy with copies"
-    run(launchers, imports, "plain", world_size=1, scope="without ranks")
-    run(launchers, imports, "plain", world_size=1, scope="without ranks")
-    before = launchers.parents
-    run(launchers, imports, "plain", world_size=2, scope="without ranks")
-    assert launchers.parents == before
-
-
-def test_a_module_that_knows_the_port_stays_with_the_ranks(make: Callable[..., Launchers]) -> None:
-    launchers = make("auto")
-    ports = {tuple(run(launchers, imports_port).rank(0)) for _ in range(3)}
-    assert len(ports) == 3
-
-
-def imports_port(ctx: object) -> Any:
-    return imports(ctx, "knows_port", attribute="PORT")
+    assert launchers.missing_bytes(2, "file", 3) == (40 + 4 * 40) * MIB, "a copy with copies"
 
 
 def test_a_variable_that_an_import_reads_holds_for_each_launch(
@@ -232,23 +229,6 @@ def test_a_variable_that_an_import_reads_holds_for_each_launch(
         assert result.rank(0) == [value_of]
     monkeypatch.setenv("READ_BY_IMPORT", "three")
     assert launchers[0].run(value, world_size=1, device="cpu", backend="gloo").rank(0) == ["three"]
-
-
-def test_an_import_reads_the_same_in_each_launch_what_ranks_change_or_get_alone(
-    packages: Path, make: Callable[..., Launchers]
-) -> None:
-    launchers = make("auto")
-
-    def values(ctx: object) -> Any:
-        os.environ["CHANGED_BY_RANK"] = "1"
-        return imports(ctx, "reads_changed", "knows_run", attribute="VALUE"), os.getpid()
-
-    for _ in range(3):
-        result = run(launchers, values, world_size=1)
-        value, pid = result.rank(0)
-        assert value == ["1", "ddpperf"]
-    assert [one.module for one in result.imports] == ["reads_changed", "knows_run"]
-    assert pid not in importers(packages, "plain"), "what the module imports is preloaded in its place"
 
 
 def test_packages_that_import_each_other_are_both_replaced_by_what_else_they_import() -> None:
@@ -327,21 +307,13 @@ def test_copies_of_preloaded_zygotes_are_all_made_or_none() -> None:
     assert [copy.closed for copy in zygote.made] == [False] * 3 + [True] * 2
 
 
-def test_a_zygote_that_a_signal_has_stopped_is_not_used() -> None:
+def test_zygotes_serve_as_many_ranks_as_they_were_copied_for_while_no_signal_has_stopped_them() -> None:
     zygote = FakeZygote()
     found = preloaded_of(zygote)
+    for_all = replace(found, of_ranks=())
+    for ranks in (1, 2, 3):
+        wanted = replace(found.wanted, ranks=ranks)
+        assert (found.serve(wanted), for_all.serve(wanted)) == (ranks <= 2, True)
     assert found.fits({})
     zygote.made[1].usable = False
     assert not found.fits({})
-
-
-def test_an_import_leaves_the_random_numbers_as_they_are(make: Callable[..., Launchers]) -> None:
-    launchers = make("auto")
-
-    def drawn(ctx: object) -> float:
-        import random
-
-        imports(ctx, "draws")
-        return random.random()  # noqa: S311  no secret
-
-    assert run(launchers, drawn, world_size=1).values == run(launchers, drawn, world_size=1).values
