@@ -153,9 +153,8 @@ def compilations() -> list[tuple[str, FrameSummary]]:
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []
     for each in found if len(found) == compiled_graphs() else ():
-        guard = (getattr(each, "recompile_reason", None) or "").partition("\n")[0].partition(" #")[0].strip()
-        guard = _NUMBER.sub("NUMBER", guard.partition(": ")[2])
-        said = f"{each.co_name}: {guard or 'compiled after the first step'}"
+        guard = (getattr(each, "recompile_reason", None) or "").partition("\n")[0].partition(" #")[0].partition(": ")[2]
+        said = f"{each.co_name}: {_NUMBER.sub('NUMBER', guard.strip()) or 'compiled after the first step'}"
         told.append((said, FrameSummary(each.co_filename, each.co_firstlineno, each.co_name, lookup_line=False)))
     return told
 

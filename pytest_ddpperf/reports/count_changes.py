@@ -148,8 +148,14 @@ def _part(metric: str, name: str) -> str:
 
 def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     """Returns causes of a change that other counts show: what backward has more to do, or trained parameters."""
-    if metric == "flops":
-        return _of_backward(then, now)
+    more = {part: value - then.totals.get(part, math.inf) for part, value in now.totals.items()}
+    same = not (more.get("flops_forward", 1.0) or more.get("backward_passes", 0.0))
+    if metric == "flops" and more.get("flops_recomputed", 0.0) > 0:
+        why = "activations are computed again in backward (activation checkpointing)"
+        return [f"{why}: {change_text(metric, then.totals['flops_recomputed'], now.totals['flops_recomputed'])}"]
+    if metric == "flops" and same and min(more.get("flops_backward", 0.0), more.get("recorded_operators", 0.0)) > 0:
+        why = "backward computes more gradients, as after a lost no_grad, detach() or requires_grad_(False)"
+        return [f"{why}: {change_text(metric, then.totals['flops_backward'], now.totals['flops_backward'])}"]
     sizes = [counts.details.get("model_state_bytes", {}) for counts in (then, now)]
     if metric != "model_state_bytes" or not all(size.get("parameters") for size in sizes):
         return []
@@ -158,20 +164,6 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
         return []
     grew = "grew" if new > old else "fell"
     return [f"trainable parameters {grew}: {format_percent(new)} of them have gradients, {format_percent(old)} before"]
-
-
-def _of_backward(then: Counts, now: Counts) -> list[str]:
-    """Returns why backward has more FLOPs: it computes activations again, or gradients that it did not compute."""
-    more = {metric: value - then.totals.get(metric, math.inf) for metric, value in now.totals.items()}
-    same = not (more.get("flops_forward", 1.0) or more.get("backward_passes", 0.0))
-    if more.get("flops_recomputed", 0.0) > 0:
-        metric, why = "flops_recomputed", "activations are computed again in backward (activation checkpointing)"
-    elif same and min(more.get("flops_backward", 0.0), more.get("recorded_operators", 0.0)) > 0:
-        lost = "a lost no_grad, detach() or requires_grad_(False)"
-        metric, why = "flops_backward", f"backward computes more gradients, as after {lost}"
-    else:
-        return []
-    return [f"{why}: {change_text('flops', then.totals[metric], now.totals[metric])}"]
 
 
 def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:

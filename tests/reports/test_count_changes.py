@@ -136,7 +136,8 @@ def of_gradients(backward: float, recorded: float, **totals: float) -> Counts:
     """Returns counts of a step whose forward has 4 MFLOP."""
     parts = {"flops": {"layer": 4e6 + backward}, "flops_forward": {"layer": 4e6}, "flops_backward": {"layer": backward}}
     of_step = {"recorded_operators": recorded, "backward_passes": 1.0, "flops_recomputed": 0.0, **totals}
-    return counts(parts, **of_step)
+    made = counts(parts)
+    return replace(made, totals={**made.totals, **of_step})
 
 
 def test_gradients_that_were_not_computed_before_are_named_first() -> None:
