@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 SEED = 0
 """The seed of each rank's generators: without it, ranks draw different numbers, unless the training code seeds them."""
+_NUMBER = re.compile(r"(?<=== )-?[\d.]+(e[+-]?\d+)?$")
 
 
 def activity_of(event: Any) -> str:
@@ -146,13 +148,13 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
-    """Returns the reason for each graph so far, with the failed guard, and its function; none of over 64 graphs."""
+    """Returns each graph's reason, with the failed guard (numbers as NUMBER), and function; none of over 64 graphs."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []
     for each in found if len(found) == compiled_graphs() else ():
-        guard = (getattr(each, "recompile_reason", None) or "").partition("\n")[0].partition(" #")[0].strip()
-        said = f"{each.co_name}: {guard.partition(': ')[2] or 'compiled after the first step'}"
+        guard = (getattr(each, "recompile_reason", None) or "").partition("\n")[0].partition(" #")[0].partition(": ")[2]
+        said = f"{each.co_name}: {_NUMBER.sub('NUMBER', guard.strip()) or 'compiled after the first step'}"
         told.append((said, FrameSummary(each.co_filename, each.co_firstlineno, each.co_name, lookup_line=False)))
     return told
 

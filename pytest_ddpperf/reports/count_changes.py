@@ -120,7 +120,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     lines[:0] = [f"{_whole(metric, then, now)}{alone}{places}"] if places else []
     most = 1 if known and count_row(metric).unit == "B" else SHOWN
     lines = _shortened(lines, "smaller change", most) + made_at(metric, then, now)
-    lines = known + _explained(metric, then, now) + lines
+    lines = known + ([] if known and metric == "flops" else _explained(metric, then, now)) + lines
     # If all totals are as before, the parts of a rank may still have changed.
     return (lines if lines and alone else lines + on_each) or _rank_lines(
         metric, then, now, parts_on_ranks(metric, then, now)
@@ -147,12 +147,15 @@ def _part(metric: str, name: str) -> str:
 
 
 def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns causes of a change that other counts show: activations that are computed again, or trained parameters."""
-    old, new = (counts.totals.get("flops_recomputed", math.inf) for counts in (then, now))
-    if metric == "flops" and old < new < math.inf:
-        return [
-            f"activations are computed again in backward (activation checkpointing): {change_text(metric, old, new)}"
-        ]
+    """Returns causes of a change that other counts show: what backward has more to do, or trained parameters."""
+    more = {part: value - then.totals.get(part, math.inf) for part, value in now.totals.items()}
+    same = not (more.get("flops_forward", 1.0) or more.get("backward_passes", 0.0))
+    if metric == "flops" and more.get("flops_recomputed", 0.0) > 0:
+        why = "activations are computed again in backward (activation checkpointing)"
+        return [f"{why}: {change_text(metric, then.totals['flops_recomputed'], now.totals['flops_recomputed'])}"]
+    if metric == "flops" and same and min(more.get("flops_backward", 0.0), more.get("recorded_operators", 0.0)) > 0:
+        why = "backward computes more gradients, as after a lost no_grad, detach() or requires_grad_(False)"
+        return [f"{why}: {change_text(metric, then.totals['flops_backward'], now.totals['flops_backward'])}"]
     sizes = [counts.details.get("model_state_bytes", {}) for counts in (then, now)]
     if metric != "model_state_bytes" or not all(size.get("parameters") for size in sizes):
         return []

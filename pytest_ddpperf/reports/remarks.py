@@ -82,7 +82,7 @@ def _kind(result: Result, accepted: Collection[str]) -> str:
     if passed(result):
         return _PASSED
     if verdict is Verdict.NEW and result.paired is not None:
-        why = "not in the other revision" * bool(result.paired.lacking)
+        why = "not measured in the other revision" * bool(result.paired.lacking)
     elif verdict is Verdict.NEW:
         counts = phrases.counts_words(result)
         why = f"no times stored; counts {counts}" if counts else "no baseline" * (result.baseline is None)

@@ -86,14 +86,16 @@ def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
     lost = [module for module in again if module not in still and module in now.details.get("flops", {})]
     if not lost:
         return []
-    gone = [site for site in then.sites.get(SETTINGS, ()) if site.part == CHECKPOINT]
+    made = [site for site in then.sites.get(SETTINGS, ()) if site.part == CHECKPOINT]
     kept = {(site.file, site.source) for site in now.sites.get(SETTINGS, ()) if site.part == CHECKPOINT}
-    gone = [site for site in gone if (site.file, site.source) not in kept] or gone
-    part = " in part" * bool(still)
-    were = f", as they were at {_place_then(gone[0], then, now)}" if gone and gone[0].file else ""
+    gone = [site for site in made if (site.file, site.source) not in kept]
+    saving = bool(made) and not (gone or still)  # the same checkpoints recompute only what needs no FLOPs
+    change = "saves more" if saving else f"is lost{' in part' * bool(still)}"
+    place = next((_place_then(site, then, now) for site in (gone or made) if site.file), "")
+    at = f", {'checkpointed' if saving else 'as they were'} at {place}" if place else ""
     blocks = list(dict.fromkeys(_BLOCK.findall(module)[0] for module in lost))
     are = "is" if len(blocks) == 1 else "are"
-    return [(f"{CHECKPOINT} is lost{part}: {some_of(blocks)} {are} not recomputed any more{were}", _MOVES[CHECKPOINT])]
+    return [(f"{CHECKPOINT} {change}: {some_of(blocks)} {are} not recomputed any more{at}", _MOVES[CHECKPOINT])]
 
 
 def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
@@ -129,9 +131,7 @@ def _more_of(one: _Side, other: _Side) -> dict[str, float]:
 
 def _split(kind: str) -> tuple[str, str]:
     """Splits a kind into its head and its class: ``fully_shard`` and ``Block``."""
-    if kind.startswith(f"{_OPTIMIZER} "):
-        return _OPTIMIZER, kind.removeprefix(f"{_OPTIMIZER} ")
-    head, _, of = kind.partition(_OF)
+    head, _, of = kind.partition(" " if kind.startswith(f"{_OPTIMIZER} ") else _OF)
     return head, of
 
 
@@ -148,14 +148,9 @@ def _settings(before: _Side, after: _Side) -> list[_Change]:
         if kind != BACKWARD and not (kind in before.numbers and kind in after.numbers):
             continue
         old, new = (
-            {
-                setting_of(part)[2]: number
-                for part, number in side.numbers.items()
-                if setting_of(part)[:2] == (kind, name)
-            }
-            for side in (before, after)
+            [value for *of, value in map(setting_of, side.numbers) if of == [kind, name]] for side in (before, after)
         )
-        if old.keys() == new.keys():
+        if set(old) == set(new):
             continue
         value, was = (next((each for each in one if each not in other), "") for one, other in ((new, old), (old, new)))
         text = f"has {name}={value} now{f', {was} before' * bool(was)}" if value else f"has no {name}={was} any more"

@@ -13,7 +13,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
 
-from pytest_ddpperf.instruments.torch_internals import discard_first_profile, pci_id, tcp_store, unsampled
+from pytest_ddpperf.instruments.torch_internals import (
+    compiled_since,
+    discard_first_profile,
+    pci_id,
+    tcp_store,
+    unsampled,
+)
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from tests.factories import TORCH
@@ -101,3 +107,12 @@ def test_the_first_profile_is_thrown_away_once(monkeypatch: pytest.MonkeyPatch) 
         discard_first_profile()
     discard_first_profile.cache_clear()
     assert len(made) == 1
+
+
+def test_graphs_for_other_values_of_one_number_have_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = [None, "0/0: weight == 0.001", "0/1: weight == 1e-05", "0/2: mode == 'b'"]
+    line = {"co_name": "forward", "co_filename": "train.py", "co_firstlineno": 3, "graph_op_count": 2}
+    graphs = [SimpleNamespace(recompile_reason=reason, **line) for reason in reasons]
+    monkeypatch.setattr(torch._dynamo.utils, "get_compilation_metrics", lambda: graphs)
+    monkeypatch.setattr(torch._dynamo.utils, "counters", {"stats": {"unique_graphs": 4}, "graph_break": {}})
+    assert compiled_since(1)["recompiles"] == {"forward: weight == NUMBER": 2.0, "forward: mode == 'b'": 1.0}

@@ -106,6 +106,32 @@ def test_activations_that_are_computed_again_are_called_that() -> None:
     assert len(difference_text("flops", of_old_version, again)) == 1, "nothing is known of it"
 
 
+def of_gradients(backward: float, recorded: float, **totals: float) -> Counts:
+    """Returns counts of a step whose forward has 4 MFLOP."""
+    parts = {"flops": {"layer": 4e6 + backward}, "flops_forward": {"layer": 4e6}, "flops_backward": {"layer": backward}}
+    of_step = {"recorded_operators": recorded, "backward_passes": 1.0, "flops_recomputed": 0.0, **totals}
+    made = counts(parts)
+    return replace(made, totals={**made.totals, **of_step})
+
+
+def test_gradients_that_were_not_computed_before_are_named_first() -> None:
+    lost, whole = difference_text("flops", of_gradients(4e6, 20.0), of_gradients(8e6, 30.0))
+    assert lost == (
+        "backward computes more gradients, as after a lost no_grad, detach() or requires_grad_(False): "
+        "4 MFLOP -> 8 MFLOP per step (+4 MFLOP, +100 %)"
+    )
+    assert whole == "layer 8 MFLOP -> 12 MFLOP per step (+4 MFLOP, +50 %)"
+
+
+@pytest.mark.parametrize(
+    "now",
+    [of_gradients(8e6, 20.0), of_gradients(8e6, 30.0, backward_passes=2.0), of_gradients(8e6, 30.0, flops_forward=8e6)],
+    ids=["nothing more is recorded", "another pass", "more forward"],
+)
+def test_other_work_of_backward_is_no_lost_no_grad(now: Counts) -> None:
+    assert len(difference_text("flops", of_gradients(4e6, 20.0), now)) == 1
+
+
 def test_more_trained_parameters_of_the_same_model_are_called_that() -> None:
     adapter = {"parameters": 1000.0, "gradients": 10.0, "optimizer_state": 20.0}
     whole = {"parameters": 990.0, "gradients": 990.0, "optimizer_state": 1980.0}

@@ -100,6 +100,9 @@ def test_what_new_benchmarks_are_compared_with_is_named() -> None:
     assert headline([same, same]) == "PASSED: 2 new (no times stored; counts same)"
     assert headline([same, new()]) == "PASSED: 1 new (no times stored; counts same), 1 new (no baseline)"
     assert headline([timed(Verdict.NEW)]) == "PASSED: 1 new"
+    beside = PairedRevision(revision="3f2a1c0 (main)", commit=None, lacking="rank 0 raised ValueError")
+    raised = make_result(verdict=Verdict.NEW, paired=beside)
+    assert headline([raised]).startswith("PASSED: 1 new (not measured in the other revision) |")
 
 
 def test_what_makes_benchmarks_incompatible_is_named() -> None:

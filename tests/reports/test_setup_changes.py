@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,6 +130,14 @@ def test_lost_checkpoints_are_called_that_with_blocks_and_line(now: Counts, told
     first, *others = difference_text(PEAK, recomputing(*blocks(*range(6)), peak=MIB), now)
     assert first == f"activation checkpointing {told}, as they were at train.py:31 in build"
     assert others == ["activations 1.00 MiB -> 4.00 MiB at the peak (+3.00 MiB, +300 %)"]
+
+
+def test_checkpoints_that_stay_but_save_what_they_recomputed_are_not_called_lost() -> None:
+    then, saving = recomputing(*blocks(0), peak=MIB, there=1), recomputing(peak=4 * MIB, there=1)
+    now = replace(saving, sites=then.sites)
+    assert setup_changes(PEAK, then, now) == [
+        "activation checkpointing saves more: blocks.0 is not recomputed any more, checkpointed at train.py:31 in build"
+    ]
 
 
 def test_blocks_that_are_gone_have_not_lost_their_checkpoints() -> None:
