@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -36,22 +37,33 @@ def ddp(
     ``find_unused_parameters`` or ``static_graph``; otherwise torch raises in the second step. A ``comm_hook`` sends
     buckets of gradients in another way.
     """
-    if comm_hook == "powersgd" and ctx.backend == "gloo":
-        if options.get("find_unused_parameters"):
-            raise SettingError(
-                "comm_hook=powersgd with find_unused_parameters=true works with nccl only: on gloo, ranks could start "
-                "the collectives of PowerSGD and of DDP in different orders; remove one of the two options"
-            )
-        options["bucket_cap_mb"] = _one_bucket(module, options.get("bucket_cap_mb"))
+    if comm_hook == "powersgd":
+        _require_powersgd(ctx, options)
+        if ctx.backend == "gloo":
+            options["bucket_cap_mb"] = _one_bucket(module, options.get("bucket_cap_mb"))
     wrapped = wrap(module, ctx, **options)
     if comm_hook == "powersgd":
-        return _power_sgd(wrapped, ctx, powersgd_rank, powersgd_start)
+        return _power_sgd(wrapped, powersgd_rank, powersgd_start)
     if comm_hook == "post_local_sgd":
         return _post_local_sgd(wrapped, ctx, local_sgd_start, local_sgd_period)
     if comm_hook is None:
         return parallel_of(wrapped)
     wrapped.register_comm_hook(None, fp16_compress_hook if comm_hook == "fp16" else _compress_to_bf16)
     return parallel_of(wrapped, precision=comm_hook)
+
+
+def _require_powersgd(ctx: RankView, options: Mapping[str, Any]) -> None:
+    """Raises a SettingError if torch's PowerSGD fails on this rank, or might hang."""
+    if ctx.backend == "gloo" and options.get("find_unused_parameters"):
+        raise SettingError(
+            "comm_hook=powersgd with find_unused_parameters=true works with nccl only: on gloo, ranks could start "
+            "the collectives of PowerSGD and of DDP in different orders; remove one of the two options"
+        )
+    if ctx.device.type == "cpu" and torch.cuda.is_available():
+        raise SettingError(
+            "comm_hook=powersgd on the CPU: torch's hook synchronises a CUDA device wherever there is one, and fails "
+            "for tensors on the CPU; hide the GPUs (CUDA_VISIBLE_DEVICES=) or use device=cuda"
+        )
 
 
 def _one_bucket(module: nn.Module, given: float | None) -> float:
@@ -81,13 +93,8 @@ def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: A
     return bf16_compress_hook(state, bucket)
 
 
-def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start: int) -> Parallel:
+def _power_sgd(wrapped: DistributedDataParallel, rank: int, start: int) -> Parallel:
     """Sends gradients as products of two thin matrices; the error is added to the next step's gradients."""
-    if ctx.device.type == "cpu" and torch.cuda.is_available():
-        raise SettingError(
-            "comm_hook=powersgd on the CPU: torch's hook synchronises a CUDA device wherever there is one, and fails "
-            "for tensors on the CPU; hide the GPUs (CUDA_VISIBLE_DEVICES=) or use device=cuda"
-        )
     state = PowerSGDState(process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=start)
     wrapped.register_comm_hook(state, powerSGD_hook)
     return parallel_of(wrapped, lossy=True, exact_steps=_exact_steps(wrapped, start))

@@ -19,8 +19,8 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import parameters_of, replicate
 from pytest_ddpperf.strategies.sharding import (
+    DTYPES,
     OffloadedScaler,
-    dtype_of,
     gradients_kept,
     narrowest,
     parameters_of_units,
@@ -60,7 +60,7 @@ def fsdp1(
             accept(enabled=False)
     replicate(module, ctx)  # torch's own sync_module_states refuses the CPU
     chosen = set(units) - {module}
-    mixed = MixedPrecision(param_dtype=dtype_of(param_dtype), reduce_dtype=dtype_of(reduce_dtype))
+    mixed = MixedPrecision(param_dtype=DTYPES[param_dtype], reduce_dtype=DTYPES[reduce_dtype])
     with _known_to_the_user():
         wrapped = FullyShardedDataParallel(
             module,

@@ -19,8 +19,8 @@ from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import replicate, whole
 from pytest_ddpperf.strategies.sharding import (
+    DTYPES,
     OffloadedScaler,
-    dtype_of,
     gradients_kept,
     narrowest,
     require_gpu,
@@ -57,7 +57,7 @@ def fsdp2(
     units = units_of(module, blocks, "fsdp2")
     replicate(module, ctx)  # fully_shard takes each rank's shard from its own values
     mesh = shard_mesh(ctx, replicas)
-    precision = MixedPrecisionPolicy(param_dtype=dtype_of(param_dtype), reduce_dtype=dtype_of(reduce_dtype))
+    precision = MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=DTYPES[reduce_dtype])
     offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
     reshards: Any = {} if reshard_after_forward is None else {"reshard_after_forward": reshard_after_forward}
     for unit in units:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.records.measurement import SIMULATED
@@ -52,8 +51,9 @@ class Trained:
             )
         if gradient.requires_grad:
             raise WorkloadError(
-                f"the gradient of parameter {self.name} has a history of its own, as backward(create_graph=True) "
-                "leaves it, and would lose it here: use torch.autograd.grad(..., create_graph=True) for the inner one"
+                f"the gradient of parameter {self.name} itself requires gradients, as after "
+                "backward(create_graph=True), and this strategy would cut its graph: use torch.autograd.grad(..., "
+                "create_graph=True) for the inner gradient"
             )
 
     def _is_laid_out(self, gradient: Tensor) -> bool:
@@ -99,15 +99,10 @@ def replicate(module: nn.Module, ctx: RankView) -> Replica:
     """Gives all ranks the parameters and buffers of rank 0; a collective.
 
     Buffers (the statistics of a BatchNorm) are made equal here only; after that each rank keeps its own. A model that
-    is not built yet, or that differs from rank 0's model, raises a WorkloadError.
+    differs from rank 0's model raises a WorkloadError.
     """
     named = dict(module.named_parameters())
-    for name, parameter in named.items():
-        if is_lazy(parameter):
-            raise WorkloadError(
-                f"parameter {name} has no shape yet: run a forward pass through a lazy module before model() returns it"
-            )
-    state = {**named, **{name: buffer for name, buffer in module.named_buffers() if buffer is not None}}
+    state = {**named, **dict(module.named_buffers())}
     if ctx.backend != SIMULATED:  # where the other ranks are not there
         _check_same_structure(state, ctx)
         with torch.no_grad():
@@ -180,8 +175,8 @@ def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
         pairs = itertools.zip_longest(received[0], ours, fillvalue="nothing more")
         there, here = next((theirs, own) for theirs, own in pairs if theirs != own)
         raise WorkloadError(
-            f"the model of rank {ctx.rank} is built unlike that of rank 0: here [{here}], there [{there}]; "
-            "model() must build the same on every rank"
+            f"rank {ctx.rank} built another model than rank 0: here [{here}], there [{there}]; "
+            "model() must build the same model on every rank"
         )
 
 

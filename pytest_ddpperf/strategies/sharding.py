@@ -18,18 +18,13 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.torch_internals import replaced
 from pytest_ddpperf.strategies.parallel import Precision, RankView
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # None: as they are
 _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the bits of the fraction: 23, 10, 10, 7
 
 
 def still_sent(*, resharded: bool) -> str:
     """Returns the communication besides gradients, in words; ``resharded``: backward gathers parameters again."""
     return "the parameters that are gathered for forward" + (" and again for backward" if resharded else "")
-
-
-def dtype_of(name: str | None) -> torch.dtype | None:
-    """Returns the type with this name in the table of options; None for no name."""
-    return None if name is None else _DTYPES[name]
 
 
 def narrowest(*names: str | None) -> Precision:

@@ -29,7 +29,7 @@ class Batches:
     next_batch: NextBatch  # what a call calls; a phase hook may replace it
     loads: bool  # whether a step waits for data; not if one batch was made for all steps
     size: int | None = None  # samples of a batch, by the first dimension of its first tensor; None if it has none
-    length: int | None = None  # batches until the loader begins again; None for one batch, and if it does not tell
+    length: int | None = None  # batches until the loader begins again; None for one batch, and without a length
     burst: int = 1  # how many batches workers hold ready: so many steps may be fast, and the next one slow
     shapes: tuple[tuple[int, ...], ...] = ()  # of a whole batch's tensors
     picked: tuple[str, str] | None = None  # what loader=auto picked, as the setting's text, and why; None without auto

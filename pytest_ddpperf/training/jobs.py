@@ -62,7 +62,7 @@ class LaunchJob:
     times_matter: bool = True  # if not, the steps only have to be of full size in memory
     turns: bool = False  # whether the launch is interleaved, and asks for its turns
     blocks: int = BLOCKS  # the most blocks that the timed steps are divided into, where there are turns
-    roots: tuple[str, ...] = ()  # of the project and its tests as these ranks have them; files are told relative to it
+    roots: tuple[str, ...] = ()  # of the project and its tests as these ranks have them; files are named relative to it
     stands_for: int | None = None  # the timed steps of the launches that a diagnosis describes; None for this launch
 
     @property
@@ -186,7 +186,7 @@ class RankPrepared:
     timed: RankLaunch | None = None  # without memory peaks and diagnosis
     counts: Counts | None = None
     verification: Verification | None = None
-    counting: float = 0.0  # seconds of it, beside the timed steps
+    counting: float = 0.0  # seconds of it, besides the timed steps
     verifying: float = 0.0  # the same
     trace: StepsTrace | None = None
     remarks: tuple[Finding, ...] = ()

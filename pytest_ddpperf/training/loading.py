@@ -55,7 +55,7 @@ def require_data_loader(loader: object, source: str) -> DataLoader[Any]:
     if kind.__iter__ is not DataLoader.__iter__ or kind._get_iterator is not DataLoader._get_iterator:  # noqa: SLF001
         raise WorkloadError(
             f"{source} gave a {kind.__name__}, a DataLoader that loads in its own way, so loader=... cannot change its "
-            "settings: set them where it is made, and leave loader=... out"
+            "settings: set them in its constructor, and leave loader=... out"
         )
     return loader
 
@@ -244,7 +244,7 @@ def _undisturbed() -> float:
     try:
         _, waited, _ = _SCHEDULED.read_text(encoding="ascii").split()
     except (OSError, ValueError):
-        waited = "0"  # not every kernel tells
+        waited = "0"  # not every kernel reports it
     return time.perf_counter() - int(waited) * 1e-9
 
 

@@ -78,9 +78,9 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             opened.enter_context(closing(turns))
             step = met_by_hosts(ctx, step)
         begun = time.monotonic()
-        told_step = job.plan.warmup + math.ceil(job.plan.steps / step.period) * step.period  # whose loss is told
+        told_step = job.plan.warmup + math.ceil(job.plan.steps / step.period) * step.period  # whose loss is reported
         kept: list[Any] = []
-        if warmup_seconds(ctx.device, job) and not hasattr(step.run, "marked"):  # a script tells no loss
+        if warmup_seconds(ctx.device, job) and not hasattr(step.run, "marked"):  # a script reports no loss
             step = replace(step, run=keeping_loss(step.run, told_step, kept))
         ends = [built] if hasattr(step.run, "marked") else list[float]()
         warmup = warm_up(ctx, job, step, lambda _: ends.append(time.monotonic()))
@@ -117,7 +117,7 @@ def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> Ran
     may compile, or overflow in fp16.
     """
     with limited(ctx.device, memory_limit):
-        settings = replace(job.settings, memory_limit=None)  # the peak that the limit is compared with is to be told
+        settings = replace(job.settings, memory_limit=None)  # the peak that the limit is compared with is reported
         return run_launch(ctx, replace(job, settings=settings, growth=False, diagnosed=False, times_matter=False))
 
 
@@ -165,8 +165,8 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     if job.counts:
         if compiled := compiled_graphs() - graphs:
             raise WorkloadError(
-                f"torch.compile compiled {format_count(compiled, 'graph')} inside the timed steps, so their times are "
-                f"not those of training: raise the warm-up (now {format_count(job.plan.warmup, 'step')}), or keep "
+                f"torch.compile compiled {format_count(compiled, 'graph')} inside the timed steps, so their times "
+                f"include compilation: raise the warm-up (now {format_count(job.plan.warmup, 'step')}), or keep "
                 "shapes and Python values the same from step to step"
             )
         times, of_block = (_without_skipped(each, skipped, step.period) for each in (times, of_block))

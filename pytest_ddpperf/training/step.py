@@ -54,7 +54,7 @@ class Step:
     data: Batches | None = None  # where a workload's batches come from
     modules: Sequence[nn.Module] = ()  # the models, if known
     size: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the whole model, as of ``size_of``
-    optimizers: Sequence[torch.optim.Optimizer] = ()  # the same
+    optimizers: Sequence[torch.optim.Optimizer] = ()  # if known
     period: int = 1  # steps after which work and times of data loading repeat; the same on all ranks
     work_period: int = 1  # steps after which the work repeats; data loading runs ahead of the steps
     phase_hooks: Sequence[PhaseHook] = ()  # functions that a diagnosed pass watches to tell phases apart
@@ -150,7 +150,7 @@ def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> f
 
 def of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
     """Returns the numbers of every rank, in the order of ranks; a collective with equally many numbers on each rank."""
-    if not dist.is_initialized() or ctx.backend == SIMULATED:
+    if ctx.backend == SIMULATED:
         return [list(own)]
     mine = torch.tensor(own, device=ctx.device)
     found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -164,8 +164,8 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
     if given is not None and len({size for size in sizes if size != _UNKNOWN}) > 1:
         told = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes) if size != _UNKNOWN)
         raise WorkloadError(
-            f"{located(given)} gave the ranks batches of different sizes ({told}): their gradients would count the "
-            "same in the mean, and samples_per_step is that of every rank; give all ranks batches of one size"
+            f"{located(given)} gave the ranks batches of different sizes ({told}): the mean would give their "
+            "gradients the same weight, and samples_per_step holds for every rank: give all ranks batches of one size"
         )
 
 

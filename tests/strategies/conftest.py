@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.table import parallelise
 from pytest_ddpperf.training.trainer import set_tf32
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,37 @@ def placement(request: pytest.FixtureRequest) -> Placement:
 def cpu() -> Placement:
     """Two ranks on the CPU, wherever the tests run."""
     return on_cpu(2)
+
+
+class Net(nn.Module):
+    """Three blocks between two layers; no size is divided by a number of ranks, so that shards are uneven."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 7)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 7)) for _ in range(3))
+        self.last = nn.Linear(7, 5)
+        self.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        outputs: Tensor = self.last(hidden)
+        return outputs
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def ready(
+    ctx: RankContext, strategy: str, module: nn.Module, blocks: Any = (), factory: Any = sgd
+) -> tuple[Parallel, torch.optim.Optimizer]:
+    """The module made ready on this rank by a strategy, and its optimizer."""
+    parallel = parallelise(strategy, module.to(ctx.device), ctx, tuple(blocks))
+    make = parallel.make_optimizer
+    return parallel, factory(parallel.module.parameters()) if make is None else make(factory)
 
 
 def computed(ctx: RankContext, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -144,23 +180,33 @@ def sends_in_backward(strategy: str) -> bool:
     return strategy in OVERLAPPING
 
 
+def case(function: F) -> F:
+    """Marks ``function(ctx, strategy)`` as what one launch calls on each rank, with the other cases of its module."""
+    setattr(function, "on", ("cpu",))  # noqa: B010  a function's type has no such attribute
+    return function
+
+
+def case_anywhere(function: F) -> F:
+    """Marks a case that a GPU runs, too."""
+    setattr(function, "on", ("cpu", "cuda"))  # noqa: B010  the same
+    return function
+
+
 @pytest.fixture(scope="module")
-def on_ranks(run_on: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """What ``case(ctx, strategy)`` gave on each rank: one launch runs it for all, and each test sees its own."""
+def on_ranks(run_on: Callable[..., tuple[Any, ...]], request: pytest.FixtureRequest) -> Callable[..., tuple[Any, ...]]:
+    """What a case gave on each rank: one launch runs all cases for all strategies, and each test sees its own."""
+    module = request.module
 
     @cache
-    def launch(case: Callable[[RankContext, str], Any], placement: Placement) -> tuple[dict[str, Any], ...]:
-        names = LADDER
+    def launch(placement: Placement) -> tuple[dict[tuple[str, str], Any], ...]:
+        cases = [one for one in vars(module).values() if placement.device in getattr(one, "on", ())]
 
-        def each(ctx: RankContext) -> dict[str, Any]:
-            return {name: case(ctx, name) for name in names}
+        def each(ctx: RankContext) -> dict[tuple[str, str], Any]:
+            return {(one.__name__, strategy): one(ctx, strategy) for one in cases for strategy in LADDER}
 
-        return run_on(placement, each)
+        return run_on(placement.of(module.RANKS), each)
 
-    def launched(
-        case: Callable[[RankContext, str], Any], strategy: str, placement: Placement | None = None
-    ) -> tuple[Any, ...]:
-        found = launch(case, on_cpu(2) if placement is None else placement)
-        return tuple(by_strategy[strategy] for by_strategy in found)
+    def launched(function: Callable[..., Any], strategy: str, placement: Placement | None = None) -> tuple[Any, ...]:
+        return tuple(rank[function.__name__, strategy] for rank in launch(placement or on_cpu(2)))
 
     return launched

@@ -16,14 +16,11 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.handwritten import MB, Bucket, Reducer, Slot, packed, small_together
 from pytest_ddpperf.strategies.replicas import Trained, replicate
 from pytest_ddpperf.strategies.table import parallelise
-from tests.strategies.conftest import refusal
+from tests.strategies.conftest import case, refusal
 
 FLOAT = 4  # bytes
 OnRanks = Callable[..., tuple[Any, ...]]
-
-
-def launch(launcher: Launcher, function: Callable[[RankContext], Any]) -> tuple[Any, ...]:
-    return launcher.run(function, world_size=2, backend="gloo", device="cpu", timeout=60).values
+RANKS = 2
 
 
 def slots_of(*sizes: int, dtype: torch.dtype = torch.float32) -> list[Slot]:
@@ -35,21 +32,23 @@ def names(groups: Sequence[Sequence[Slot]] | Sequence[Bucket]) -> list[list[str]
     return [[slot.trained.name for slot in (group.slots if isinstance(group, Bucket) else group)] for group in groups]
 
 
-def test_a_group_is_full_once_it_holds_the_cap() -> None:
-    """A cap of 7: 3 + 4 fill it exactly; 1 + 2 do not, and 5 more do, although they overshoot; 6 is left over."""
-    assert names(packed(slots_of(3, 4, 1, 2, 5, 6), cap=7 * FLOAT)) == [["p3", "p4"], ["p1", "p2", "p5"], ["p6"]]
-
-
-def test_the_first_group_has_a_cap_of_its_own() -> None:
-    assert names(packed(slots_of(3, 4, 1, 2, 5), cap=7 * FLOAT, first_cap=3 * FLOAT)) == [
-        ["p3"],
-        ["p4", "p1", "p2"],
-        ["p5"],
-    ]
-
-
-def test_what_is_larger_than_the_cap_fills_a_group() -> None:
-    assert names(packed(slots_of(100, 1, 2, 200), cap=3 * FLOAT)) == [["p100"], ["p1", "p2"], ["p200"]]
+@pytest.mark.parametrize(
+    ("sizes", "caps", "groups"),
+    [
+        # 3 + 4 fill a group of 7 exactly; 1 + 2 do not, and 5 more do, although they overshoot; 6 is left over.
+        ((3, 4, 1, 2, 5, 6), (7 * FLOAT,), [["p3", "p4"], ["p1", "p2", "p5"], ["p6"]]),
+        ((3, 4, 1, 2, 5), (7 * FLOAT, 3 * FLOAT), [["p3"], ["p4", "p1", "p2"], ["p5"]]),
+        ((2, 1, 3), (2 * FLOAT, 6 * FLOAT), [["p2"], ["p1", "p3"]]),  # the first group is never larger than others
+        ((), (1,), []),
+        # A quarter of an MB is 65,536 floats: 40,000 and 25,536 fill it; with one less, the next joins them.
+        ((40_000, 25_536, 1), (0.25 * MB,), [["p40000", "p25536"], ["p1"]]),
+        ((40_000, 25_535, 1), (0.25 * MB,), [["p40000", "p25535", "p1"]]),
+    ],
+)
+def test_a_group_is_full_once_it_holds_the_cap(
+    sizes: tuple[int, ...], caps: tuple[float, ...], groups: list[list[str]]
+) -> None:
+    assert names(packed(slots_of(*sizes), *caps)) == groups
 
 
 def test_types_are_packed_apart_and_ordered_by_their_last_arrival() -> None:
@@ -57,17 +56,6 @@ def test_types_are_packed_apart_and_ordered_by_their_last_arrival() -> None:
     (b,) = slots_of(2, dtype=torch.bfloat16)
     assert names(packed([a, b, c, d], cap=100)) == [["p2"], ["p1", "p3", "p4"]]
     assert names(packed([b, a, d, c], cap=4 * FLOAT)) == [["p1", "p4"], ["p2"], ["p3"]]
-
-
-def test_nothing_gives_no_group() -> None:
-    assert packed([], cap=1) == []
-
-
-def test_an_mb_is_2_to_the_20() -> None:
-    """A quarter of it is 65,536 floats: 40,000 and 25,536 fill it; with one less, the next joins them."""
-    cap = 0.25 * MB
-    assert names(packed(slots_of(40_000, 25_536, 1), cap)) == [["p40000", "p25536"], ["p1"]]
-    assert names(packed(slots_of(40_000, 25_535, 1), cap)) == [["p40000", "p25535", "p1"]]
 
 
 def test_small_gradients_go_together_whatever_large_ones_arrive_in_between() -> None:
@@ -84,10 +72,6 @@ def test_a_small_gradient_alone_needs_no_buffer() -> None:
     assert bucket.slots[0].trained.parameter.grad.tolist() == [0.5]
 
 
-def test_a_first_bucket_is_never_larger_than_the_others() -> None:
-    assert names(packed(slots_of(2, 1, 3), cap=2 * FLOAT, first_cap=6 * FLOAT)) == [["p2"], ["p1", "p3"]]
-
-
 def test_what_is_collected_lies_in_the_buffer_in_order() -> None:
     """2 and 4, halved; the second slot has no gradient and the third holds its own already."""
     first, second, third = slots_of(2, 1, 2)
@@ -102,16 +86,9 @@ def test_what_is_collected_lies_in_the_buffer_in_order() -> None:
     assert bucket.buffer.tolist() == [0.5, 1, 0, 4, 4]
 
 
-class Chain(nn.Module):
+def chain() -> nn.Module:
     """Three layers, whose gradients arrive last layer first, bias before weight or after it as autograd likes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.layers(inputs)
-        return outputs
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
 
 
 @contextmanager
@@ -133,14 +110,17 @@ def in_buckets(slots: Sequence[Slot]) -> list[Bucket]:
     return [Bucket(group, buffered=True) for group in packed(slots, cap=300)]
 
 
-def events_of_steps(ctx: RankContext) -> list[list[str]]:
-    """For three steps: what is sent, when the first layer's gradient comes, and when backward is done."""
-    module = Chain()
+def events_of_steps(ctx: RankContext) -> tuple[list[list[str]], list[bool]]:
+    """For three steps: what is sent, when the first layer's gradient comes, and when backward is done.
+
+    Then whether each gradient lies in its bucket's buffer.
+    """
+    module = chain()
     reducer = Reducer(replicate(module, ctx), ctx, in_buckets)
     steps = []
     with all_reduces() as events:
         # torch runs it before the gradient is accumulated.
-        weight = module.get_parameter("layers.0.weight")
+        weight = module.get_parameter("0.weight")
         weight.register_hook(lambda _: events.append("first layer"))  # type: ignore[no-untyped-call]  # torch's
         for _ in range(3):
             module.zero_grad()
@@ -149,28 +129,26 @@ def events_of_steps(ctx: RankContext) -> list[list[str]]:
             reducer.synchronise()
             steps.append(list(events))
             events.clear()
-    return steps
-
-
-def test_buckets_are_sent_during_backward_from_the_second_step_on(launcher: Launcher) -> None:
-    """Of the last layer 36 floats, of the middle one 72, of the first one 40; a bucket is full with 75 of them.
-
-    Whichever of a layer's weight and bias arrives first, the last layer and the middle one fill the first bucket.
-    """
-    for first, second, third in launch(launcher, events_of_steps):
-        assert first == ["first layer", "backward done", "send 108", "send 40"]  # it only noted the order
-        assert second == third == ["send 108", "first layer", "send 40", "backward done"]
+    inside = []
+    for bucket in reducer.buckets:
+        assert bucket.buffer is not None
+        start, end = bucket.buffer.data_ptr(), bucket.buffer.data_ptr() + bucket.buffer.nbytes
+        for slot in bucket.slots:
+            assert slot.trained.parameter.grad is not None
+            inside.append(start <= slot.trained.parameter.grad.data_ptr() < end)
+    return steps, inside
 
 
 def addresses(module: nn.Module) -> list[int]:
     return [p.grad.data_ptr() for p in module.parameters() if p.grad is not None]
 
 
+@case
 def homes(ctx: RankContext, strategy: str) -> dict[str, list[list[int]]]:
     """The addresses of the gradients after each of four steps, with both kinds of zero_grad."""
     found = {}
     for kind in (True, False):
-        module = Chain()
+        module = chain()
         parallel = parallelise(strategy, module, ctx)
         steps = []
         for _ in range(4):
@@ -195,31 +173,9 @@ def test_buffers_are_allocated_once_and_are_the_gradients(on_ranks: OnRanks, str
             assert steps == [steps[0]] * 4
 
 
-def buffers_of_a_reducer(ctx: RankContext) -> list[bool]:
-    """Whether each gradient lies in its bucket's buffer."""
-    module = Chain()
-    reducer = Reducer(replicate(module, ctx), ctx, in_buckets)
-    for _ in range(2):
-        module.zero_grad()
-        module(torch.ones(2, 4)).sum().backward()
-        reducer.synchronise()
-    inside = []
-    for bucket in reducer.buckets:
-        assert bucket.buffer is not None
-        start, end = bucket.buffer.data_ptr(), bucket.buffer.data_ptr() + bucket.buffer.nbytes
-        for slot in bucket.slots:
-            assert slot.trained.parameter.grad is not None
-            inside.append(start <= slot.trained.parameter.grad.data_ptr() < end)
-    return inside
-
-
-def test_every_gradient_lies_in_a_bucket(launcher: Launcher) -> None:
-    assert launch(launcher, buffers_of_a_reducer) == ([True] * 6, [True] * 6)
-
-
 def local_homes(ctx: RankContext) -> bool:
     """Whether gradients that stay local are added up in the buffers, so that they are in memory once only."""
-    module = Chain()
+    module = chain()
     parallel = parallelise("bucketed", module, ctx)
     module(torch.ones(2, 4)).sum().backward()
     parallel.synchronise()
@@ -231,46 +187,31 @@ def local_homes(ctx: RankContext) -> bool:
     return addresses(module) == buffers
 
 
-def test_gradients_that_stay_local_are_in_the_buckets_too(launcher: Launcher) -> None:
-    assert launch(launcher, local_homes) == (True, True)
-
-
-def replaced_before_backward(ctx: RankContext, strategy: str) -> list[list[float]]:
+@case
+def replaced(ctx: RankContext, strategy: str) -> tuple[list[list[float]], str | None, list[float]]:
+    """A gradient that is put in before backward, in three steps, and then one that is put in after it."""
     module = nn.Linear(2, 1, bias=False)
     parallel = parallelise(strategy, module, ctx)
-    found = []
+    own = 10.0 * (ctx.rank + 1)
+    before = []
     for _ in range(3):
-        module.weight.grad = torch.full((1, 2), 10.0 * (ctx.rank + 1))
+        module.weight.grad = torch.full((1, 2), own)
         module(torch.ones(1, 2)).sum().backward()
         parallel.synchronise()
-        assert module.weight.grad is not None
-        found.append(module.weight.grad.flatten().tolist())
-    return found
-
-
-def test_a_gradient_put_in_before_backward_counts(on_ranks: OnRanks, strategy: str) -> None:
-    """10 and 20 were there, 15 in the mean; backward adds 1."""
-    for found in on_ranks(replaced_before_backward, strategy):
-        assert found == [[16, 16]] * 3
-
-
-def replaced_after_backward(ctx: RankContext, strategy: str) -> tuple[str | None, list[float]]:
-    module = nn.Linear(2, 1, bias=False)
-    parallel = parallelise(strategy, module, ctx)
-    module(torch.ones(1, 2)).sum().backward()
-    parallel.synchronise()
+        before.append(module.weight.grad.flatten().tolist())
     module.zero_grad()
     module(torch.ones(1, 2)).sum().backward()
-    module.weight.grad = torch.full((1, 2), 10.0 * (ctx.rank + 1))
+    module.weight.grad = torch.full((1, 2), own)
     message = refusal(parallel.synchronise)
-    return message, module.weight.grad.flatten().tolist()
+    return before, message, module.weight.grad.flatten().tolist()
 
 
-def test_a_gradient_replaced_after_backward_is_sent_or_refused(
+def test_a_gradient_put_in_before_backward_counts_and_one_put_in_after_it_is_sent_or_refused(
     on_ranks: OnRanks, strategy: str, *, sends_in_backward: bool
 ) -> None:
-    """Where backward sends, the old one is on its way already."""
-    for message, gradient in on_ranks(replaced_after_backward, strategy):
+    """10 and 20 are 15 in the mean, to which backward adds 1. Where backward sends, the old one is on its way."""
+    for before, message, gradient in on_ranks(replaced, strategy):
+        assert before == [[16, 16]] * 3
         if sends_in_backward:
             assert message == (
                 "the gradient of parameter weight was replaced between backward and its synchronisation: "
@@ -280,6 +221,7 @@ def test_a_gradient_replaced_after_backward_is_sent_or_refused(
             assert (message, gradient) == (None, [15, 15])
 
 
+@case
 def two_backwards(ctx: RankContext, strategy: str) -> tuple[list[list[float]], str | None]:
     """Two losses, each with a backward of its own: first with parameters of its own too, then with the same."""
     module = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)])
@@ -316,7 +258,7 @@ def test_two_backwards_in_one_step_are_right_or_refused(
 
 def calls_after_an_error_in_no_sync(ctx: RankContext) -> int:
     """All-reduces of a step, once an exception has left no_sync()."""
-    module = Chain()
+    module = chain()
     parallel = parallelise("overlap", module, ctx)
     assert parallel.no_sync is not None
     with pytest.raises(KeyError), parallel.no_sync():
@@ -329,15 +271,19 @@ def calls_after_an_error_in_no_sync(ctx: RankContext) -> int:
         return len(sent)
 
 
-def test_no_sync_ends_with_its_block(launcher: Launcher) -> None:
-    assert launch(launcher, calls_after_an_error_in_no_sync) == (6, 6)
+def facts(ctx: RankContext) -> list[Any]:
+    return [one(ctx) for one in (events_of_steps, local_homes, calls_after_an_error_in_no_sync)]
 
 
-def has_no_sync(ctx: RankContext, strategy: str) -> bool:
-    return parallelise(strategy, Chain(), ctx).no_sync is not None
+def test_buckets_are_sent_during_backward_from_the_second_step_on_and_have_all_gradients(launcher: Launcher) -> None:
+    """Of the last layer 36 floats, of the middle one 72, of the first one 40; a bucket is full with 75 of them.
 
-
-def test_only_those_that_send_in_backward_have_a_no_sync(
-    on_ranks: OnRanks, strategy: str, *, sends_in_backward: bool
-) -> None:
-    assert on_ranks(has_no_sync, strategy) == (sends_in_backward, sends_in_backward)
+    Whichever of a layer's weight and bias arrives first, the last layer and the middle one fill the first bucket.
+    """
+    for (events, inside), local, calls in launcher.run(facts, world_size=2, backend="gloo", device="cpu").values:
+        first, second, third = events
+        assert first == ["first layer", "backward done", "send 108", "send 40"]  # it only noted the order
+        assert second == third == ["send 108", "first layer", "send 40", "backward done"]
+        assert inside == [True] * 6
+        assert local
+        assert calls == 6  # no_sync ends with its block, also by an exception

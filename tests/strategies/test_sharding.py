@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -22,27 +21,9 @@ from pytest_ddpperf.strategies import fsdp2, sharding
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.sharding import gradients_kept
 from pytest_ddpperf.strategies.table import parallelise
+from tests.strategies.conftest import Net
 
-
-def run(launcher: Launcher, function: Callable[..., Any], *args: Any, ranks: int = 2) -> tuple[Any, ...]:
-    return launcher.run(function, *args, world_size=ranks, backend="gloo", device="cpu", timeout=60).values
-
-
-class Net(nn.Module):
-    """Three blocks between two layers; no size is divided by a number of ranks, so that shards are uneven."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(5, 7)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 7)) for _ in range(3))
-        self.last = nn.Linear(7, 5)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.first(inputs)
-        for block in self.blocks:
-            hidden = hidden + block(hidden)
-        outputs: Tensor = self.last(hidden)
-        return outputs
+Ranks = tuple[dict[str, Any], ...]
 
 
 def share_of(rank: int) -> Tensor:
@@ -75,16 +56,6 @@ def fsdp_facts(ctx: RankContext) -> dict[str, Any]:
         "units1": [name.replace("_fsdp_wrapped_module.", "").replace("_fsdp_wrapped_module", "") for name in units],
         "flat": len(list(flat.module.parameters())),
     }
-
-
-def test_fsdp_shards_exactly_the_blocks_over_the_mesh_asked_for(launcher: Launcher) -> None:
-    """first.weight has 7 rows of 5: two ranks of a copy hold 4 and 3 of them."""
-    for rank, facts in enumerate(run(launcher, fsdp_facts, ranks=4)):
-        assert facts["mesh"] == ("cpu", (2, 2), ("replicate", "shard"))
-        assert facts["local"] == (20 if rank % 2 == 0 else 15)
-        assert facts["units2"] == ["", "blocks.0", "blocks.0.0", "blocks.1", "blocks.2"]
-        assert facts["units1"] == ["", "blocks.0", "blocks.0.0"]
-        assert facts["flat"] == 3
 
 
 def test_a_torch_that_cannot_shard_on_the_cpu_skips_it_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,16 +93,12 @@ def offloaded(ctx: RankContext) -> tuple[float, list[bool]]:
     return norm.item(), skipped
 
 
-def test_offloaded_shards_are_clipped_and_checked_as_one(launcher: Launcher) -> None:
-    torch.manual_seed(0)
-    alone = Net()
-    for rank in range(4):
-        (alone(share_of(rank)).square().mean() / 4).backward()
-    expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.3).item()
-    assert expected > 0.3
-    for norm, skipped in run(launcher, offloaded, ranks=4):
-        assert norm == pytest.approx(expected, rel=1e-5)
-        assert skipped == [False, True]
+@pytest.mark.parametrize(
+    ("param_dtype", "reduce_dtype", "told"),
+    [(None, None, "fp32"), ("bf16", None, "bf16"), ("fp16", "fp32", "fp16"), ("fp16", "bf16", "bf16")],
+)
+def test_the_least_precise_type_is_told(param_dtype: str | None, reduce_dtype: str | None, told: str) -> None:
+    assert sharding.narrowest(param_dtype, reduce_dtype) == told
 
 
 def test_the_scaler_of_offloaded_shards_leaves_nothing_to_copy_from_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,10 +128,6 @@ def interrupted(ctx: RankContext) -> list[bool]:
     return equal
 
 
-def test_no_sync_ends_with_an_exception(launcher: Launcher) -> None:
-    assert run(launcher, interrupted) == ([True, True], [True, True])
-
-
 def read_unfinished(ctx: RankContext) -> bool:
     """Parameters, after a forward pass that has left the root's unsharded."""
     parallel = prepared(ctx, "fsdp2[reshard_after_forward=false]")
@@ -173,10 +136,6 @@ def read_unfinished(ctx: RankContext) -> bool:
     with torch.no_grad():
         parallel.module(share_of(0))
     return all(torch.equal(before[name], value) for name, value in parallel.parameters().items())
-
-
-def test_parameters_can_be_read_after_a_forward_pass_alone(launcher: Launcher) -> None:
-    assert run(launcher, read_unfinished) == (True, True)
 
 
 class Sharing(Net):
@@ -195,27 +154,22 @@ class Half(Net):
         self.blocks[0][0].requires_grad_(requires_grad=False)  # type: ignore[index]  # a Sequential
 
 
-def refused(ctx: RankContext, cases: list[tuple[str, type[nn.Module]]]) -> list[str]:
+REFUSED = {
+    ("fsdp1", Sharing): "fsdp1 cannot shard blocks.2 and blocks.0 of the model one by one, because",
+    ("fsdp2", Sharing): "they share the parameter blocks.0.0.weight: choose blocks that share none",
+    ("fsdp1[cpu_offload=true]", Net): "fsdp1[cpu_offload=true] needs a GPU to offload from",
+    ("fsdp2[cpu_offload=true]", Net): "drop cpu_offload, or use device=cuda",
+    ("fsdp1[use_orig_params=false]", Half): "blocks.0.2.weight, which is trained, and blocks.0.0.weight, which",
+}
+
+
+def refused(ctx: RankContext) -> list[str]:
     messages = []
-    for strategy, model in cases:
+    for strategy, model in REFUSED:
         with pytest.raises(SettingError) as caught:
             prepared(ctx, strategy, model)
         messages.append(str(caught.value))
     return messages
-
-
-def test_what_torch_would_do_wrong_or_fail_at_is_refused_in_clear(launcher: Launcher) -> None:
-    wanted = {
-        ("fsdp1", Sharing): "fsdp1 cannot shard blocks.2 and blocks.0 of the model one by one, because",
-        ("fsdp2", Sharing): "they share the parameter blocks.0.0.weight: choose blocks that share none",
-        ("fsdp1[cpu_offload=true]", Net): "fsdp1[cpu_offload=true] needs a GPU to offload from",
-        ("fsdp2[cpu_offload=true]", Net): "drop cpu_offload, or use device=cuda",
-        ("fsdp1[use_orig_params=false]", Half): "blocks.0.2.weight, which is trained, and blocks.0.0.weight, which",
-        ("fsdp2[replicas=3]", Net): "fsdp2[replicas=3]: replicas=3 does not divide world size 2",
-    }
-    for messages in run(launcher, refused, list(wanted)):
-        for message, part in zip(messages, wanted.values(), strict=True):
-            assert part in message
 
 
 def models_own_collective(ctx: RankContext) -> tuple[float, bool]:
@@ -231,5 +185,52 @@ def models_own_collective(ctx: RankContext) -> tuple[float, bool]:
     return ones.item(), silenced and sender.dist is dist
 
 
-def test_a_models_own_collectives_go_on_while_gradients_are_kept(launcher: Launcher) -> None:
-    assert run(launcher, models_own_collective) == ((2.0, True), (2.0, True))
+def all_of_it(ctx: RankContext) -> dict[str, Any]:
+    cases = (fsdp_facts, offloaded, interrupted, read_unfinished, refused, models_own_collective)
+    return {case.__name__: case(ctx) for case in cases}
+
+
+@pytest.fixture(scope="module")
+def ranks(launcher: Launcher) -> Ranks:
+    """What each of four ranks finds, in one launch."""
+    return launcher.run(all_of_it, world_size=4, backend="gloo", device="cpu", timeout=60).values
+
+
+def test_fsdp_shards_exactly_the_blocks_over_the_mesh_asked_for(ranks: Ranks) -> None:
+    """first.weight has 7 rows of 5: two ranks of a copy hold 4 and 3 of them."""
+    for rank, facts in enumerate(found["fsdp_facts"] for found in ranks):
+        assert facts["mesh"] == ("cpu", (2, 2), ("replicate", "shard"))
+        assert facts["local"] == (20 if rank % 2 == 0 else 15)
+        assert facts["units2"] == ["", "blocks.0", "blocks.0.0", "blocks.1", "blocks.2"]
+        assert facts["units1"] == ["", "blocks.0", "blocks.0.0"]
+        assert facts["flat"] == 3
+
+
+def test_offloaded_shards_are_clipped_and_checked_as_one(ranks: Ranks) -> None:
+    torch.manual_seed(0)
+    alone = Net()
+    for rank in range(4):
+        (alone(share_of(rank)).square().mean() / 4).backward()
+    expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.3).item()
+    assert expected > 0.3
+    for norm, skipped in (found["offloaded"] for found in ranks):
+        assert norm == pytest.approx(expected, rel=1e-5)
+        assert skipped == [False, True]
+
+
+def test_no_sync_ends_with_an_exception(ranks: Ranks) -> None:
+    assert [found["interrupted"] for found in ranks] == [[True, True]] * 4
+
+
+def test_parameters_can_be_read_after_a_forward_pass_alone(ranks: Ranks) -> None:
+    assert all(found["read_unfinished"] for found in ranks)
+
+
+def test_what_torch_would_do_wrong_or_fail_at_is_refused_in_clear(ranks: Ranks) -> None:
+    for found in ranks:
+        for message, part in zip(found["refused"], REFUSED.values(), strict=True):
+            assert part in message
+
+
+def test_a_models_own_collectives_go_on_while_gradients_are_kept(ranks: Ranks) -> None:
+    assert [found["models_own_collective"] for found in ranks] == [(4.0, True)] * 4

@@ -13,43 +13,26 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
+from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.training.data import batches, contradicting_size, with_settings
-from pytest_ddpperf.training.workload import Workload
+from tests.training.workloads import workload
 
 
 def eight() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.arange(8.0), torch.zeros(8)
 
 
-def workload(**data: Any) -> Workload:
-    return Workload(
-        model=lambda: torch.nn.Linear(1, 1),
-        loss=torch.nn.functional.mse_loss,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        samples_per_step=4,
-        **data,
-    )
-
-
 @pytest.mark.parametrize("form", [dict, UserDict])
 def test_a_batch_for_forward_may_have_any_form(make_ctx: Any, form: Any) -> None:
     """In strong mode each rank has its slice of every tensor in it."""
-    plain = workload(batch=lambda: form(x=torch.arange(8.0), names="kept"))
-    given = replace(plain, loss=None, forward=lambda model, batch: model(batch["x"]).mean())
+    forward: Any = {"loss": None, "forward": lambda model, batch: model(batch["x"]).mean()}
+    given = workload(batch=lambda: form(x=torch.arange(8.0), names="kept"), **forward)
     whole, targets = batches(make_ctx(), given)()
     assert targets == ()
     assert whole["x"].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     share, _ = batches(make_ctx(rank=1, world_size=2, mode="strong"), given)()
     assert (share["x"].tolist(), share["names"]) == ([4, 5, 6, 7], "kept")
     assert batches(make_ctx(), given).size == 8
-
-
-def test_a_batch_that_is_no_pair_is_told_of_forward(make_ctx: Any) -> None:
-    with pytest.raises(
-        WorkloadError, match=r"gave a batch of type dict: a batch must be \(inputs, targets\); for others"
-    ):
-        batches(make_ctx(), workload(batch=lambda: {"x": torch.ones(8)}))
 
 
 @pytest.mark.parametrize(
@@ -66,9 +49,9 @@ def test_a_batch_that_is_no_pair_is_told_of_forward(make_ctx: Any) -> None:
     ],
 )
 def test_what_is_no_batch_is_refused(make_ctx: Any, batch: Any, message: str) -> None:
-    for given in (workload(batch=batch), replace(workload(batch=batch), loss=None, forward=lambda _, given: given[0])):
+    for changes in ({}, {"loss": None, "forward": lambda _, given: given[0]}):
         with pytest.raises(WorkloadError, match=message):
-            batches(make_ctx(), given)
+            batches(make_ctx(), workload(batch=batch, **changes))
     if batch() is not None:
         with pytest.raises(WorkloadError, match=message):
             batches(make_ctx(), workload(loader=lambda _rank, _world_size: [batch()]))
@@ -146,13 +129,6 @@ def test_settings_for_a_workload_without_a_loader_are_refused(make_ctx: Any) -> 
         batches(make_ctx(), workload(batch=eight), LoaderSettings(workers=2))
 
 
-def test_settings_for_what_is_no_data_loader_are_refused(make_ctx: Any) -> None:
-    with pytest.raises(
-        WorkloadError, match=r"gave a list, and loader=\.\.\. changes the settings of a torch DataLoader"
-    ):
-        batches(make_ctx(), workload(loader=lambda _rank, _size: [eight()]), LoaderSettings(workers=2))
-
-
 @pytest.mark.parametrize("settings", [LoaderSettings(workers=2), LoaderSettings(workers=2, persistent_workers=True)])
 def test_batches_go_on_over_epochs_and_the_workers_end(make_ctx: Any, settings: LoaderSettings) -> None:
     torch.manual_seed(1)
@@ -166,27 +142,6 @@ def test_batches_go_on_over_epochs_and_the_workers_end(make_ctx: Any, settings: 
     assert given()[0].tolist() == expected[5]
     given.close()
     assert not any(worker.is_alive() for worker in workers)
-
-
-def test_persistent_workers_of_the_users_own_loader_end_too(make_ctx: Any) -> None:
-    own: DataLoader[Any] = DataLoader(TensorDataset(*eight()), batch_size=4, num_workers=1, persistent_workers=True)
-    given = batches(make_ctx(), workload(loader=lambda _rank, _size: own))
-    for _ in range(3):
-        given()
-    (worker,) = multiprocessing.active_children()
-    given.close()
-    assert not worker.is_alive()
-
-
-def test_what_was_picked_is_told(make_ctx: Any) -> None:
-    given = batches(make_ctx(), workload(loader=load), LoaderSettings(auto=True))
-    assert given.picked is not None
-    text, why = given.picked
-    settings = loader_settings(text)
-    assert settings == LoaderSettings(workers=0, pin_memory=False)
-    assert why.startswith("data loading, picked by loader=auto: workers=0,pin_memory=false (")
-    again = batches(make_ctx(), workload(loader=load), settings)
-    assert again.picked is None
 
 
 class Squares(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -223,16 +178,24 @@ def test_the_picked_settings_are_put_in_place(make_ctx: Any) -> None:
     assert isinstance(loader.sampler, DistributedSampler)
     loader, picked = with_settings(make_ctx(), DataLoader(TensorDataset(*eight())), LoaderSettings(workers=2), "load")
     assert (loader.num_workers, picked) == (2, None)
+    told = batches(make_ctx(), workload(loader=load), LoaderSettings(auto=True)).picked
+    assert told is not None
+    assert told[1].startswith("data loading, picked by loader=auto: workers=0,pin_memory=false (")
 
 
 def test_in_strong_mode_every_rank_reads_all_data(make_ctx: Any) -> None:
-    loader, _ = with_settings(
-        make_ctx(1, 2, "strong"), DataLoader(TensorDataset(*eight())), LoaderSettings(sampler="rank"), "load"
-    )
-    assert isinstance(loader.sampler, DistributedSampler)
-    assert (loader.sampler.rank, loader.sampler.num_replicas) == (0, 1)
-    loader, _ = with_settings(
-        make_ctx(1, 2), DataLoader(TensorDataset(*eight())), LoaderSettings(sampler="rank"), "load"
-    )
-    assert isinstance(loader.sampler, DistributedSampler)
-    assert (loader.sampler.rank, loader.sampler.num_replicas) == (1, 2)
+    asked = []
+
+    def loader(rank: int, world_size: int) -> Any:
+        asked.append((rank, world_size))
+        return [eight()]
+
+    assert batches(make_ctx(1, 2, "strong"), workload(loader=loader))()[0].tolist() == [4, 5, 6, 7]
+    batches(make_ctx(1, 2), workload(loader=loader))
+    assert asked == [(0, 1), (1, 2)]
+    for mode, share in (("strong", (0, 1)), (None, (1, 2))):
+        made, _ = with_settings(
+            make_ctx(1, 2, mode), DataLoader(TensorDataset(*eight())), LoaderSettings(sampler="rank"), "load"
+        )
+        assert isinstance(made.sampler, DistributedSampler)
+        assert (made.sampler.rank, made.sampler.num_replicas) == share

@@ -1,10 +1,12 @@
-"""DataLoaders made anew: what is changed, what is kept, what is refused, and what workers may rely on."""
+"""DataLoaders made anew with other settings, and the settings that are picked for a machine and its data."""
 
 from __future__ import annotations
 
-import os
+import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +26,11 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
+from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
-from pytest_ddpperf.training.loading import rebuilt, require_data_loader
+from pytest_ddpperf.training.loading import Fetch, choose, pick, rebuilt, require_data_loader
 
 Loader = DataLoader[Any]
 
@@ -42,12 +44,8 @@ def global_draws() -> list[float]:
     return [random.random(), np.random.rand()]  # noqa: S311, NPY002
 
 
-def words(text: str) -> LoaderSettings:
-    return loader_settings(text)
-
-
 def anew(own: Loader, text: str, share: tuple[int, int] = (0, 1)) -> Loader:
-    return rebuilt(own, words(text), share, "load (test.py:1)")
+    return rebuilt(own, loader_settings(text), share, "load (test.py:1)")
 
 
 def epochs(loader: Loader, count: int = 2) -> list[list[list[float]]]:
@@ -79,11 +77,7 @@ def test_what_the_settings_leave_open_is_kept() -> None:
     assert (new.pin_memory, new.persistent_workers) == (True, True)
     assert isinstance(new.sampler, SequentialSampler)
     assert not own.persistent_workers  # the workload's own is not touched
-
-
-def test_without_workers_what_only_they_have_goes_too() -> None:
-    own: Loader = DataLoader(numbers(), num_workers=2, timeout=30, prefetch_factor=3, multiprocessing_context="spawn")
-    new = anew(own, "workers=0")
+    new = anew(own, "workers=0")  # without what only workers have
     assert (new.num_workers, new.prefetch_factor, new.timeout, new.multiprocessing_context) == (0, None, 0, None)
 
 
@@ -122,40 +116,35 @@ class Stream(IterableDataset[tuple[torch.Tensor, int]]):
 
 
 @pytest.mark.parametrize(
-    ("make", "others"),
+    ("make", "other"),
     [
-        (lambda: DataLoader(numbers(), batch_size=4), ["workers=2"]),
-        (shuffled, ["workers=2", "workers=2,persistent_workers=true,prefetch_factor=1"]),
-        (shuffled_by_a_generator, ["workers=2,persistent_workers=true"]),
-        (batches_drawn, ["workers=1"]),
-        (streamed, ["workers=1"]),
+        (shuffled, "workers=2,persistent_workers=true,prefetch_factor=1"),
+        (shuffled_by_a_generator, "workers=2,persistent_workers=true"),
+        (batches_drawn, "workers=1"),
+        (streamed, "workers=1"),
+        (lambda: DataLoader(numbers(2), batch_size=None), "workers=1"),  # without batching
     ],
 )
-def test_the_batches_are_the_same_with_any_settings(make: Callable[[], Loader], others: list[str]) -> None:
+def test_the_batches_are_the_same_with_any_settings(make: Callable[[], Loader], other: str) -> None:
     torch.manual_seed(3)
     expected = epochs(anew(make(), "workers=0"))
     torch.rand(7)  # what a model draws on the way has no influence either
     assert len(expected[0]) > 1
-    for other in others:
-        assert epochs(anew(make(), other)) == expected, other
+    assert epochs(anew(make(), other)) == expected
+    if make is shuffled:
+        torch.manual_seed(4)  # another rank's seed, and each epoch, has an order of its own
+        orders = [*expected, *epochs(anew(make(), "workers=0"))]
+        assert len({str(order) for order in orders}) == 4
 
 
-def test_a_shuffled_loader_shuffles_by_the_ranks_seed_and_anew_in_each_epoch() -> None:
-    orders = []
-    for seed in (3, 4):
-        torch.manual_seed(seed)
-        orders += epochs(anew(shuffled(), "workers=0"))
-    assert len({str(order) for order in orders}) == 4
-
-
-class Drawn(Dataset[tuple[torch.Tensor, list[float]]]):
-    """What a worker draws, and how many threads it computes with."""
+class Drawn(Dataset[tuple[torch.Tensor, float]]):
+    """What a worker draws."""
 
     def __len__(self) -> int:
         return 4
 
-    def __getitem__(self, _index: int) -> tuple[torch.Tensor, list[float]]:
-        return torch.tensor([torch.rand(1).item(), *global_draws()]), [float(torch.get_num_threads())]
+    def __getitem__(self, _index: int) -> tuple[torch.Tensor, float]:
+        return torch.tensor([torch.rand(1).item(), *global_draws()]), 0.0
 
 
 def test_workers_have_seeds_of_their_own_that_follow_from_the_ranks() -> None:
@@ -168,15 +157,6 @@ def test_workers_have_seeds_of_their_own_that_follow_from_the_ranks() -> None:
     assert torch.equal(drawn(1), first)
     assert not torch.isin(drawn(2), first).any()
     assert len(set(first.flatten().tolist())) == 12  # two workers with two samples each: nobody repeats another
-
-
-def test_workers_compute_with_one_thread() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        assert [threads for _, threads in anew(DataLoader(Drawn()), "workers=1")] == [[torch.tensor([1.0])]] * 4
-    finally:
-        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -209,14 +189,7 @@ class Pairs(Sampler[list[int]]):
 
 def test_a_batch_sampler_of_the_users_own_is_kept() -> None:
     pairs = Pairs()
-    new = anew(DataLoader(numbers(), batch_sampler=pairs), "workers=1")
-    assert new.batch_sampler is pairs
-    assert epochs(new, 1) == [[[0.0, 1.0], [2.0, 3.0]]]
-
-
-def test_a_loader_without_batching_stays_without() -> None:
-    new = anew(DataLoader(numbers(2), batch_size=None), "workers=1")
-    assert [inputs.item() for inputs, _ in new] == [0.0, 1.0]
+    assert anew(DataLoader(numbers(), batch_sampler=pairs), "workers=1").batch_sampler is pairs
 
 
 @pytest.mark.parametrize(
@@ -246,49 +219,127 @@ def test_only_a_data_loader_can_be_changed() -> None:
 
     with pytest.raises(WorkloadError, match=r"^load gave a list, and loader=\.\.\. changes .* torch DataLoader: give"):
         require_data_loader([1], "load")
-    with pytest.raises(WorkloadError, match=r"gave a Own, a DataLoader that loads in its own way, .* set them where"):
+    with pytest.raises(WorkloadError, match=r"gave a Own, a DataLoader that loads in its own way, .* set them in its"):
         require_data_loader(Own(numbers()), "load")
     named = Named(numbers())
     assert require_data_loader(named, "load") is named
 
 
-KEPT: list[Iterable[Any]] = []
+NONE = LoaderSettings(workers=0, pin_memory=False)
 
 
-def pids_of_workers(ctx: RankContext, *, fail: bool) -> list[int]:
-    """Workers of a rank of a group, left behind."""
-    loader = rebuilt(DataLoader(numbers()), LoaderSettings(workers=2), (ctx.rank, ctx.world_size), "load")
-    batches = iter(loader)
-    next(batches)
-    pids = [worker.pid for worker in batches._workers]  # type: ignore[attr-defined]
-    print(*pids, flush=True)
-    if fail:
-        os._exit(3)
-    KEPT.append(batches)
-    return pids
+def test_fast_batches_are_fetched_by_the_rank() -> None:
+    """512 bytes are handed over in 1 ms, 19 MB in 20 ms: fetching has to take twice as long to be worth a worker."""
+    many: dict[str, Any] = {"cores": 64, "ranks": 2, "threads": 1, "cuda": False}
+    assert choose(Fetch(0.0005, 1.0, 512), **many) == (
+        NONE,
+        "a batch takes 500 us to fetch, and about 1.00 ms to be handed over by a worker",
+    )
+    assert choose(Fetch(0.039, 1.0, 19_000_000), **many)[0] == NONE
+    assert choose(Fetch(0.041, 1.0, 19_000_000), **many)[0].workers == 8
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+@pytest.mark.parametrize(
+    ("milliseconds", "busy", "cores", "ranks", "threads", "workers", "prefetch", "reason"),
+    [
+        # 8 cores // 2 ranks - 1 thread = 3 spare, and ceil(12 / 5) = 3 give a batch every 5 ms
+        (12, 1.0, 8, 2, 1, 3, 2, "and with 8 cores for 2 ranks each has 3 to spare"),
+        # the same batches: one of 16 cores would do for each 5 ms, so 3 of the 7 spare ones are taken
+        (12, 1.0, 16, 2, 1, 3, 2, "and with 16 cores for 2 ranks each has 7 to spare"),
+        # a single worker holds four batches ready
+        (12, 1.0, 4, 2, 1, 1, 4, "and with 4 cores for 2 ranks each has 1 to spare"),
+        # a rank that computes with three threads has none to spare of its four cores but one
+        (90, 1.0, 4, 1, 3, 1, 4, "and with 4 cores for 1 rank each has 1 to spare"),
+        # slow data take all that is spare, up to 8
+        (900, 1.0, 96, 2, 1, 8, 2, "and with 96 cores for 2 ranks each has 47 to spare"),
+        # what waits for a disk needs no core: as many workers as give a batch every 5 ms, up to 8
+        (90, 0.2, 2, 2, 1, 8, 2, "which is mostly waiting and needs no core of its own"),
+    ],
+)
+def test_slow_batches_are_fetched_by_as_many_workers_as_there_is_room_for(
+    *, milliseconds: int, busy: float, cores: int, ranks: int, threads: int, workers: int, prefetch: int, reason: str
+) -> None:
+    fetch = Fetch(milliseconds / 1000, busy, 1000)
+    settings, why = choose(fetch, cores=cores, ranks=ranks, threads=threads, cuda=False)
+    assert settings == LoaderSettings(
+        workers=workers, pin_memory=False, prefetch_factor=prefetch, persistent_workers=True
+    )
+    assert why.endswith(reason)
 
 
-@pytest.mark.parametrize("fail", [False, True])
-def test_workers_end_with_their_rank(launcher: Launcher, *, fail: bool) -> None:
-    """When a launch is over, so is every process of it, whether the rank returned or died."""
+def test_without_a_core_to_spare_the_rank_fetches_by_itself() -> None:
+    assert choose(Fetch(0.09, 1.0, 1000), cores=2, ranks=2, threads=1, cuda=False) == (
+        NONE,
+        "a batch takes 90.0 ms to fetch, and with 2 cores for 2 ranks there is none to spare for it",
+    )
 
-    def ranks(ctx: RankContext) -> list[int]:
-        return pids_of_workers(ctx, fail=fail)
 
-    if fail:
-        with pytest.raises(RankFailed) as failed:
-            launcher.run(ranks, world_size=1, backend="gloo", device="cpu")
-        text = dict(failed.value.sections)["rank 0 stdout"]
-    else:
-        text = launcher.run(ranks, world_size=1, backend="gloo", device="cpu").outputs[0].stdout
-    pids = [int(word) for word in text.split()]
-    assert len(pids) == 2
-    assert not any(map(alive, pids))
+def test_memory_is_pinned_for_a_gpu_and_by_workers_only() -> None:
+    assert choose(Fetch(0.09, 1.0, 1000), cores=8, ranks=1, threads=1, cuda=True)[0].pin_memory is True
+    assert choose(Fetch(0.0001, 1.0, 1000), cores=8, ranks=1, threads=1, cuda=True)[0].pin_memory is False
+
+
+class Waiting(Dataset[tuple[torch.Tensor, float]]):
+    """Each sample takes 10 ms, as from a slow disk."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, float]:
+        time.sleep(0.01)
+        return torch.tensor(float(index)), 0.0
+
+
+class Computed(Waiting):
+    """Each sample takes 5 ms on a core."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, float]:
+        end = time.process_time() + 0.005
+        while time.process_time() < end:
+            math.sqrt(index)
+        return torch.tensor(float(index)), 0.0
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this kernel does not tell who waits")
+def test_waiting_is_told_from_computing_on_a_busy_machine_too(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddpperf.training.loading.usable_cores", lambda of: 1)
+    slow, why = pick(make_ctx(), DataLoader(Waiting()))
+    assert slow.workers
+    assert f"picked by loader=auto: {slow} (a batch takes " in why
+    computed, why = pick(make_ctx(), DataLoader(Computed()))
+    assert computed == NONE
+    assert why.endswith("to fetch, and with 1 core for 1 rank there is none to spare for it)")
+
+
+def test_a_pick_leaves_random_numbers_as_they_were(make_ctx: Any) -> None:
+    generator = torch.Generator().manual_seed(1)
+    loader: Loader = DataLoader(Drawn(), batch_size=2, shuffle=True, generator=generator)
+
+    def drawn() -> list[float]:
+        return [torch.rand(1, generator=generator).item(), torch.rand(1).item(), *global_draws()]
+
+    def seeded() -> None:
+        generator.manual_seed(1)
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+
+    seeded()
+    expected = drawn()
+    seeded()
+    pick(make_ctx(), loader)
+    assert drawn() == expected
+    assert pick(make_ctx(), DataLoader(numbers(3), batch_size=4, drop_last=True))[0] == NONE  # which is empty
+
+
+def test_all_ranks_load_as_rank_0_picks(launcher: Launcher) -> None:
+    """Rank 1 would pick otherwise: its data are cheap."""
+
+    def picked(ctx: RankContext) -> tuple[str, str]:
+        data = Waiting() if ctx.rank == 0 else numbers(40)
+        settings, why = pick(ctx, DataLoader(data, batch_size=4))
+        return str(settings), why
+
+    first, second = launcher.run(picked, world_size=2, backend="gloo", device="cpu").values
+    assert first == second
+    assert not first[0].startswith("workers=0")

@@ -14,15 +14,14 @@ from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import Clock
-from pytest_ddpperf.instruments.memory import read_resident
+from pytest_ddpperf.instruments.clock import Clock, tracers
+from pytest_ddpperf.instruments.memory import memory_reader, read_resident
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launch_run import LaunchResult
@@ -35,12 +34,11 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.jobs import MIN_GROWTH_STEPS, LaunchJob
 from pytest_ddpperf.training.loop import begin_together, headroom_for, met_by_hosts, run_launch, time_steps
 from pytest_ddpperf.training.step import Step
 from pytest_ddpperf.training.timing import loss_value
-from pytest_ddpperf.training.workload import Workload
-from tests.training.workloads import linear_workload
+from tests.training.workloads import weights_of, workload
 
 
 def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:
@@ -63,6 +61,8 @@ def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:
     assert report.cpu_time is not None
     assert 0 < report.cpu_time < 1
     assert report.memory.keys() == ({"peak_resident"} if read_resident() else set())
+    assert len(report.held) == (0 if memory_reader(torch.device("cpu")) is None else MIN_GROWTH_STEPS + 1)
+    assert (report.blocks, report.cpu_blocks, report.unseen) == ((), (), None)  # it takes no turns
 
 
 def test_the_collector_rests_in_timed_steps_only(make_ctx: Any) -> None:
@@ -107,15 +107,15 @@ def test_what_traces_timed_steps_is_told(make_ctx: Any, begin: Callable[[Any], N
     assert report.tracers == (__name__.partition(".")[0],)
 
 
-def test_monitoring_tools_count_where_they_ask_for_events(make_ctx: Any) -> None:
+def test_monitoring_tools_count_where_they_ask_for_events() -> None:
     monitoring: Any = getattr(sys, "monitoring", None)
     if monitoring is None:
         pytest.skip("Python 3.12 has it")
     monitoring.use_tool_id(3, "looks on")
     try:
-        assert "looks on" not in run_launch(make_ctx(), job(lambda: 1.0)).tracers
+        assert "looks on" not in tracers()
         monitoring.set_events(3, monitoring.events.PY_START)
-        assert "looks on" in run_launch(make_ctx(), job(lambda: 1.0)).tracers
+        assert "looks on" in tracers()
     finally:
         monitoring.set_events(3, 0)
         monitoring.free_tool_id(3)
@@ -135,42 +135,24 @@ def test_ranks_meet_when_their_devices_have_done_their_work(monkeypatch: pytest.
     assert events == ["cuda:1 settles", "threads rest", "meet", "turn at 0.5", "meet", "meet"]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_turn_ends_with_a_rest_where_ranks_compute_in_threads(
-    make_ctx: Any, monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
-    class Asked(Exception):
-        pass
-
-    def client(_connection: None, **settings: bool) -> None:
-        raise Asked(settings)
-
-    monkeypatch.setattr("pytest_ddpperf.training.loop.TurnClient", client)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    with pytest.raises(Asked) as asked:
-        run_launch(make_ctx(), replace(job(lambda: 0.0), turns=True))
-    assert asked.value.args == ({"threads": threads > 1},)
-
-
 def test_a_loss_that_is_not_finite_stops_the_warm_up(make_ctx: Any) -> None:
     losses = iter([1.0, 1.0, math.nan])
     with pytest.raises(WorkloadError, match=r"^loss is nan at warm-up step 3 on rank 1: .* learning rate"):
         run_launch(make_ctx(rank=1, world_size=2), job(lambda: torch.tensor(next(losses)), warmup=5))
 
 
-def test_the_last_loss_is_looked_at_too(make_ctx: Any) -> None:
-    losses = iter([1.0, 1.0, math.inf])
-    with pytest.raises(WorkloadError, match=r"^loss is inf at timed step 2 of 2 on rank 0"):
-        run_launch(make_ctx(), job(lambda: next(losses), warmup=1, steps=2))
+def test_a_step_is_closed_if_it_fails(make_ctx: Any) -> None:
+    closed: list[int] = []
 
+    def step() -> str:
+        return "done"
 
-def test_what_is_no_loss_is_named(make_ctx: Any) -> None:
+    step.close = lambda: closed.append(1)  # type: ignore[attr-defined]  # what a user may give to a function
     with pytest.raises(
         WorkloadError, match="the step returned a value of type str at warm-up step 1 on rank 0; it must"
     ):
-        run_launch(make_ctx(), job(lambda: "done"))
-    with pytest.raises(WorkloadError, match=r"a value of type Tensor and shape \(2, 3\)"):
-        run_launch(make_ctx(), job(lambda: torch.ones(2, 3)))
+        run_launch(make_ctx(), job(step))
+    assert closed == [1]
 
 
 @pytest.mark.parametrize(
@@ -178,65 +160,40 @@ def test_what_is_no_loss_is_named(make_ctx: Any) -> None:
 )
 def test_losses_are_numbers_scalar_tensors_or_none(loss: Any, value: float | None) -> None:
     assert loss_value(loss, "now") == value
+    with pytest.raises(WorkloadError, match=r"a value of type Tensor and shape \(2, 3\) now"):
+        loss_value(torch.ones(2, 3), "now")
 
 
-def test_a_step_is_closed_whatever_happens(make_ctx: Any) -> None:
-    class Fails:
-        closed = 0
-
-        def __call__(self) -> None:
-            raise OSError("no more data")
-
-        def close(self) -> None:
-            self.closed += 1
-
-    step = Fails()
-    with pytest.raises(OSError, match="no more data"):
-        run_launch(make_ctx(), job(step))
-    assert step.closed == 1
-
-
-@pytest.mark.parametrize("strategy", ["naive", "ddp"])
-def test_two_ranks_measure_a_workload(launcher: Launcher, strategy: str) -> None:
-    given = LaunchJob(linear_workload(), resolve(strategy), Settings(), Plan(warmup=2, steps=4))
+def test_two_ranks_measure_a_workload(launcher: Launcher) -> None:
+    given = LaunchJob(workload(tokens_per_step=32), resolve("naive"), Settings(), Plan(warmup=2, steps=4))
     reports = launcher.run(run_launch, given, world_size=2, backend="gloo", device="cpu").values
-    assert [report.rank for report in reports] == [0, 1]
-    assert [len(report.step_times) for report in reports] == [4, 4]
+    assert [(report.rank, len(report.step_times)) for report in reports] == [(0, 4), (1, 4)]
     assert [(report.samples_per_step, report.tokens_per_step) for report in reports] == [(4, 32), (4, 32)]
     assert [report.learning_rate for report in reports] == [0.1, 0.1]
     assert reports[0].loss != reports[1].loss  # each has data of its own
     assert all(report.loss is not None and 0 < report.loss < 1 for report in reports)
 
 
-class Scalar(torch.nn.Module):
-    """One weight, whose gradient is its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(()))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.weight * inputs
+def test_ranks_that_wait_for_their_turn_wait_on_their_hosts(make_ctx: Any) -> None:
+    alone = Step(run=lambda: None, samples_per_step=None, tokens_per_step=None, close=lambda: None)
+    assert met_by_hosts(make_ctx(), alone) is alone
+    group = met_by_hosts(replace(make_ctx(), backend="nccl"), alone).group
+    assert group is not None
+    assert dist.get_backend(group) == "gloo"
 
 
-def overflowing(*numbers: float) -> LaunchJob:
-    """Two steps of warm-up and three timed ones on these numbers, in fp16: 1e35 times the scale overflows."""
-    batches = [(torch.tensor([number]), torch.zeros(1)) for number in numbers]
-    workload = Workload(
-        model=Scalar,
-        loader=lambda _rank, _size: batches,
-        loss=lambda outputs, _targets: outputs.mean(),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
-        samples_per_step=1,
-    )
-    return LaunchJob(workload, resolve("single"), Settings(precision="fp16"), Plan(warmup=2, steps=3))
+def overflowing(*numbers: float, **plan: int) -> LaunchJob:
+    """Two steps of warm-up and three timed ones on these numbers, in fp16."""
+    steps = {"warmup": 2, "steps": 3, **plan}
+    return LaunchJob(weights_of(*numbers), resolve("single"), Settings(precision="fp16"), Plan(**steps))
 
 
 def test_timed_steps_that_overflowed_are_left_out_and_counted(make_ctx: Any) -> None:
     """The first number is of the warm-up, so only the fourth counts."""
     report = run_launch(make_ctx(), overflowing(1e35, 1, 1, 1e35, 1))
-    assert len(report.step_times) == 2
-    assert report.skipped_steps == (1,)
+    assert (len(report.step_times), report.skipped_steps) == (2, (1,))
+    with pytest.raises(WorkloadError, match=r"^fp16 gradients overflowed in 3 of 3 timed steps, so.*raise the warm-up"):
+        run_launch(make_ctx(), overflowing(1, 1, 1e35, 1e35, 1e35))
 
 
 def in_turn(launcher: Launcher, given: LaunchJob, world_size: int) -> list[RankLaunch]:
@@ -248,20 +205,6 @@ def in_turn(launcher: Launcher, given: LaunchJob, world_size: int) -> list[RankL
 
     (result,) = run_interleaved([launch], launcher.abort)
     return list(result.values)
-
-
-def _meeting(ctx: RankContext, backend: str) -> str:
-    """The backend of the group in which ranks meet whose default group has this one."""
-    alone = Step(run=lambda: None, samples_per_step=None, tokens_per_step=None, close=lambda: None)
-    step = met_by_hosts(replace(ctx, backend=backend), alone)
-    dist.barrier(group=step.group)
-    return "default" if step.group is None else dist.get_backend(step.group)
-
-
-@pytest.mark.parametrize(("backend", "meeting"), [("nccl", "gloo"), ("gloo", "default")])
-def test_ranks_that_wait_for_their_turn_wait_on_their_hosts(launcher: Launcher, backend: str, meeting: str) -> None:
-    result = launcher.run(_meeting, backend, world_size=2, backend="gloo", device="cpu")
-    assert list(result.values) == [meeting] * 2
 
 
 def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher) -> None:
@@ -279,11 +222,6 @@ def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher) -> 
         assert report.cpu_time is not None
         work = sum(one * size for one, size in zip(report.cpu_blocks, report.blocks, strict=True))
         assert work == pytest.approx(13 * report.cpu_time)
-
-
-def test_a_launch_that_takes_no_turns_has_no_blocks(make_ctx: Any) -> None:
-    report = run_launch(make_ctx(), job(lambda: 1.0, steps=8))
-    assert (report.blocks, report.cpu_blocks, report.unseen) == ((), (), None)
 
 
 def on_a_device(
@@ -323,10 +261,7 @@ def test_steps_on_a_device_are_told_in_blocks(make_ctx: Any, monkeypatch: pytest
     assert (seeing.loss, seeing.mean_loss) == (0.5, None)
     skipping = on_a_device(make_ctx(), monkeypatch, seen=1.0, skipped=(0, 7, 8))
     assert (skipping.step_times, skipping.blocks) == ((1.0,) * 10, (5, 5))
-
-
-def test_a_device_whose_events_miss_work_says_so(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    blind = on_a_device(make_ctx(), monkeypatch, seen=0.25)
+    blind = on_a_device(make_ctx(), monkeypatch, seen=0.25)  # its events miss work
     assert (blind.step_times, blind.unseen) == ((1.0,) * 13, 0.75)
 
 
@@ -338,10 +273,10 @@ def test_a_launch_takes_what_comes_with_its_function_too(launcher: Launcher) -> 
         return lambda: float(brought[0])
 
     given = LaunchJob(build, None, Settings(), Plan(warmup=1, steps=5), growth=False, diagnosed=False)
-    for report in launcher.run(run_launch, given, world_size=2, backend="gloo", device="cpu").values:
-        assert report.taken is not None
-        assert report.taken > 96 * 2**20
-        assert report.memory["peak_resident"] < 48 * 2**20
+    (report,) = launcher.run(run_launch, given, world_size=1, backend="gloo", device="cpu").values
+    assert report.taken is not None
+    assert report.taken > 96 * 2**20
+    assert report.memory["peak_resident"] < 48 * 2**20
 
 
 def test_who_works_in_the_background_says_so(launcher: Launcher) -> None:
@@ -364,7 +299,7 @@ def test_skipped_steps_are_numbered_over_all_blocks(launcher: Launcher) -> None:
 
     Blocks that lost steps have no partners in the other launch, so none is told.
     """
-    given = replace(overflowing(1e35, 1, 1, 1, 1e35, 1), plan=Plan(warmup=2, steps=4))
+    given = overflowing(1e35, 1, 1, 1, 1e35, 1, steps=4)
     (report,) = in_turn(launcher, given, 1)
     assert len(report.step_times) == 3
     assert report.skipped_steps == (2,)
@@ -396,22 +331,15 @@ def test_what_diagnoses_times_one_step_and_goes_by_the_launches_that_it_stands_f
 
 def test_what_diagnoses_does_not_need_its_step_to_update_anything(make_ctx: Any) -> None:
     """The launches that it stands for do without the first of their steps, which overflows; so may it."""
-    given = replace(overflowing(1, 1, BIG, *ROOM), growth=False)
-    assert len(run_launch(make_ctx(), replace(given, plan=Plan(warmup=2, steps=10))).step_times) == 9
+    given = replace(overflowing(1, 1, BIG, *ROOM, steps=10), growth=False)
+    assert len(run_launch(make_ctx(), given).step_times) == 9
     run_launch(make_ctx(), replace(given, plan=Plan(warmup=2, steps=1), stands_for=10))
 
 
-def test_a_launch_whose_timed_steps_all_overflowed_is_refused(make_ctx: Any) -> None:
-    with pytest.raises(WorkloadError, match=r"^fp16 gradients overflowed in 3 of 3 timed steps, so.*raise the warm-up"):
-        run_launch(make_ctx(), overflowing(1, 1, 1e35, 1e35, 1e35))
-
-
 def test_scheduling_is_a_section_of_the_optimizers_phase(make_ctx: Any) -> None:
-    constant = replace(
-        linear_workload(), scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-    )
-    for workload, sections in ((linear_workload(), []), (constant, [("lr_scheduling", 1.0)])):
-        given = LaunchJob(workload, Strategy("single"), Settings(), Plan(warmup=1, steps=3), growth=False)
+    constant = workload(scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0))
+    for subject, sections in ((workload(), []), (constant, [("lr_scheduling", 1.0)])):
+        given = LaunchJob(subject, Strategy("single"), Settings(), Plan(warmup=1, steps=3), growth=False)
         phases = run_launch(make_ctx(), given).phases
         assert phases is not None
         assert [(section.path, section.count) for section in phases.sections] == sections
@@ -429,7 +357,7 @@ def in_periods(*numbers: float, steps: int) -> LaunchJob:
     def every_second(module: torch.nn.Module, _ctx: Any) -> Parallel:
         return Parallel(module, period=2)
 
-    return replace(overflowing(*numbers, *ROOM), strategy=Strategy(every_second), plan=Plan(warmup=2, steps=steps))
+    return replace(overflowing(*numbers, *ROOM, steps=steps), strategy=Strategy(every_second))
 
 
 def test_what_repeats_after_some_steps_is_left_out_as_a_whole(make_ctx: Any) -> None:
@@ -470,22 +398,8 @@ def test_compiling_inside_the_timed_steps_is_refused(make_ctx: Any) -> None:
         run_launch(make_ctx(), LaunchJob(build, None, Settings(), Plan(warmup=2, steps=3)))
 
 
-def headroom_of_rank(ctx: RankContext) -> MemoryHeadroom:
-    """Rank 0 needs 30 bytes and reads that 100 are available, rank 1 needs 31 and reads 104."""
-    with patch("pytest_ddpperf.instruments.host.available_memory", lambda: 100 + 4 * ctx.rank):
-        return headroom_for(30 + ctx.rank, ctx)
-
-
-def test_the_ranks_share_the_memory_of_the_machine_and_know_the_same(launcher: Launcher) -> None:
-    """Of 100 a quarter is spared."""
-    assert launcher.run(headroom_of_rank, world_size=2, backend="gloo", device="cpu").values == (
-        MemoryHeadroom(needed=61, free=75),
-        MemoryHeadroom(needed=61, free=75),
-    )
-    assert MemoryHeadroom(needed=75, free=75).enough
-    assert not MemoryHeadroom(needed=76, free=75).enough
-
-
-def test_where_nothing_is_told_there_is_room(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_free_memory_is_not_known_there_is_room(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddpperf.instruments.host.available_memory", lambda: None)
     assert headroom_for(2**50, make_ctx()).enough
+    assert MemoryHeadroom(needed=75, free=75).enough
+    assert not MemoryHeadroom(needed=76, free=75).enough

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -12,17 +12,20 @@ import torch
 from torch import nn
 
 from pytest_ddpperf.errors import RankFailed, WorkloadError
+from pytest_ddpperf.launch.faults.exceptions import failed_report
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.call.batch_size import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, RUN_LAUNCH, LaunchJob, PrepareJob
-from pytest_ddpperf.training.loop import probe_launch
+from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
+from pytest_ddpperf.training.loop import probe_launch, run_launch
 from pytest_ddpperf.training.memory_limit import limited
+from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload
+from tests.training.workloads import weights_of, workload
 
 MIB = 2**20
 ONE_STEP = Plan(warmup=0, steps=1)  # all steps of this workload take the same memory
@@ -36,27 +39,10 @@ def test_a_probe_runs_the_steps_of_its_plan_alone(make_ctx: Any) -> None:
     assert (len(done), report.phases, report.held) == (3, None, ())
 
 
-class Scalar(nn.Module):
-    """One weight, whose gradient is its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.weight * inputs
-
-
-def in_fp16(batches: list[float], loss: Callable[[torch.Tensor], torch.Tensor] = torch.sum) -> LaunchJob:
+def in_fp16(*numbers: float, **changes: Any) -> LaunchJob:
     """One step of warm-up and two timed ones on these numbers, in fp16: 1e35 times the scale overflows."""
-    workload = Workload(
-        model=Scalar,
-        loader=lambda _rank, _size: [(torch.tensor([number]), torch.zeros(1)) for number in batches],
-        loss=lambda outputs, _targets: loss(outputs),
-        optimizer=torch.optim.AdamW,
-        samples_per_step=1,
-    )
-    return LaunchJob(workload, resolve("single"), Settings(precision="fp16"), PLAN)
+    subject = weights_of(*numbers, optimizer=torch.optim.AdamW, **changes)
+    return LaunchJob(subject, resolve("single"), Settings(precision="fp16"), PLAN)
 
 
 def test_a_probe_goes_on_until_the_optimizer_has_its_state(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,10 +55,10 @@ def test_a_probe_goes_on_until_the_optimizer_has_its_state(make_ctx: Any, monkey
         steps.append(len(trainer.optimizer.state))
 
     monkeypatch.setattr(Trainer, "update", noted)
-    probe_launch(make_ctx(), in_fp16([1e35, 1e35, 1e35, 1, 1e35, 1e35]), None)
+    probe_launch(make_ctx(), in_fp16(1e35, 1e35, 1e35, 1, 1e35, 1e35), None)
     assert steps == [0, 0, 0, 1, 1, 1]
     with pytest.raises(WorkloadError, match=r"^the gradients of the first 25 steps all overflowed in fp16.*bf16"):
-        probe_launch(make_ctx(), in_fp16([0], lambda outputs: outputs.sqrt().sum()), None)
+        probe_launch(make_ctx(), in_fp16(0, loss=lambda outputs, _: outputs.sqrt().sum()), None)
 
 
 def test_a_probe_may_compile_in_any_of_its_steps(make_ctx: Any) -> None:
@@ -97,14 +83,13 @@ class Wide(nn.Module):
         return (wide * self.weight).tanh()
 
 
-def wide_workload(size: int) -> Workload:
-    return Workload(
-        model=Wide,
-        batch=lambda: (torch.ones(size, 1), torch.zeros(size)),
-        loss=lambda outputs, _targets: outputs.mean(),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        samples_per_step=size,
-    )
+def wide_workload(size: int, **changes: Any) -> Workload:
+    fields = {
+        "model": Wide,
+        "batch": lambda: (torch.ones(size, 1), torch.zeros(size)),
+        "loss": lambda outputs, _targets: outputs.mean(),
+    }
+    return workload(**{**fields, "samples_per_step": size, **changes})
 
 
 def test_the_largest_batch_within_a_limit_is_found_on_ranks(launcher: Launcher) -> None:
@@ -166,28 +151,28 @@ class GiantOptimizer(torch.optim.SGD):
         ("the optimizer step", {"optimizer": lambda parameters: GiantOptimizer(parameters, lr=0.1)}),
     ],
 )
-def test_want_of_memory_names_the_phase_of_training(launcher: Launcher, phase: str, changed: dict[str, Any]) -> None:
-    workload = replace(wide_workload(1), **changed)
-    job = LaunchJob(workload, resolve("single"), Settings(memory_limit=256 * MIB), ONE_STEP)
-    with pytest.raises(RankFailed, match=f"^rank 0 of 1 ran out of memory in {phase}: MemoryError") as failed:
-        launcher.run(RUN_LAUNCH, job, world_size=1, backend="gloo", device="cpu")
-    assert failed.value.out_of_memory
+def test_want_of_memory_names_the_phase_of_training(make_ctx: Any, phase: str, changed: dict[str, Any]) -> None:
+    """The limit holds for steps that are timed, and for those that are only counted."""
+    training = LaunchJob(wide_workload(1, **changed), resolve("single"), Settings(memory_limit=256 * MIB), ONE_STEP)
+    launches = (
+        partial(run_launch, make_ctx(), training),
+        partial(prepare_launch, make_ctx(), PrepareJob(training, counted=True)),
+    )
+    for launch in launches:
+        with pytest.raises(MemoryError) as failed:
+            launch()
+        assert failed_report(failed.value, "run").phase == phase
 
 
-def test_the_limit_holds_where_steps_are_only_counted(launcher: Launcher) -> None:
-    workload = replace(wide_workload(1), model=lambda: cast("Any", torch.ones(2**28)))  # 1 GiB
-    job = LaunchJob(workload, resolve("single"), Settings(memory_limit=256 * MIB), ONE_STEP)
-    with pytest.raises(RankFailed, match=r"^rank 0 of 1 ran out of memory in building the model: MemoryError"):
-        launcher.run(
-            PREPARE_LAUNCH, PrepareJob(job, timed=False, counted=True), world_size=1, backend="gloo", device="cpu"
-        )
-
-
-def test_steps_that_take_more_than_the_limit_fail_where_the_kernel_lets_them(launcher: Launcher) -> None:
+def test_steps_that_take_more_than_the_limit_fail_where_the_kernel_lets_them(make_ctx: Any) -> None:
     """The kernel's limit lies higher, because libraries reserve memory; the peak decides."""
-    job = LaunchJob(wide_workload(3), resolve("single"), Settings(memory_limit=80 * MIB), ONE_STEP)
-    with pytest.raises(RankFailed, match=r"MemoryError: steps took .* MiB, above memory_limit=80.0 MiB"):
-        launcher.run(RUN_LAUNCH, job, world_size=1, backend="gloo", device="cpu")
+    job = LaunchJob(wide_workload(5), resolve("single"), Settings(memory_limit=80 * MIB), ONE_STEP)
+    for launch in (
+        partial(run_launch, make_ctx(), job),
+        partial(prepare_launch, make_ctx(), PrepareJob(job, timed=True)),
+    ):
+        with pytest.raises(MemoryError, match=r"^steps took .* MiB, above memory_limit=80.0 MiB"):
+            launch()
 
 
 def test_the_limit_holds_within_the_context_only() -> None:
@@ -199,12 +184,6 @@ def test_the_limit_holds_within_the_context_only() -> None:
     with limited(CPU, 64 * MIB):
         torch.ones(8 * MIB)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
-
-
-def test_without_a_limit_nothing_is_held_back() -> None:
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    with limited(CPU, None):
-        assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_a_limit_that_is_there_already_is_kept() -> None:

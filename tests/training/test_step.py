@@ -11,7 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch._C._distributed_c10d import HashStore
+from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
@@ -58,19 +59,11 @@ def eight() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def step_of(
-    ctx: RankContext,
-    subject: Any,
-    strategy: str,
-    *,
-    samples_per_step: float | None = None,
-    tokens_per_step: float | None = None,
-    **settings: Any,
+    ctx: RankContext, subject: Any, strategy: str, *, samples_per_step: float | None = None, **settings: Any
 ) -> Step:
     """The step of a launch."""
-    job = LaunchJob(
-        subject, resolve(strategy), Settings(**settings), Plan(warmup=2, steps=5), samples_per_step, tokens_per_step
-    )
-    return build_step(ctx, job)
+    plan = Plan(warmup=2, steps=5)
+    return build_step(ctx, LaunchJob(subject, resolve(strategy), Settings(**settings), plan, samples_per_step))
 
 
 def workload(**changes: Any) -> Workload:
@@ -98,6 +91,15 @@ def test_a_variable_that_overrides_tf32_is_told_on_a_gpu(make_ctx: Any, monkeypa
     assert _tf32_override(ctx, Settings()) == ()
 
 
+def test_a_model_in_eval_mode_and_another_number_of_samples_are_told(make_ctx: Any) -> None:
+    step = step_of(make_ctx(), workload(model=lambda: Recorder().eval()), "single")
+    assert [finding.code for finding in step.remarks] == ["evaluating"]
+    step = step_of(
+        make_ctx(), workload(samples_per_step=2, batch=lambda: (torch.ones(4, 3), torch.ones(4, 3))), "single"
+    )
+    assert [finding.facts for finding in step.remarks] == [{"size": 4, "samples": 2, "passes": 1}]
+
+
 def test_a_step_trains(make_ctx: Any) -> None:
     """weight w, inputs x of 1 and 3, targets 0: loss 5 w^2, gradient 10 w; from w = 1 by 0.25 to -1.5, loss 11.25."""
     step = step_of(
@@ -111,18 +113,18 @@ def test_a_step_trains(make_ctx: Any) -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-@pytest.mark.parametrize("found", [True, False])
 def test_cudnn_searches_where_it_is_asked_to_or_a_factory_said_so(
-    make_ctx: Any, monkeypatch: pytest.MonkeyPatch, *, asked: bool, found: bool
+    make_ctx: Any, monkeypatch: pytest.MonkeyPatch, *, asked: bool
 ) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not found)
+    for found in (True, False):
+        monkeypatch.setattr(torch.backends.cudnn, "benchmark", not found)
 
-    def batch() -> tuple[torch.Tensor, torch.Tensor]:
-        torch.backends.cudnn.benchmark = found
-        return eight()
+        def batch(found: bool = found) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: FBT001  bound early
+            torch.backends.cudnn.benchmark = found
+            return eight()
 
-    step_of(make_ctx(), workload(batch=batch), "single", cudnn_benchmark=asked)
-    assert torch.backends.cudnn.benchmark is (asked or found)
+        step_of(make_ctx(), workload(batch=batch), "single", cudnn_benchmark=asked)
+        assert torch.backends.cudnn.benchmark is (asked or found)
     assert Settings(cudnn_benchmark=asked).recipe == ({"cudnn_benchmark": "true"} if asked else {})
 
 
@@ -131,20 +133,6 @@ def test_counts_are_the_workloads_unless_the_test_gives_its_own(make_ctx: Any) -
     assert (step.samples_per_step, step.tokens_per_step) == (8, 80)
     step = step_of(make_ctx(), workload(tokens_per_step=None), "single", samples_per_step=3)
     assert (step.samples_per_step, step.tokens_per_step) == (3, None)
-
-
-def test_a_batch_is_made_once(make_ctx: Any) -> None:
-    made = []
-
-    def batch() -> tuple[torch.Tensor, torch.Tensor]:
-        made.append(1)
-        return torch.rand(8), torch.zeros(8)
-
-    step = step_of(make_ctx(), workload(batch=batch), "single")
-    step.run()
-    step.run()
-    assert len(made) == 1
-    assert torch.equal(SEEN[0], SEEN[1])
 
 
 def test_every_rank_has_the_same_model_and_data_of_its_own(make_ctx: Any) -> None:
@@ -177,36 +165,6 @@ def test_an_epoch_has_as_many_steps_as_micro_batches_fill(make_ctx: Any) -> None
     assert step_of(make_ctx(), ten, "ddp", accumulation_steps=4).epoch_steps == 2.5
 
 
-def test_in_strong_mode_ranks_share_the_loaders_batches(make_ctx: Any) -> None:
-    asked = []
-
-    def loader(rank: int, world_size: int) -> list[Any]:
-        asked.append((rank, world_size))
-        return [{"inputs": torch.arange(4.0)}, {"inputs": torch.arange(4.0, 8.0)}]
-
-    def pairs(rank: int, world_size: int) -> list[Any]:
-        return [(batch["inputs"], torch.zeros(4)) for batch in loader(rank, world_size)]
-
-    step = step_of(make_ctx(1, 2, "strong"), loader_workload(pairs), "ddp")
-    step.run()
-    step.run()
-    assert asked == [(0, 1)]  # the whole data: a rank that read its share only would see a different batch
-    assert [inputs.tolist() for inputs in SEEN] == [[2.0, 3.0], [6.0, 7.0]]
-
-
-def test_nested_batches_are_sliced_tensor_by_tensor(make_ctx: Any) -> None:
-    class Sum(Recorder):
-        def forward(self, inputs: Any) -> torch.Tensor:
-            return super().forward(inputs["left"] + inputs["more"][0])
-
-    def nested() -> Any:
-        left, zeros = eight()
-        return {"left": left, "more": [10 * left, "a word"]}, zeros
-
-    step_of(make_ctx(1, 4, "strong"), workload(model=Sum, batch=nested), "ddp").run()
-    assert SEEN[0].tolist() == [22.0, 33.0]  # rank 1 of 4 has 2 and 3, and ten times that
-
-
 def test_a_global_batch_that_cannot_be_shared_is_refused(make_ctx: Any) -> None:
     message = r"eight \(.*test_step.py:\d+\) gave a tensor of 8 along dimension 0, which 3 ranks cannot share equally"
     with pytest.raises(WorkloadError, match=message):
@@ -218,22 +176,6 @@ def test_weak_mode_gives_every_rank_all_of_its_batch(make_ctx: Any) -> None:
     step.run()
     assert SEEN[0].tolist() == eight()[0].tolist()
     assert step.samples_per_step == 8
-
-
-def test_a_loader_gives_its_ranks_share_and_begins_again_with_a_new_epoch(make_ctx: Any) -> None:
-    def loader(rank: int, world_size: int) -> Any:
-        data = TensorDataset(torch.arange(16.0), torch.zeros(16))
-        return DataLoader(data, batch_size=4, sampler=DistributedSampler(data, world_size, rank))
-
-    step = step_of(make_ctx(1, 2), loader_workload(loader, samples_per_step=4), "ddp")
-    for _ in range(4):
-        step.run()
-    epochs = [torch.cat(SEEN[:2]).tolist(), torch.cat(SEEN[2:]).tolist()]
-    for epoch, seen in enumerate(epochs):
-        sampler = loader(1, 2).sampler
-        sampler.set_epoch(epoch)
-        assert seen == [float(index) for index in sampler]
-    assert epochs[0] != epochs[1]
 
 
 def test_ranks_with_different_loaders_run_as_many_steps(launcher: Launcher) -> None:
@@ -251,28 +193,12 @@ def test_ranks_with_different_loaders_run_as_many_steps(launcher: Launcher) -> N
     assert [len(rank.step_times) for rank in ranks] == [2, 2]
 
 
-def test_ranks_whose_batches_differ_in_size_are_refused(launcher: Launcher) -> None:
-    """What is known of that: the third rank's batch holds no tensor with a size."""
-
-    def loader(rank: int, _world_size: int) -> Any:
-        data = TensorDataset(torch.ones(24), torch.zeros(24))
-        return DataLoader(data, batch_size=2 + 4 * rank) if rank < 2 else [(torch.ones(()), torch.zeros(()))]
-
-    job = LaunchJob(loader_workload(loader), resolve("ddp"), Settings(), Plan(warmup=1, steps=2), growth=False)
-    message = r"loader \(.*\) gave the ranks batches of different sizes \(rank 0: 2, rank 1: 6\): .* give all ranks"
+def test_ranks_whose_batches_differ_in_size_are_refused(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third rank's batch has no tensor with a size."""
+    monkeypatch.setattr("pytest_ddpperf.training.step.of_all_ranks", lambda *_: [[1, 2], [1, 6], [1, -1]])
+    message = r"eight \(.*\) gave the ranks batches of different sizes \(rank 0: 2, rank 1: 6\): .* give all ranks"
     with pytest.raises(WorkloadError, match=message):
-        launcher.run(run_launch, job, world_size=3, backend="gloo", device="cpu", timeout=30)
-
-
-def test_without_a_group_the_period_is_the_loaders_own(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def loader(_rank: int, _world_size: int) -> Any:
-        return DataLoader(TensorDataset(*eight()), num_workers=1, prefetch_factor=3)
-
-    ctx = make_ctx()
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: False)
-    step = step_of(ctx, loader_workload(loader), "single")
-    assert step.period == 3
-    step.close()
+        step_of(make_ctx(0, 3), workload(), "ddp")
 
 
 @pytest.mark.parametrize(
@@ -297,25 +223,6 @@ def test_a_loader_that_does_not_do_is_named(make_ctx: Any, loader: Any, message:
         train()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": lambda: None}, r"gave None: model\(\) must give a torch.nn.Module"),
-        ({"optimizer": list}, r"list gave a value of type list: optimizer\(parameters\) must give a torch optimizer"),
-        ({"batch": lambda: 3}, r"gave a batch of type int: a batch must be \(inputs, targets\)"),
-    ],
-)
-def test_a_factory_that_gives_something_else_is_named(make_ctx: Any, changes: Any, message: str) -> None:
-    with pytest.raises(WorkloadError, match=message):
-        step_of(make_ctx(), workload(**changes), "single")
-
-
-def test_a_loss_that_is_no_scalar_is_named(make_ctx: Any) -> None:
-    step = step_of(make_ctx(), workload(loss=lambda outputs, _targets: outputs), "single")
-    with pytest.raises(WorkloadError, match=r"gave a tensor of shape \(8,\): .* must give a scalar tensor"):
-        step.run()
-
-
 class UsersStep:
     samples = 16
     tokens = 160
@@ -338,91 +245,76 @@ def test_a_users_step_object_tells_its_counts_and_is_closed(make_ctx: Any) -> No
     assert own.closed
 
 
-def test_a_users_function_is_a_step_as_it_is(make_ctx: Any) -> None:
-    asked = []
-
-    def build(ctx: Any) -> Any:
-        asked.append(ctx)
-        return lambda: None
-
-    ctx = make_ctx()
-    step = step_of(ctx, build, "ddp", samples_per_step=32)
-    assert asked == [ctx]
-    assert (step.run(), step.samples_per_step, step.tokens_per_step) == (None, 32, None)
-    step.close()
-
-
 def test_in_strong_mode_counts_that_the_test_gives_are_the_groups(make_ctx: Any) -> None:
     """32 samples of 4 ranks are 8 of each; what the step object tells is this rank's already."""
     step = step_of(make_ctx(0, 4, "strong"), lambda _ctx: UsersStep(), "ddp", samples_per_step=32)
     assert (step.samples_per_step, step.tokens_per_step) == (8, 160)
 
 
-def test_a_step_that_a_call_would_not_run_is_refused(make_ctx: Any) -> None:
-    def with_yield() -> Iterator[float]:
-        yield 1.0
-
-    async def with_async() -> float:
-        return 1.0
-
-    for step, word in ((with_yield, "yield"), (with_async, "async")):
-        with pytest.raises(
-            WorkloadError, match=f"is a function with {word}, of which a call runs nothing: make it a pl"
-        ):
-            step_of(make_ctx(), lambda _ctx, step=step: step, "ddp")
-    with pytest.raises(WorkloadError, match="returned a value of type Linear; it must return a callable that runs one"):
-        step_of(make_ctx(), lambda _ctx: torch.nn.Linear(1, 1), "ddp")
+def with_yield() -> Iterator[float]:
+    yield 1.0
 
 
-def test_a_function_that_gives_no_step_is_named(make_ctx: Any) -> None:
-    def build(ctx: Any) -> None:
-        pass
-
-    line = build.__code__.co_firstlineno
-    expected = re.escape(f"test_step.py:{line}) returned None; it must return a callable that runs one training step")
-    with pytest.raises(WorkloadError, match=r"^build \(.*" + expected):
-        step_of(make_ctx(), build, "ddp")
-
-
-def test_a_step_that_takes_arguments_is_named(make_ctx: Any) -> None:
-    def build(ctx: Any) -> Any:
-        return lambda number: number
-
-    with pytest.raises(
-        WorkloadError, match=r"^the step of build .* takes \(number\) .*missing a required argument: 'number'"
-    ):
-        step_of(make_ctx(), build, "ddp")
+async def with_async() -> float:
+    return 1.0
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("step", "message"),
     [
-        pytest.param(
-            lambda _ctx: dist.init_process_group("gloo"),
-            "calls init_process_group, and the plugin has done that; leave that out, or give",
-            id="another init",
-        ),
-        pytest.param(
-            lambda _ctx: [dist.destroy_process_group(), dist.init_process_group("gloo"), dist.barrier()],
-            "replaced the process group that the plugin made",
-            id="another group",
-        ),
-        pytest.param(
-            lambda _ctx: dist.destroy_process_group,
-            "ended the process group that the plugin made; leave that out, .*: Script(function)",
-            id="a step that ends it",
-        ),
-        pytest.param(
-            lambda _ctx: [dist.destroy_process_group(), dist.all_reduce(torch.ones(1))],
-            "ended the process group that the plugin made",
-            id="a group that is gone",
-        ),
+        (with_yield, "is a function with yield, of which a call runs nothing: make it a plain"),
+        (with_async, "is a function with async, of which a call runs nothing: make it a plain"),
+        (nn.Linear(1, 1), "returned a value of type Linear; it must return a callable that runs one"),
+        (None, r"^build \(.*test_step.py:\d+\) returned None; it must return a callable that runs one training step"),
+        (lambda number: number, r"^the step of build .* takes \(number\) .*missing a required argument: 'number'"),
     ],
 )
-def test_a_step_that_touches_the_process_group_is_told_at_once(
-    launcher: Launcher, build: Callable[[Any], Any], said: str
-) -> None:
-    job = LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2))
-    with pytest.raises(WorkloadError, match=said.replace("(", r"\(").replace(")", r"\)")) as refused:
-        launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu", timeout=30)
-    assert "\n" not in str(refused.value)
+def test_what_cannot_be_called_as_a_step_is_named(make_ctx: Any, step: Any, message: str) -> None:
+    def build(_ctx: Any) -> Any:
+        return step
+
+    with pytest.raises(WorkloadError, match=message):
+        step_of(make_ctx(), build, "ddp")
+
+
+def without_group() -> None:
+    dist.destroy_process_group()
+
+
+def with_another_group() -> None:
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+
+
+def communicating_without_group() -> None:
+    dist.destroy_process_group()
+    dist.all_reduce(torch.ones(1))
+
+
+TOUCHING: dict[Callable[[], object], str] = {
+    dist.init_process_group: "calls init_process_group, and the plugin has done that; leave that out, or give",
+    with_another_group: "replaced the process group that the plugin made",
+    communicating_without_group: "ended the process group that the plugin made; leave that out, .*Script.function.$",
+    without_group: "ended the process group that the plugin made",
+}
+
+
+def touching(ctx: RankContext) -> list[str]:
+    """What is said of functions that touch the process group, of which the last one is a step, the others build one."""
+    said = []
+    for function in TOUCHING:
+        build: Any = (lambda _ctx: without_group) if function is without_group else lambda _ctx, made=function: made()
+        with pytest.raises(WorkloadError) as refused:
+            run_launch(ctx, LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2)))
+        said.append(str(refused.value))
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    return said
+
+
+def test_a_step_that_touches_the_process_group_is_told_at_once(launcher: Launcher) -> None:
+    (said,) = launcher.run(touching, world_size=1, backend="gloo", device="cpu", timeout=30).values
+    for line, words in zip(said, TOUCHING.values(), strict=True):
+        assert re.search(words, line)
+        assert "\n" not in line

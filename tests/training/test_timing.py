@@ -1,17 +1,41 @@
-"""Blocks of timed steps."""
+"""Untimed steps of a warm-up, and blocks of timed steps."""
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable
 from itertools import count, pairwise
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from pytest_ddpperf.instruments.clock import Clock, clock_for
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training import timing
-from pytest_ddpperf.training.timing import by_period, device_sizes, timed_block, timed_blocks, turn_sizes
+from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
+from pytest_ddpperf.training.loop import run_launch
+from pytest_ddpperf.training.preparing import prepare_launch
+from pytest_ddpperf.training.timing import (
+    by_period,
+    device_sizes,
+    keeping_loss,
+    timed_block,
+    timed_blocks,
+    turn_sizes,
+    warmup_seconds,
+)
+
+
+def between(marks: Any) -> tuple[float, ...]:
+    return tuple(after - before for before, after in pairwise(marks))
 
 
 def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
@@ -26,18 +50,14 @@ def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
         events.append("mark")
         return float(events.count("step") ** 2)
 
-    clock = Clock(
-        settle=lambda: events.append("settle"),
-        mark=mark,
-        seconds=lambda marks: tuple(after - before for before, after in pairwise(marks)),
-    )
+    clock = Clock(settle=lambda: events.append("settle"), mark=mark, seconds=between)
     assert timed_block(run, 3, clock) == ((1.0, 3.0, 5.0), 3)
     assert events == ["settle", "mark", "step", "mark", "step", "mark", "step", "mark"]
 
 
 def test_losses_are_kept_without_their_graphs_and_tensors() -> None:
     weight = torch.ones(1, requires_grad=True)
-    clock = Clock(settle=lambda: None, mark=lambda: 0.0, seconds=lambda marks: (0.0,) * (len(marks) - 1))
+    clock = Clock(settle=lambda: None, mark=lambda: 0.0, seconds=between)
     losses: list[Any] = []
     view_of_much = torch.full((100, 100), 5.0)[0, 0]
     results = iter([weight * 2, view_of_much, 3.0, None])
@@ -56,19 +76,24 @@ def test_what_happens_in_one_step_of_several_is_shared_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "period", "sizes"),
+    ("divide", "steps", "period", "sizes"),
     [
-        pytest.param(184, 1, (4,) * 41 + (5,) * 4, id="a second of 5 ms steps"),
-        pytest.param(90, 1, (2,) * 45, id="a second of 11 ms steps"),
-        pytest.param(15, 1, (2,) * 6 + (3,), id="a second of 70 ms steps: blocks of two or more"),
-        pytest.param(5, 1, (2, 3), id="the fewest steps that are planned"),
-        pytest.param(3, 1, (3,), id="not divided"),
-        pytest.param(40, 4, (8,) * 5, id="blocks are whole periods"),
-        pytest.param(4, 4, (4,), id="one period"),
+        pytest.param(turn_sizes, 184, 1, (4,) * 41 + (5,) * 4, id="a second of 5 ms steps"),
+        pytest.param(turn_sizes, 15, 1, (2,) * 6 + (3,), id="a second of 70 ms steps: blocks of two or more"),
+        pytest.param(turn_sizes, 3, 1, (3,), id="not divided"),
+        pytest.param(turn_sizes, 40, 4, (8,) * 5, id="blocks are whole periods"),
+        pytest.param(turn_sizes, 4, 4, (4,), id="one period"),
+        pytest.param(device_sizes, 1003, 1, (100,) * 7 + (101,) * 3, id="ten blocks of a long launch on a device"),
+        pytest.param(device_sizes, 23, 1, (5, 6, 6, 6), id="five steps or more, so that it falls behind"),
+        pytest.param(device_sizes, 4, 1, (4,), id="one block on a device"),
+        pytest.param(device_sizes, 64, 8, (8,) * 8, id="whole periods on a device"),
+        pytest.param(device_sizes, 60, 2, (6,) * 10, id="periods of two on a device"),
     ],
 )
-def test_steps_that_take_turns_are_timed_in_short_blocks(steps: int, period: int, sizes: tuple[int, ...]) -> None:
-    blocks = turn_sizes(steps, period)
+def test_steps_are_timed_in_blocks(
+    divide: Callable[[int, int], tuple[int, ...]], steps: int, period: int, sizes: tuple[int, ...]
+) -> None:
+    blocks = divide(steps, period)
     assert sorted(blocks) == list(sizes)
     assert sum(blocks) == steps
 
@@ -84,9 +109,7 @@ def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None
         now[0] += number
         return number
 
-    clock = Clock(
-        settle=lambda: None, mark=lambda: now[0], seconds=lambda marks: tuple(b - a for a, b in pairwise(marks))
-    )
+    clock = Clock(settle=lambda: None, mark=lambda: now[0], seconds=between)
     at_work = iter([1.0, 1.5, 10.0, 10.25])  # before and after each block
     monkeypatch.setattr(time, "process_time", lambda: next(at_work))
     timed = timed_blocks(run, (2, 1), clock, lambda part: events.append(f"begin {part}"))
@@ -100,9 +123,7 @@ def test_ranks_meet_before_a_block_of_communication_when_their_devices_have_done
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events: list[str] = []
-    clock = Clock(
-        settle=lambda: events.append("settle"), mark=lambda: 0.0, seconds=lambda marks: (0.0,) * (len(marks) - 1)
-    )
+    clock = Clock(settle=lambda: events.append("settle"), mark=lambda: 0.0, seconds=between)
     monkeypatch.setattr(timing, "clock_for", lambda *_, **__: clock)
     monkeypatch.setattr(torch.distributed, "barrier", lambda: events.append("meet"))
     timing._block(lambda: events.append("step"), 2, 1, torch.device("cpu"))
@@ -129,7 +150,7 @@ class Device:
 
     def seconds(self, marks: Any) -> tuple[float, ...]:
         self.events.append("read")
-        return tuple(after - before for before, after in pairwise(marks))
+        return between(marks)
 
     def run(self) -> None:
         self.now += self.step
@@ -190,17 +211,69 @@ def test_events_of_a_gpu_miss_the_work_of_a_stream_that_nothing_waits_for() -> N
         assert bool(clock.missed) is missed
 
 
-@pytest.mark.parametrize(
-    ("steps", "period", "sizes"),
-    [
-        pytest.param(1003, 1, (100,) * 7 + (101,) * 3, id="ten blocks of a long launch"),
-        pytest.param(23, 1, (5, 6, 6, 6), id="five steps or more"),
-        pytest.param(4, 1, (4,), id="one block"),
-        pytest.param(64, 8, (8,) * 8, id="whole periods"),
-        pytest.param(60, 2, (6,) * 10, id="periods of two"),
-    ],
-)
-def test_steps_on_a_device_are_timed_in_blocks_long_enough_for_it_to_fall_behind(
-    steps: int, period: int, sizes: tuple[int, ...]
-) -> None:
-    assert sorted(device_sizes(steps, period)) == list(sizes)
+Launch = Callable[[RankContext, LaunchJob], RankLaunch]
+
+
+def warmed_up_for_half_a_second(ctx: RankContext, steps: int, launch: Launch) -> tuple[int, float | None, int]:
+    """The steps of a warm-up of 12 and half a second, the loss that is told, and the timed steps.
+
+    A step's loss is its number. It takes 0.1 s on rank 0, and 0.02 s on rank 1.
+    """
+    now, timed, length = 0.0, [], (0.1, 0.02)[ctx.rank]
+    numbers = itertools.count(1)
+
+    def step() -> torch.Tensor:
+        nonlocal now
+        now += length
+        timed.append(next(numbers))
+        return torch.tensor(float(timed[-1]))
+
+    job = LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=12, steps=steps), growth=False, diagnosed=False)
+    with (
+        patch.object(timing, "time", SimpleNamespace(monotonic=lambda: now, process_time=lambda: now)),
+        patch.object(timing, "warmup_seconds", lambda *_: 0.5),
+        patch("pytest_ddpperf.training.loop.warmup_seconds", lambda *_: 0.5),
+    ):
+        report = launch(ctx, job)
+    return timed[-1] - steps, report.loss, len(report.step_times)
+
+
+def prepared(ctx: RankContext, job: LaunchJob) -> RankLaunch:
+    timed = prepare_launch(ctx, PrepareJob(job, timed=True)).timed
+    assert timed is not None
+    return timed
+
+
+def warm_ups(ctx: RankContext) -> list[tuple[int, float | None, int]]:
+    return [warmed_up_for_half_a_second(ctx, *case) for case in ((5, run_launch), (40, run_launch), (5, prepared))]
+
+
+def test_ranks_agree_when_a_warm_up_is_over_and_tell_the_loss_of_the_planned_step(launcher: Launcher) -> None:
+    """Rank 1 has done 26 steps 0.5 s after its first one; the warm-up goes on by five steps, from 12 to 27.
+
+    The loss is that of step 12 + 5, which was one of the warm-up, or of 12 + 40, which was timed: so losses of launches
+    are comparable, however long their warm-ups are. Nobody reads the loss of a launch that prepares: it is of its last
+    step.
+    """
+    for rank in launcher.run(warm_ups, world_size=2, backend="gloo", device="cpu").values:
+        assert rank == [(27, 17.0, 5), (27, 52.0, 40), (27, 32.0, 5)]
+
+
+def test_only_launches_on_cuda_whose_times_matter_are_warmed_up_for_long() -> None:
+    job = LaunchJob(lambda _ctx: print, None, Settings(), Plan(warmup=1, steps=1))
+    probe = LaunchJob(lambda _ctx: print, None, Settings(), Plan(warmup=1, steps=1), times_matter=False)
+    cuda, cpu = torch.device("cuda", 0), torch.device("cpu")
+    assert [warmup_seconds(*case) for case in ((cuda, job), (cuda, probe), (cpu, job))] == [0.5, 0.0, 0.0]
+
+
+def test_the_loss_that_is_kept_outlives_a_step_that_overwrites_it() -> None:
+    """As a CUDA graph does, which has one place for the loss of all steps."""
+    place, kept = torch.zeros((), requires_grad=True), list[Any]()
+    numbers = itertools.count(1)
+    run = keeping_loss(lambda: place.data.fill_(next(numbers)) * 1 and place, 2, kept)
+    for _ in range(4):
+        run()
+    assert (kept, kept[0].requires_grad) == ([torch.tensor(2.0)], False)
+    keeping_loss(lambda: 0.5, 1, kept)()
+    keeping_loss(lambda: None, 1, kept)()
+    assert kept[1:] == [0.5, None]

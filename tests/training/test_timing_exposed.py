@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -30,6 +31,7 @@ from pytest_ddpperf.training.step import build_step
 from pytest_ddpperf.training.timing import alternating_blocks, sides
 from pytest_ddpperf.training.workload import Workload
 from tests.factories import TORCH, runnable
+from tests.training import workloads
 
 
 @pytest.mark.parametrize(
@@ -38,9 +40,7 @@ from tests.factories import TORCH, runnable
         (5, 1, (4, 1)),  # at least four pairs, and one timed step a side
         (24, 1, (4, 1)),  # 4 x (1 + 1) x 2 sides: 16 of 24
         (80, 1, (4, 4)),  # 4 x (1 + 4) x 2: 40 of 80
-        (140, 1, (7, 4)),  # 7 x (1 + 4) x 2: 70 of 140
         (1000, 1, (8, 30)),  # 8 x (1 + 30) x 2: 496 of 1000
-        (60, 4, (4, 4)),  # whole periods
         (160, 4, (5, 4)),  # 5 x (4 + 4) x 2: 80 of 160
     ],
 )
@@ -93,18 +93,13 @@ def test_where_a_step_overflowed_nothing_can_be_said(make_ctx: Any) -> None:
     )
 
 
-def workload() -> Workload:
+def workload(**changes: Any) -> Workload:
     def model() -> torch.nn.Module:
         layers = [torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 6)]
         return torch.nn.Sequential(torch.nn.Sequential(*layers[:2]), layers[2])
 
-    return Workload(
-        model=model,
-        batch=lambda: (torch.rand(4, 6), torch.zeros(4, 6)),
-        loss=torch.nn.functional.mse_loss,
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
-        samples_per_step=4,
-    )
+    fields = {"model": model, "batch": lambda: (torch.rand(4, 6), torch.zeros(4, 6)), "optimizer": torch.optim.AdamW}
+    return workloads.workload(**{**fields, **changes})
 
 
 def trained_state(step: Any) -> list[torch.Tensor]:
@@ -152,7 +147,6 @@ ALL = [
         pytest.param(Settings(accumulation_steps=2), EVERYDAY, id="everyday"),
         pytest.param(Settings(), ALL, id="all", marks=pytest.mark.slow),
         pytest.param(Settings(accumulation_steps=2, no_sync=False), ALL, id="each", marks=pytest.mark.slow),
-        pytest.param(Settings(precision="bf16", clip_grad_norm=1.0), ALL, id="clipped", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_trained_is_the_same_afterwards_on_every_rank(
@@ -178,61 +172,41 @@ def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
     return found
 
 
-@pytest.mark.parametrize(
-    "strategies",
-    [
-        pytest.param(runnable(["ddp", "zero1", "fsdp2"]), id="everyday"),
-        pytest.param(
-            runnable(
-                ["flat", "bucketed", "fsdp1", "fsdp1[sharding=SHARD_GRAD_OP]", "fsdp2[reshard_after_forward=false]"]
-            ),
-            id="others",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_an_unsynchronised_step_sends_no_gradients_and_what_it_says(launcher: Launcher, strategies: list[str]) -> None:
+def kinds_in_units(ctx: RankView, texts: list[str]) -> list[dict[str, tuple[set[str], str]]]:
+    """The same of a model in two units, and of one in a single unit."""
+    in_two = workload(blocks=lambda model: list(model.children())[:1])
+    given = LaunchJob(in_two, None, Settings(accumulation_steps=2), Plan(warmup=2, steps=8))
+    single = replace(given, subject=workload(blocks=lambda _model: []))
+    return [kinds_sent_alone(ctx, given, texts), kinds_sent_alone(ctx, single, IN_ONE)]
+
+
+IN_ONE = runnable(["fsdp1", "fsdp2", "fsdp2[reshard_after_forward=true]"])
+
+
+def test_an_unsynchronised_step_sends_no_gradients_and_what_it_says(launcher: Launcher) -> None:
     """FSDP frees a unit's parameters after forward; the outermost one's only where it is told to."""
-    in_two_units = replace(workload(), blocks=lambda model: list(model.children())[:1])
-    job = LaunchJob(in_two_units, None, Settings(accumulation_steps=2), Plan(warmup=2, steps=8))
     once = "the parameters that are gathered for forward"
     told = {
+        "ddp": (set[str](), ""),
         "zero1": ({"broadcast"}, "the parameters that each rank broadcasts after its update"),
         "fsdp1": ({"all_gather"}, f"{once} and again for backward"),
         "fsdp1[sharding=SHARD_GRAD_OP]": ({"all_gather"}, once),
         "fsdp2": ({"all_gather"}, f"{once} and again for backward"),
         "fsdp2[reshard_after_forward=false]": ({"all_gather"}, once),
     }
-    expected = {strategy: told.get(strategy, (set[str](), "")) for strategy in strategies}
-    ranks = launcher.run(kinds_sent_alone, job, strategies, world_size=2, backend="gloo", device="cpu").values
-    for rank in ranks:
-        assert rank == expected
+    strategies = runnable(told)
+    for two, one in launcher.run(kinds_in_units, strategies, world_size=2, backend="gloo", device="cpu").values:
+        assert two == {strategy: told[strategy] for strategy in strategies}
+        again = {strategy: "again" in words for strategy, (_, words) in one.items()}
+        assert again == {name: name not in {"fsdp1", "fsdp2"} and TORCH >= (2, 8) for name in IN_ONE}
 
 
-def test_a_single_unit_is_gathered_once_unless_it_is_told_to_be_freed(launcher: Launcher) -> None:
-    whole = LaunchJob(replace(workload(), blocks=lambda _model: []), None, Settings(), Plan(warmup=2, steps=8))
-    texts = ["fsdp1", "fsdp2", "fsdp2[reshard_after_forward=true]"]
-    for rank in launcher.run(kinds_sent_alone, whole, texts, world_size=2, backend="gloo", device="cpu").values:
-        assert ["again" in words for _, words in rank.values()] == [False, False, TORCH >= (2, 8)]
-
-
-def launched_without_room(ctx: RankView, job: LaunchJob) -> RankLaunch:
+def launched_without_room(ctx: RankView) -> RankLaunch:
     """What a launch reports where rank 1 reads that 400 bytes are available."""
+    job = LaunchJob(workload(), resolve("ddp"), Settings(), Plan(warmup=2, steps=5))
     read = (lambda: 400) if ctx.rank == 1 else available_memory
     with patch("pytest_ddpperf.instruments.host.available_memory", read):
         return run_launch(ctx, job)
-
-
-def test_where_one_rank_lacks_memory_all_of_them_leave_it_out(launcher: Launcher) -> None:
-    """Parameters: 6 x 6 + 6 twice, and 12 of the normalisation: 96; its buffers 12 and a count of 8 bytes. AdamW keeps
-    two for each parameter and a count of 4 bytes for each of the six tensors: 4 x (3 x 96 + 12 + 6) + 8 on each rank.
-    """
-    job = LaunchJob(workload(), resolve("ddp"), Settings(), Plan(warmup=2, steps=5))
-    ranks = launcher.run(launched_without_room, job, world_size=2, backend="gloo", device="cpu").values
-    for rank in ranks:
-        assert rank.communication is None
-        assert rank.no_headroom == MemoryHeadroom(needed=2 * 1232, free=300)  # of 400 a quarter is spared
-        assert rank.phases is not None
 
 
 def told_by_a_made_up_clock(ctx: RankView) -> BlockTimes | None:
@@ -255,18 +229,10 @@ def told_by_a_made_up_clock(ctx: RankView) -> BlockTimes | None:
 
         return Parallel(module, synchronise)
 
-    job = LaunchJob(replace(workload(), loss=loss), resolve(delayed), Settings(), Plan(warmup=1, steps=5))
+    job = LaunchJob(workload(loss=loss), resolve(delayed), Settings(), Plan(warmup=1, steps=5))
     clock = replace(CPU_CLOCK, mark=lambda: now)
     with patch("pytest_ddpperf.training.timing.clock_for", lambda _device, **_marks: clock):
         return run_launch(ctx, job).communication
-
-
-def test_a_delay_of_collectives_that_nothing_hides_is_exposed(launcher: Launcher) -> None:
-    """A collective for each of six parameters: 120 ms, no more and no less."""
-    for times in launcher.run(told_by_a_made_up_clock, world_size=2, backend="gloo", device="cpu").values:
-        assert times is not None
-        assert times.synchronised == pytest.approx([0.125] * 4)
-        assert times.unsynchronised == pytest.approx([0.005] * 4)
 
 
 def own_step(ctx: RankView, offers: str) -> Any:
@@ -297,42 +263,63 @@ def own_step(ctx: RankView, offers: str) -> Any:
     return step
 
 
-def blocks_of_own_step(ctx: RankView, offers: str) -> BlockTimes | None:
-    job = LaunchJob(lambda ctx: own_step(ctx, offers), None, Settings(), Plan(warmup=2, steps=5))
-    return run_launch(ctx, job).communication
+def launched_own_steps(ctx: RankView) -> dict[str, RankLaunch]:
+    """What launches report of steps that offer to leave out something, and what is said of no context."""
+    given = LaunchJob(partial(own_step, offers="wrong"), None, Settings(), Plan(warmup=2, steps=5))
+    said = r"the unsynchronised of the step of own_step \(.*\) must be called without .*: it is a value of type"
+    with pytest.raises(WorkloadError, match=said):
+        run_launch(ctx, given)
+    return {
+        offers: run_launch(ctx, replace(given, subject=partial(own_step, offers=offers)))
+        for offers in ("nothing", "part", "all", "useless", "every 100th")
+    }
 
 
-@pytest.mark.parametrize(("offers", "sent"), [("nothing", None), ("part", "1 of 2 collective calls"), ("all", "")])
-def test_a_users_step_takes_part_where_it_offers_to_leave_out_its_synchronisation(
-    launcher: Launcher, offers: str, sent: str | None
-) -> None:
-    for times in launcher.run(blocks_of_own_step, offers, world_size=2, backend="gloo", device="cpu").values:
-        if sent is None:
-            assert times is None
-        else:
+Found = tuple[tuple[RankLaunch, "BlockTimes | None", dict[str, RankLaunch]], ...]
+
+
+def all_of_it(ctx: RankView) -> tuple[RankLaunch, BlockTimes | None, dict[str, RankLaunch]]:
+    return launched_without_room(ctx), told_by_a_made_up_clock(ctx), launched_own_steps(ctx)
+
+
+@pytest.fixture(scope="module")
+def found(launcher: Launcher) -> Found:
+    """What each of two ranks reports of all this, in one launch."""
+    return launcher.run(all_of_it, world_size=2, backend="gloo", device="cpu").values
+
+
+def test_where_one_rank_lacks_memory_all_of_them_leave_it_out(found: Found) -> None:
+    """Parameters: 6 x 6 + 6 twice, and 12 of the normalisation: 96; its buffers 12 and a count of 8 bytes. AdamW keeps
+    two for each parameter and a count of 4 bytes for each of the six tensors: 4 x (3 x 96 + 12 + 6) + 8 on each rank.
+    """
+    for rank, _, _ in found:
+        assert rank.communication is None
+        assert rank.no_headroom == MemoryHeadroom(needed=2 * 1232, free=300)  # of 400 a quarter is spared
+        assert rank.phases is not None
+
+
+def test_a_delay_of_collectives_that_nothing_hides_is_exposed(found: Found) -> None:
+    """A collective for each of six parameters: 120 ms, no more and no less."""
+    for _, times, _ in found:
+        assert times is not None
+        assert times.synchronised == pytest.approx([0.125] * 4)
+        assert times.unsynchronised == pytest.approx([0.005] * 4)
+
+
+def test_a_users_step_takes_part_where_it_offers_to_leave_out_its_synchronisation(found: Found) -> None:
+    """The last step averages gradients over many calls, and sends its loss in each."""
+    for _, _, rank in found:
+        assert rank["nothing"].communication is None
+        for offers, sent in (("part", "1 of 2 collective calls"), ("all", "")):
+            times = rank[offers].communication
             assert times is not None
             assert (len(times.synchronised), len(times.unsynchronised), times.still_sent) == (4, 4, sent)
-
-
-def test_what_is_no_context_is_named(launcher: Launcher) -> None:
-    said = r"the unsynchronised of the step of <lambda> \(.*\) must be called without .*: it is a value of type"
-    with pytest.raises(WorkloadError, match=said):
-        launcher.run(blocks_of_own_step, "wrong", world_size=2, backend="gloo", device="cpu")
-
-
-def launched(ctx: RankView, offers: str) -> RankLaunch:
-    job = LaunchJob(lambda ctx: own_step(ctx, offers), None, Settings(), Plan(warmup=2, steps=5))
-    return run_launch(ctx, job)
-
-
-@pytest.mark.parametrize("offers", ["useless", "every 100th"])
-def test_a_step_that_leaves_nothing_out_has_no_exposed_communication(launcher: Launcher, offers: str) -> None:
-    """The second one averages gradients over many calls, and sends its loss in each."""
-    said = r"^within unsynchronised\(\) a step of <lambda> \(.*\) makes 1 collective call, and 1 without it$"
-    for rank in launcher.run(launched, offers, world_size=2, backend="gloo", device="cpu").values:
-        assert rank.communication is None
-        assert rank.phases is not None
-        assert re.match(said, rank.kept)
+        for offers in ("useless", "every 100th"):
+            kept = rank[offers]
+            assert kept.communication is None
+            assert kept.phases is not None
+            said = r"^within unsynchronised\(\) a step of own_step \(.*\) makes 1 collective call, and 1 without it$"
+            assert re.match(said, kept.kept)
 
 
 def test_it_can_be_left_out_and_needs_to_know_what_is_trained(make_ctx: Any) -> None:

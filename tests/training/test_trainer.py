@@ -1,36 +1,34 @@
-"""One optimizer step: accumulation, clipping, warm-up of the learning rate, overflow. Worked by hand on one weight."""
+"""One optimizer step, worked by hand on one weight: accumulation, clipping, the learning rate, overflow, precision."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
-from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.errors import RankSkipped, SettingError, WorkloadError
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
-from pytest_ddpperf.training.trainer import Trainer
+from pytest_ddpperf.strategies.table import resolve
+from pytest_ddpperf.training.trainer import Trainer, prepare_precision, scaler_for
 from pytest_ddpperf.training.workload import Workload
+from tests.factories import TORCH
+from tests.training.workloads import Weight, workload
 
 EVENTS: list[str] = []
-
-
-class Weight(nn.Module):
-    """One weight, 1 at the start: its gradient under the loss ``weight * mean(inputs)`` is the mean of the inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.weight * inputs
 
 
 def mean(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
@@ -62,23 +60,12 @@ def recording(module: nn.Module, _ctx: Any) -> Parallel:
 def test_forward_gives_the_loss_of_a_batch_of_any_form(make_ctx: Any) -> None:
     """Here 3 x the mean of weight x inputs; half of it for each of two micro-batches."""
     forward = replace(LINE, loss=None, forward=lambda model, batch: batch["factor"] * model(batch["inputs"]).mean())
-    training = Trainer(make_ctx(), forward, Strategy("single"), Settings(accumulation_steps=2))
+    training = trainer(make_ctx, subject=forward, accumulation_steps=2)
     loss = training.backward(lambda: ({"inputs": torch.tensor([2.0, 4.0]), "factor": 3}, ()))
     assert loss.item() == 9.0
     (weight,) = training.parallel.module.parameters()
     assert weight.grad is not None
     assert weight.grad.item() == 9.0
-
-
-def test_forward_that_gives_no_scalar_is_named(make_ctx: Any) -> None:
-    def logits(model: nn.Module, batch: Any) -> Any:
-        return model(batch)
-
-    training = Trainer(make_ctx(), replace(LINE, loss=None, forward=logits), Strategy("single"), Settings())
-    with pytest.raises(
-        WorkloadError, match=r"logits \(.*\) gave a tensor of shape \(2,\): forward\(model, batch\) must"
-    ):
-        training.backward(lambda: (torch.ones(2), ()))
 
 
 def test_a_model_or_an_optimizer_that_was_made_before_is_refused(make_ctx: Any) -> None:
@@ -112,17 +99,38 @@ def test_a_model_or_an_optimizer_that_was_made_before_is_refused(make_ctx: Any) 
             {"optimizer": lambda _: descent([nn.Parameter(torch.ones(()))])},
             r"gave a SGD that trains no parameter of the model: optimizer must use its argument parameters$",
         ),
+        ({"model": lambda: None}, r"gave None: model\(\) must give a torch.nn.Module"),
+        (
+            {"model": lambda: nn.ParameterList([UninitializedParameter()])},
+            "with 0, which has no shape yet: .* run it once",
+        ),
+        ({"model": lambda: nn.DataParallel(Weight())}, "must give the plain module, which the strategy wraps"),
+        ({"optimizer": list}, r"list gave a value of type list: optimizer\(parameters\) must give a torch optimizer"),
         ({"optimizer": torch.optim.LBFGS}, "^LBFGS gave a LBFGS: its step needs a closure, so give build"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(make_ctx: Any, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
-        Trainer(make_ctx(), replace(LINE, **changes), Strategy("single"), Settings())
+        trainer(make_ctx, subject=replace(LINE, **changes))
 
 
-def test_a_loss_without_a_gradient_is_refused(make_ctx: Any) -> None:
-    training = Trainer(make_ctx(), replace(LINE, loss=lambda o, t: mean(o, t).detach()), Strategy("single"), Settings())
-    with pytest.raises(WorkloadError, match=r"gave a loss that does not depend on the parameters: loss\(outputs, targ"):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": lambda outputs, _: outputs}, r"gave a tensor of shape \(2,\): loss\(outputs, targets\) must give a"),
+        (
+            {"loss": None, "forward": lambda model, batch: model(batch)},
+            r"gave a tensor of shape \(2,\): forward\(model, batch\) must give a scalar tensor$",
+        ),
+        (
+            {"loss": lambda outputs, _: outputs.mean().detach()},
+            r"gave a loss that does not depend on the parameters: loss\(outputs, targets\) .*, with its grad",
+        ),
+    ],
+)
+def test_a_loss_that_cannot_be_trained_is_named(make_ctx: Any, changes: dict[str, Any], message: str) -> None:
+    training = trainer(make_ctx, subject=replace(LINE, **changes))
+    with pytest.raises(WorkloadError, match=message):
         training.backward(lambda: (torch.ones(2), ()))
 
 
@@ -137,8 +145,20 @@ def inputs(*values: float) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
     return lambda: (torch.tensor([next(left)]), torch.zeros(1))
 
 
-def trainer(make_ctx: Any, strategy: Strategy | None = None, *, warmup: int = 0, **settings: Any) -> Trainer:
-    return Trainer(make_ctx(), LINE, strategy or Strategy("single"), Settings(**settings), warmup=warmup)
+def trainer(
+    make_ctx: Any, given: Any = "single", subject: Workload = LINE, *, warmup: int = 0, **settings: Any
+) -> Trainer:
+    return Trainer(make_ctx(), subject, Strategy(given), Settings(**settings), warmup=warmup)
+
+
+def train(one: Trainer, *values: float) -> list[float]:
+    """Trains a step on each of these numbers; the learning rates of the steps, and of the next one."""
+    rates = []
+    for value in values:
+        rates.append(one.optimizer.param_groups[0].get("lr"))
+        one.backward(itertools.repeat((torch.tensor([value]), torch.zeros(1))).__next__)
+        one.update()
+    return [*rates, one.optimizer.param_groups[0]["lr"]]
 
 
 def weight(one: Trainer) -> float:
@@ -161,13 +181,6 @@ def test_a_step_is_the_mean_over_its_micro_batches(make_ctx: Any) -> None:
     assert weight(one) == -0.5
 
 
-def test_gradients_do_not_pile_up_from_step_to_step(make_ctx: Any) -> None:
-    one = trainer(make_ctx)
-    for _ in range(2):
-        one.backward(inputs(2))
-        assert gradient(one) == 2
-
-
 class Two(Weight):
     """A second weight, which counts ten times as much."""
 
@@ -185,9 +198,7 @@ def only_first(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 def test_nor_do_those_that_the_optimizer_does_not_hold(make_ctx: Any) -> None:
     """Gradients 2 and 20, in every step; a norm of 20.1 for both."""
-    one = Trainer(
-        make_ctx(), replace(LINE, model=Two, optimizer=only_first), Strategy("single"), Settings(clip_grad_norm=20.1)
-    )
+    one = trainer(make_ctx, subject=replace(LINE, model=Two, optimizer=only_first), clip_grad_norm=20.1)
     for _ in range(3):
         one.backward(inputs(2))
         assert [parameter.grad for parameter in one.parallel.module.parameters()] == [2, 20]
@@ -203,10 +214,10 @@ def test_in_fp16_the_optimizer_has_to_hold_all_that_is_trainable(make_ctx: Any) 
         model.other.requires_grad = False
         return model
 
-    part, settings = replace(LINE, model=Two, optimizer=only_first), Settings(precision="fp16")
+    part = replace(LINE, model=Two, optimizer=only_first)
     with pytest.raises(SettingError, match=r"^precision=fp16: the optimizer does not hold other \(1 such .*freeze"):
-        Trainer(make_ctx(), part, Strategy("single"), settings)
-    one = Trainer(make_ctx(), replace(part, model=frozen), Strategy("single"), settings)
+        trainer(make_ctx, subject=part, precision="fp16")
+    one = trainer(make_ctx, subject=replace(part, model=frozen), precision="fp16")
     one.backward(inputs(2))
     assert gradient(one) == 2
 
@@ -227,52 +238,42 @@ class Own:
         """Whoever calls it may have to."""
 
 
-OWN = replace(LINE, optimizer=Own)  # type: ignore[arg-type]  # none of torch's
-
-
 def test_an_optimizer_may_be_none_of_torchs(make_ctx: Any) -> None:
-    one = Trainer(make_ctx(), OWN, Strategy("single"), Settings())
+    own = replace(LINE, optimizer=Own)  # type: ignore[arg-type]  # none of torch's
+    one = trainer(make_ctx, subject=own)
     for _ in range(2):
         one.backward(inputs(1))
         one.update()
     assert weight(one) == 0
+    for setting, value in (("precision", "fp16"), ("lr_warmup_steps", 3)):
+        told = f"^{setting}={value} needs an optimizer with param_groups.*type Own without; give"
+        with pytest.raises(WorkloadError, match=told):
+            trainer(make_ctx, subject=own, **{setting: value})  # type: ignore[arg-type]  # of any setting
 
 
 @pytest.mark.parametrize(
-    ("settings", "asking"),
-    [(Settings(precision="fp16"), "precision=fp16"), (Settings(lr_warmup_steps=3), "lr_warmup_steps=3")],
+    ("no_sync", "events"),
+    [
+        (True, "no_sync( forward ) no_sync( forward ) forward synchronise"),
+        (False, "forward synchronise forward synchronise forward synchronise"),
+    ],
 )
-def test_what_needs_an_optimizers_groups_says_so(make_ctx: Any, settings: Settings, asking: str) -> None:
-    with pytest.raises(WorkloadError, match=f"^{asking} needs an optimizer with param_groups.*type Own without; give"):
-        Trainer(make_ctx(), OWN, Strategy("single"), settings)
-
-
-def test_only_the_last_micro_batch_synchronises(make_ctx: Any) -> None:
-    trainer(make_ctx, Strategy(recording), accumulation_steps=3).backward(inputs(1, 1, 1))
-    assert " ".join(EVENTS) == "no_sync( forward ) no_sync( forward ) forward synchronise"
-
-
-def test_without_no_sync_every_micro_batch_synchronises(make_ctx: Any) -> None:
-    trainer(make_ctx, Strategy(recording), accumulation_steps=3, no_sync=False).backward(inputs(1, 1, 1))
-    assert " ".join(EVENTS) == "forward synchronise forward synchronise forward synchronise"
+def test_only_the_last_micro_batch_synchronises_unless_each_has_to(
+    make_ctx: Any, *, no_sync: bool, events: str
+) -> None:
+    trainer(make_ctx, recording, accumulation_steps=3, no_sync=no_sync).backward(inputs(1, 1, 1))
+    assert " ".join(EVENTS) == events
 
 
 def test_a_gradient_is_clipped_to_the_norm(make_ctx: Any) -> None:
-    """A gradient of 8 clipped to 2: the weight goes from 1 to 1 - 0.5 * 2."""
+    """A gradient of 8 clipped to 2: the weight goes from 1 to 1 - 0.5 * 2. After the steps of ``clip_steps`` by 8."""
     one = trainer(make_ctx, clip_grad_norm=2.0)
-    one.backward(inputs(8))
-    one.update()
+    train(one, 8)
     assert weight(one) == pytest.approx(0, abs=1e-6)
-
-
-@pytest.mark.parametrize(("clip_steps", "warmup"), [(1, 0), ("warmup", 1)])
-def test_clipping_may_end_after_the_first_steps(make_ctx: Any, clip_steps: Any, warmup: int) -> None:
-    """Clipped to 2, then as it is: 1 - 0.5 * 2 - 0.5 * 8."""
-    one = trainer(make_ctx, warmup=warmup, clip_grad_norm=2.0, clip_steps=clip_steps)
-    for _ in range(2):
-        one.backward(inputs(8))
-        one.update()
-    assert weight(one) == pytest.approx(-4)
+    for clip_steps, warmup in ((1, 0), ("warmup", 1)):
+        one = trainer(make_ctx, warmup=warmup, clip_grad_norm=2.0, clip_steps=clip_steps)
+        train(one, 8, 8)
+        assert weight(one) == pytest.approx(1 - 0.5 * 2 - 0.5 * 8)
 
 
 def test_a_strategy_clips_in_its_own_way(make_ctx: Any) -> None:
@@ -286,9 +287,7 @@ def test_a_strategy_clips_in_its_own_way(make_ctx: Any) -> None:
     def sharded(module: nn.Module, _ctx: Any) -> Parallel:
         return Parallel(module, clip_grad_norm=clip)
 
-    one = trainer(make_ctx, Strategy(sharded), clip_grad_norm=2.0)
-    one.backward(inputs(8))
-    one.update()
+    train(trainer(make_ctx, sharded, clip_grad_norm=2.0), 8)
     assert norms == [2.0]
 
 
@@ -296,59 +295,38 @@ def test_a_strategy_clips_in_its_own_way(make_ctx: Any) -> None:
 def test_the_learning_rate_rises_linearly(make_ctx: Any, lr_warmup_steps: Any, warmup: int) -> None:
     """Of 0.5 a quarter, two, three, all, and then all: in steps of 0.125."""
     one = trainer(make_ctx, warmup=warmup, lr_warmup_steps=lr_warmup_steps)
-    rates = []
-    for _ in range(5):
-        rates.append(one.optimizer.param_groups[0]["lr"])
-        one.backward(inputs(1))
-        one.update()
-    assert rates == [0.125, 0.25, 0.375, 0.5, 0.5]
+    assert train(one, 1, 1, 1, 1) == [0.125, 0.25, 0.375, 0.5, 0.5]
 
 
 def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
     return torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
 
 
+@pytest.mark.filterwarnings("error")
 def test_the_scheduler_steps_after_each_optimizer_step(make_ctx: Any) -> None:
-    """Learning rates of 0.5, 0.25 and 0.125 times gradients of 1."""
-    one = Trainer(make_ctx(), replace(LINE, scheduler=halving), Strategy("single"), Settings(accumulation_steps=2))
-    for _ in range(3):
-        one.backward(inputs(1, 1))
-        one.update()
+    """Not after each micro-batch, and not while fp16 overflows."""
+    one = trainer(make_ctx, subject=replace(LINE, scheduler=halving), accumulation_steps=2)
+    assert train(one, 1, 1, 1) == [0.5, 0.25, 0.125, 0.0625]
     assert weight(one) == 1 - 0.5 - 0.25 - 0.125
+    one = trainer(make_ctx, subject=replace(LINE, scheduler=halving), precision="fp16")
+    assert train(one, 1e35, 1, 1e35, 1) == [0.5, 0.5, 0.25, 0.25, 0.125]
 
 
 def test_the_last_learning_rate_stays_when_a_schedule_has_ended(make_ctx: Any) -> None:
     def cycle(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=3, cycle_momentum=False)
 
-    one, rates = Trainer(make_ctx(), replace(LINE, scheduler=cycle), Strategy("single"), Settings()), []
-    for _ in range(6):
-        one.backward(inputs(1))
-        one.update()
-        rates.append(one.optimizer.param_groups[0]["lr"])
-    assert rates[0] != rates[2]
-    assert rates[3:] == [rates[2]] * 3
+    rates = train(trainer(make_ctx, subject=replace(LINE, scheduler=cycle)), 1, 1, 1, 1, 1)
+    assert rates[1] != rates[3]
+    assert rates[3:] == [rates[3]] * 3
 
 
 def test_another_error_of_a_scheduler_is_raised(make_ctx: Any) -> None:
     def broken(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float("x") if step else 1.0)
 
-    one = Trainer(make_ctx(), replace(LINE, scheduler=broken), Strategy("single"), Settings())
-    one.backward(inputs(1))
     with pytest.raises(ValueError, match="could not convert"):
-        one.update()
-
-
-@pytest.mark.filterwarnings("error")
-def test_the_scheduler_waits_while_fp16_overflows(make_ctx: Any) -> None:
-    one = Trainer(make_ctx(), replace(LINE, scheduler=halving), Strategy("single"), Settings(precision="fp16"))
-    rates = []
-    for value in (1e35, 1.0, 1e35, 1.0):
-        one.backward(inputs(value))
-        one.update()
-        rates.append(one.optimizer.param_groups[0]["lr"])
-    assert rates == [0.5, 0.25, 0.25, 0.125]
+        train(trainer(make_ctx, subject=replace(LINE, scheduler=broken)), 1)
 
 
 @pytest.mark.parametrize(
@@ -364,27 +342,19 @@ def test_the_scheduler_waits_while_fp16_overflows(make_ctx: Any) -> None:
 )
 def test_what_schedules_nothing_is_refused(make_ctx: Any, scheduler: Any, message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
-        Trainer(make_ctx(), replace(LINE, scheduler=scheduler), Strategy("single"), Settings())
+        trainer(make_ctx, subject=replace(LINE, scheduler=scheduler))
 
 
 def test_an_overflow_in_fp16_updates_nothing_and_is_counted(make_ctx: Any) -> None:
     """The scale begins at 65536: a gradient of 1e35 times that is infinite in fp32, one of 1 is not."""
     one = trainer(make_ctx, precision="fp16")
-    for value in (1.0, 1e35, 1.0):
-        one.backward(inputs(value))
-        one.update()
+    train(one, 1, 1e35, 1)
     assert one.skipped_steps == [1]
     assert weight(one) == pytest.approx(1 - 0.5 * 2)
 
 
-def test_gradients_are_given_unscaled(make_ctx: Any) -> None:
-    one = trainer(make_ctx, precision="fp16")
-    one.backward(inputs(3))
-    assert gradient(one) == 3
-
-
 def test_checkpointing_recomputes_the_whole_model_where_nothing_repeats(make_ctx: Any) -> None:
-    one = trainer(make_ctx, Strategy(recording), activation_checkpointing=True)
+    one = trainer(make_ctx, recording, activation_checkpointing=True)
     one.parallel.module.register_forward_pre_hook(lambda *_: EVENTS.append("called"))
     forward = one.parallel.module.forward
     one.backward(inputs(2))
@@ -394,6 +364,105 @@ def test_checkpointing_recomputes_the_whole_model_where_nothing_repeats(make_ctx
 
 def test_a_compiled_model_trains_the_same(make_ctx: Any) -> None:
     one = trainer(make_ctx, compile="model", compile_backend="eager")
-    one.backward(inputs(2))
-    one.update()
+    train(one, 2)
     assert weight(one) == 0
+
+
+CPU = torch.device("cpu")
+HAS_NEW_SWITCHES = TORCH >= (2, 9)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_a_forward_pass_computes_in_the_precision(precision: str, dtype: torch.dtype) -> None:
+    context = prepare_precision(precision, CPU)
+    for _ in range(2):  # a context for each forward pass
+        with context():
+            assert nn.Linear(2, 2)(torch.ones(1, 2)).dtype == dtype
+
+
+def test_tf32_is_skipped_where_there_is_no_gpu() -> None:
+    with pytest.raises(RankSkipped, match="tf32 is a mode of NVIDIA GPUs"):
+        prepare_precision("tf32", CPU)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_an_old_gpu_is_skipped(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Tesla T4")
+    with pytest.raises(
+        RankSkipped, match=rf"{precision} needs a GPU of compute capability 8.0 or newer; Tesla T4 has 7.5"
+    ):
+        prepare_precision(precision, torch.device("cuda", 0))
+
+
+def switches() -> Any:
+    """``torch.backends``, by a name that does not have its modules sent to the ranks: pickle refuses them."""
+    return import_module("torch.backends")
+
+
+def read_back() -> dict[str, object]:
+    """What torch says of TF32, by its new switches and by the old ones, which raise where the two disagree."""
+    new = (switches().cuda.matmul, switches().cudnn.conv, switches().cudnn.rnn) if HAS_NEW_SWITCHES else ()
+    return {
+        "new": [switch.fp32_precision for switch in new],
+        "old": (switches().cuda.matmul.allow_tf32, switches().cudnn.allow_tf32, torch.get_float32_matmul_precision()),
+    }
+
+
+def trained_beside(ctx: RankContext, by_user: Sequence[Callable[[], None]]) -> list[dict[str, object]]:
+    """What holds for steps in fp32 and in TF32 of a workload whose optimizer comes with this rank's settings.
+
+    As alone on a GPU.
+    """
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        by_user[ctx.rank]()
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    on_gpu = replace(ctx, device=torch.device("cuda", 0), rank=0, world_size=1)
+    with (
+        patch.object(nn.Module, "to", lambda module, _device: module),
+        patch.object(torch.cuda, "get_device_capability", lambda _device: (9, 0)),
+    ):
+        found = []
+        for precision in ("fp32", "tf32"):
+            Trainer(on_gpu, workload(optimizer=optimizer), resolve("single"), Settings(precision=precision))
+            found.append(read_back())
+    return found
+
+
+def by_old_switches() -> None:
+    switches().cuda.matmul.allow_tf32 = switches().cudnn.allow_tf32 = True
+
+
+SETTINGS: dict[str, Callable[[], None]] = {
+    "nothing": lambda: None,
+    "products of matrices": lambda: torch.set_float32_matmul_precision("high"),
+    "the old switches": by_old_switches,
+}
+if HAS_NEW_SWITCHES:
+    SETTINGS |= {
+        "the new switch of all": lambda: setattr(switches(), "fp32_precision", "tf32"),
+        "the new switch of one": lambda: setattr(switches().cuda.matmul, "fp32_precision", "tf32"),
+    }
+
+
+def test_fp32_rules_out_tf32_whatever_the_workload_has_set(launcher: Launcher) -> None:
+    given, how = list(SETTINGS.values()), {"world_size": len(SETTINGS), "backend": "gloo", "device": "cpu"}
+    ranks = launcher.run(trained_beside, given, **how).values  # type: ignore[arg-type]
+    expected = [
+        {"new": [new] * 3 if HAS_NEW_SWITCHES else [], "old": old}
+        for new, old in (("ieee", (False, False, "highest")), ("tf32", (True, True, "high")))
+    ]
+    for by_user, rank in zip(SETTINGS, ranks, strict=True):
+        assert rank == expected, by_user
+
+
+def test_only_fp16_is_scaled_and_by_the_strategys_own_scaler_if_it_has_one() -> None:
+    plain = Parallel(nn.Linear(1, 1))
+    assert scaler_for("bf16", CPU, plain) is None
+    assert isinstance(scaler_for("fp16", CPU, plain), torch.amp.GradScaler)
+    own = torch.amp.GradScaler("cpu")
+    assert scaler_for("fp16", CPU, Parallel(nn.Linear(1, 1), make_scaler=lambda: own)) is own

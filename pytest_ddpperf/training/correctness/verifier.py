@@ -187,13 +187,13 @@ class StrategyVerifier:
         if not tolerances.falls(reference):
             raise UnverifiableError(
                 f"the loss of a single process hardly falls in {LOSSY_STEPS} steps on its first batch (from "
-                f"{reference[0]:.4g} by {tolerances.fall(reference):.2g}), and a lossy strategy is only held to how "
-                "far it falls; a higher learning rate would show"
+                f"{reference[0]:.4g} by {tolerances.fall(reference):.2g}), and a lossy strategy is only compared by "
+                "this fall: raise the learning rate"
             )
         tolerance = 1 - tolerances.FALL
         fault = (
-            f"falls by {tolerances.fall(losses):.3g} in {LOSSY_STEPS} steps, that of a single process by "
-            f"{tolerances.fall(reference):.3g}: a lossy strategy has to reach {tolerances.FALL:g} of that"
+            f"falls by {tolerances.fall(losses):.3g} in {LOSSY_STEPS} steps, and by {tolerances.fall(reference):.3g} "
+            f"in a single process: a lossy strategy has to reach a share of {tolerances.FALL:g}"
         )
         self._consensus.judge_losses(0, tolerances.missed(losses, reference), tolerance, fault)
 

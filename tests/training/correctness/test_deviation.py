@@ -1,22 +1,38 @@
-"""How far tensors are apart; numbers by hand, from the triangle of 3, 4 and 5."""
+"""How far tensors are apart, by hand from the triangle of 3, 4 and 5; causes of wrong gradients, and tolerances."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.correctness.deviation import (
     Deviation,
     apart_from_rounding,
     buffer_deviations,
     deviations_of,
     distance,
+    likely_cause,
     norm,
     parameter_deviations,
+    unused_cause,
 )
+from pytest_ddpperf.training.correctness.tolerances import (
+    excused,
+    fall,
+    falls,
+    leniency,
+    missed,
+    smallest,
+    tolerance,
+    unit,
+)
+from pytest_ddpperf.training.verification import Leniency
 
 
 def of(*values: float) -> Tensor:
@@ -52,14 +68,6 @@ def test_what_rounding_may_have_made_is_no_error() -> None:
     assert judged == {"a": 0.005, "b": pytest.approx(0.001, rel=0.01), "c": 0.005, "d": 0.375, "e": math.inf}
 
 
-def test_a_gradient_that_is_only_small_is_no_rounding() -> None:
-    """Of 1e-6, beside one of 5: dropped, it is all of itself off."""
-    sizes = {"a": 5.0, "b": 1e-6}
-    deviations = deviations_of({"a": of(5.0), "b": None}, {"a": of(5.0), "b": of(1e-6)}, sizes)
-    judged = errors(apart_from_rounding(deviations, sizes, {"a": 1e-1, "b": 1e-7}, 0.05))
-    assert judged == {"a": 0.0, "b": pytest.approx(1.0)}
-
-
 def test_no_gradient_and_one_of_zeros_are_the_same() -> None:
     found = {"a": None, "b": of(0, 0), "c": of(1.0)}
     expected = {"a": of(0, 0), "b": None, "c": of(1.0), "d": None, "e": of(0.0)}
@@ -86,10 +94,6 @@ def test_what_no_number_can_say_is_a_fault() -> None:
     assert all(one.error == math.inf for one in deviations)
 
 
-def test_a_gradient_where_all_are_zero_is_infinitely_wrong() -> None:
-    assert errors(deviations_of({"a": of(1e-9)}, {"a": of(0.0)})) == {"a": math.inf}
-
-
 def test_a_parameters_error_is_relative_to_its_way() -> None:
     """From (0, 0) to (3, 4) is 5; found at (3, 3) it is 1 off. What never moves may not move at all."""
     start = {"a": of(0, 0), "b": of(1.0), "c": of(1.0)}
@@ -113,11 +117,6 @@ def test_whole_numbers_have_no_rounding() -> None:
     assert errors(parameter_deviations({"a": torch.tensor([2])}, start, start)) == {"a": math.inf}
 
 
-def test_states_are_relative_to_themselves() -> None:
-    assert errors(deviations_of({"a": of(3, 5)}, {"a": of(3, 4)})) == {"a": 0.2}
-    assert errors(deviations_of({"a": torch.tensor([True])}, {"a": torch.tensor([False])})) == {"a": math.inf}
-
-
 def test_buffers_are_known_by_their_order() -> None:
     assert errors(buffer_deviations([of(1.0), of(2.0)], [of(1.0), of(1.0)], ["a", "b"])) == {"a": 0.0, "b": 1.0}
     assert faults(buffer_deviations([], [of(1.0)], ["a"])) == {"the number of buffers": "is 0 instead of 1"}
@@ -134,3 +133,153 @@ def test_norms_of_all_kinds_of_numbers() -> None:
     assert norm(torch.tensor([3 + 4j])) == 5
     assert norm(torch.full((2, 2), 2.0**100, dtype=torch.bfloat16)) == 2.0**101
     assert distance(torch.tensor([3 + 4j]), torch.tensor([0j])) == 5
+
+
+# What each micro-batch's loss alone gives. A rank's own gradient is the mean of its two: (2, 3) and (5, 2).
+# Right is their mean: (3.5, 2.5).
+PARTS = [[of(1, 2), of(3, 4)], [of(2, 4), of(8, 0)]]
+
+
+@pytest.mark.parametrize(
+    ("rank", "gradient", "cause"),
+    [
+        (0, of(2, 3), "it is this rank's own gradient: it was not synchronised"),
+        (1, of(5, 2), "it is this rank's own gradient: it was not synchronised"),
+        (1, of(2, 3), "it is rank 0's own gradient: it was copied instead of averaged"),
+        (0, of(7, 5), "about 2 times too large: summed over the ranks instead of averaged"),
+        (0, of(1.75, 1.25), "about 2 times too small: divided by the number of ranks twice"),
+        (0, of(1, 1.5), "it is this rank's own gradient, divided by the number of ranks: it was not summed"),
+        # The first ones' mean (1.5, 3), halved as the trainer halves each of two; the last ones' (5.5, 2).
+        (0, of(0.75, 1.5), "it is the first micro-batch's gradient: it was synchronised before accumulation ended"),
+        (0, of(2.75, 1), "it is the last micro-batch's gradient: the gradients of earlier micro-batches were lost"),
+        (0, of(1.5, 3), "it is the first micro-batch's gradient, as if the step had no other micro-batches"),
+        (0, of(5.5, 2), "it is the last micro-batch's gradient, as if the step had no other micro-batches"),
+        # (0.75, 1.5) and half of (3, 4); (2.75, 1) and half of (1, 2).
+        (
+            0,
+            of(2.25, 3.5),
+            ("only the first micro-batch's gradient was synchronised; the other micro-batches' are this rank's own"),
+        ),
+        (
+            0,
+            of(3.25, 2),
+            "only the last micro-batch's gradient was synchronised; the other micro-batches' are this rank's own",
+        ),
+        (0, of(0, 0), "no gradient arrived here"),
+        (0, None, "no gradient arrived here"),
+        (0, of(10.5, 7.5), "about 3 times too large"),
+        (0, of(0.35, 0.25), "about 10 times too small"),
+        (0, of(3.507, 2.505), "about 0.2 % too large"),
+        (0, of(3.465, 2.475), "about 1 % too small"),
+        (0, of(-3.5, -2.5), ""),
+        (0, of(-9, 40), ""),
+    ],
+)
+def test_each_mistake_is_known_by_what_it_leaves(rank: int, gradient: Tensor | None, cause: str) -> None:
+    assert likely_cause(gradient, PARTS, rank, 1e-4) == cause
+
+
+def test_an_explanation_may_be_off_by_the_tolerance() -> None:
+    assert likely_cause(of(2.02, 3), PARTS, 0, 1e-2).startswith("it is this rank's own gradient")
+    assert likely_cause(of(2.02, 3), PARTS, 0, 1e-4) == ""
+
+
+def test_as_many_micro_batches_as_ranks_leave_the_likelier_cause() -> None:
+    """Twice as much is the sum over two ranks as well as that over two micro-batches."""
+    assert "over the ranks" in likely_cause(of(7, 5), PARTS, 0, 1e-4)
+    one_rank = PARTS[:1]  # its own gradient is right
+    assert "over the micro-batches" in likely_cause(of(4, 6), one_rank, 0, 1e-4)
+    assert "number of micro-batches twice" in likely_cause(of(1, 1.5), one_rank, 0, 1e-4)
+
+
+def test_with_one_part_a_factor_is_all_that_can_be_told() -> None:
+    assert likely_cause(of(2, 4), [[of(1, 2)]], 0, 1e-4) == "about 2 times too large"
+
+
+def test_complex_gradients() -> None:
+    parts = [[torch.tensor([1 + 1j])], [torch.tensor([3 - 1j])]]
+    assert likely_cause(torch.tensor([1 + 1j]), parts, 0, 1e-4).startswith("it is this rank's own gradient")
+    assert likely_cause(torch.tensor([-2 + 0j]), parts, 0, 1e-4) == ""
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp[bucket_cap_mb=5]", "zero1"])
+def test_what_ddp_waits_for_in_vain_is_named(strategy: str) -> None:
+    gradients = {"used": of(1, 2), "spare.weight": None, "spare.bias": None}
+    text = unused_cause(resolve(strategy), gradients)
+    assert text.startswith("spare.weight, spare.bias took no part in the loss, and DDP waits for all gradients: use ")
+    assert f"{strategy.partition('[')[0]}[find_unused_parameters=true]" in text
+
+
+@pytest.mark.parametrize(
+    "strategy", ["naive", "bucketed", "ddp[find_unused_parameters=true]", "ddp[static_graph=true]"]
+)
+def test_others_do_not_wait_for_what_is_not_used(strategy: str) -> None:
+    assert not unused_cause(resolve(strategy), {"used": of(1, 2), "spare": None})
+    assert not unused_cause(resolve("ddp"), {"used": of(1, 2)})
+
+
+def test_the_least_precise_type_decides() -> None:
+    assert tolerance("fp32", "fp32") < tolerance("fp32", "fp16") < tolerance("bf16", "fp16")
+    assert tolerance("bf16", "fp32") == tolerance("fp32", "bf16")
+
+
+def test_the_least_precise_types_unit_in_the_last_place() -> None:
+    assert unit("fp32") == torch.finfo(torch.float32).eps
+    assert unit("fp32", "bf16") == torch.finfo(torch.bfloat16).eps
+    assert unit("fp16", "fp32") == torch.finfo(torch.float16).eps
+
+
+def test_only_fp16_cannot_hold_small_numbers() -> None:
+    assert smallest("fp32", "fp16") == torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
+    assert smallest("fp32", "bf16") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("precision", "fields", "expected"),
+    [
+        ("fp32", {}, None),
+        ("bf16", {}, None),
+        ("fp32", {"precision": "bf16"}, Leniency(precision="bf16")),
+        ("fp16", {"precision": "bf16"}, Leniency(precision="bf16")),
+        ("bf16", {"precision": "bf16"}, None),
+        ("bf16", {"precision": "fp16"}, None),
+        ("fp32", {"lossy": True, "precision": "bf16"}, Leniency(precision=None)),
+        ("fp32", {"lossy": True, "exact_steps": 2}, Leniency(precision=None, exact_steps=2)),
+    ],
+)
+def test_a_looser_standard_is_told(precision: str, fields: dict[str, Any], expected: Leniency | None) -> None:
+    assert leniency(precision, Parallel(nn.Linear(1, 1), **fields)) == expected
+
+
+def test_losses_fall_to_the_mean_of_the_last_three() -> None:
+    assert fall([5.0, 9.0, 1.0, 2.0, 3.0]) == 3.0  # 5 - (1 + 2 + 3) / 3
+    assert fall([5.0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("losses", "share"),
+    [
+        ([4.0, 2.0, 2.0, 2.0], 0.0),  # as far as the single process
+        ([4.0, 1.0, 1.0, 1.0], 0.0),  # farther
+        ([4.0, 3.5, 3.5, 3.5], 0.75),  # by 0.5 of 2
+        ([4.0, 4.0, 4.0, 4.0], 1.0),
+        ([4.0, 5.0, 5.0, 5.0], 1.5),  # it rose by half of that
+    ],
+)
+def test_what_a_fall_misses_of_a_single_process(losses: list[float], share: float) -> None:
+    assert missed(losses, [4.0, 2.0, 2.0, 2.0]) == share
+
+
+@pytest.mark.parametrize(("last", "far"), [(3.95, True), (3.98, False), (4.0, False), (5.0, False)])
+def test_a_fall_by_less_than_a_hundredth_says_nothing(last: float, far: bool) -> None:  # noqa: FBT001  a test's case
+    assert falls([4.0, last, last, last]) == far
+    assert not falls([0.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("noise", "size", "most"), [(1.0, 0.0, 4.0), (0.5, 1.0, 2.0), (0.4, 1.0, 0.125), (0.01, 1.0, 0.02), (0.0, 1.0, 0.0)]
+)
+def test_rounding_excuses_all_of_a_gradient_that_it_makes_and_little_of_any_other(
+    noise: float, size: float, most: float
+) -> None:
+    assert excused(noise, size) == most

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,14 +15,16 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_ddpperf import Script, Workload
+from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.traces import compared
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob
+from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.verification import StepsTrace, TracedStep, TracedTensor, Verification, discrepancy_text
-from tests.factories import NEEDS_FSDP2
+from tests.factories import SHARDS_ON_CPU
 
 ADAM = partial(torch.optim.AdamW, lr=0.01)
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -124,7 +126,7 @@ def script(ranks: int) -> None:
     own = range(2) if ranks == 1 else range(dist.get_rank(), dist.get_rank() + 1)
     model = nn.parallel.DistributedDataParallel(net())
     step = step_of(model, ADAM(model.parameters()), own)
-    for _ in range(PrepareJob(LaunchJob(script, None, Settings(), Plan(warmup=1, steps=1)), traced=True).steps_needed):
+    for _ in range(trace_job(script).steps_needed):
         step()
     dist.destroy_process_group()
 
@@ -134,78 +136,76 @@ WORKLOAD = Workload(
 )
 
 
-Traces = Callable[[Any, int], list[StepsTrace]]
+AGREE: dict[str, tuple[Any, Any]] = {
+    "a step": (ddp, alone),
+    "SGD": (partial(ddp, make=SGD), partial(alone, make=SGD)),
+    "a Workload": (ddp, WORKLOAD),
+    "4 calls for an optimizer step": (accumulating, accumulating),
+    "4 calls beside one": (accumulating, alone),
+    "a sharded optimizer": (zero1, alone),
+    **({"sharded parameters": (fsdp2, alone)} if SHARDS_ON_CPU else {}),
+}
+DIFFER: dict[str, tuple[Any, Any, str]] = {
+    "no sync": (partial(ddp, no_sync=True), alone, "gradients differ from a single process: 0.weight on"),
+    "4 calls, not averaged": (
+        partial(accumulating, averages=False),
+        accumulating,
+        "gradients differ from a single process: 0.weight on rank 0 at step 1,",
+    ),
+    "lr": (ddp, partial(alone, lr=0.02), "parameters differ from a single process: 0.weight on rank 0 at step 1, rela"),
+    "a part of the data": (ddp, ddp, "losses differ .*: the mean loss at step 1 is"),
+    "none": (ddp, lambda _ctx: lambda: None, "optimizer steps differ from the reference: their number is 3, 3 on"),
+    "another model": (
+        ddp,
+        replace(WORKLOAD, model=lambda: nn.Linear(8, 3)),
+        "the reference begins with another model .*: the number of parameters on rank 0 is 4 in",
+    ),
+}
+BY_HAND = {"by hand": (without_optimizer, without_optimizer)}
+Traces = dict[str, tuple[list[StepsTrace], StepsTrace]]
+
+
+def trace_job(subject: Any) -> PrepareJob:
+    strategy = Strategy("single") if isinstance(subject, Workload) else None
+    return PrepareJob(LaunchJob(subject, strategy, Settings(), Plan(warmup=1, steps=1)), traced=True)
+
+
+def trace_all(ctx: RankContext, subjects: dict[str, Any]) -> dict[str, StepsTrace]:
+    found = {name: prepare_launch(ctx, trace_job(subject)).trace for name, subject in subjects.items()}
+    return {name: trace for name, trace in found.items() if trace is not None}
 
 
 @pytest.fixture(scope="module")
 def traces(launcher: Launcher) -> Traces:
-    """The traces of a subject on so many ranks, which are launched once for all tests."""
-
-    @cache
-    def traced(subject: Any, ranks: int) -> list[StepsTrace]:
-        strategy = Strategy("single") if isinstance(subject, Workload) else None
-        job = PrepareJob(LaunchJob(subject, strategy, Settings(), Plan(warmup=1, steps=1)), traced=True)
-        group: dict[str, Any] = {"backend": "gloo", "device": "cpu", "own_group": isinstance(subject, Script)}
-        return [rank.trace for rank in launcher.run(PREPARE_LAUNCH, job, world_size=ranks, timeout=60, **group).values]
-
-    return traced
+    """Of each pair the traces of two ranks, and of the reference, a single process; one launch for each side."""
+    pairs = {name: pair[:2] for name, pair in {**AGREE, **DIFFER, **BY_HAND}.items()}
+    on: dict[str, Any] = {"backend": "gloo", "device": "cpu", "timeout": 60}
+    ranks = launcher.run(trace_all, {name: pair[0] for name, pair in pairs.items()}, world_size=2, **on).values
+    (twins,) = launcher.run(trace_all, {name: pair[1] for name, pair in pairs.items()}, world_size=1, **on).values
+    return {name: ([rank[name] for rank in ranks], twins[name]) for name in pairs}
 
 
-@pytest.mark.parametrize(
-    ("subject", "reference"),
-    [
-        pytest.param(ddp, alone, id="a step"),
-        pytest.param(partial(ddp, make=SGD), partial(alone, make=SGD), id="SGD"),
-        pytest.param(ddp, WORKLOAD, id="a Workload"),
-        pytest.param(accumulating, accumulating, id="4 calls for an optimizer step"),
-        pytest.param(accumulating, alone, id="4 calls beside one"),
-        pytest.param(Script(lambda: script(2)), Script(lambda: script(1)), id="a script with no step more than needed"),
-        pytest.param(zero1, alone, id="a sharded optimizer", marks=pytest.mark.slow),
-        pytest.param(fsdp2, alone, id="sharded parameters", marks=[pytest.mark.slow, NEEDS_FSDP2]),
-    ],
-)
-def test_a_step_that_trains_as_its_twin_does_agrees(traces: Traces, subject: Any, reference: Any) -> None:
-    found = compared(traces(subject, 2), *traces(reference, 1))
+@pytest.mark.parametrize("name", AGREE)
+def test_a_step_that_trains_as_its_twin_does_agrees(traces: Traces, name: str) -> None:
+    found = compared(*traces[name])
     assert (found.discrepancy, found.unverified) == (None, "")
 
 
-@pytest.mark.parametrize(
-    ("subject", "reference", "said"),
-    [
-        pytest.param(
-            partial(ddp, no_sync=True), alone, "gradients differ from a single process: 0.weight on", id="no sync"
-        ),
-        pytest.param(
-            partial(accumulating, averages=False),
-            accumulating,
-            "gradients differ from a single process: 0.weight on rank 0 at step 1,",
-            id="4 calls, not averaged",
-        ),
-        pytest.param(
-            ddp,
-            partial(alone, lr=0.02),
-            "parameters differ from a single process: 0.weight on rank 0 at step 1, rela",
-            id="lr",
-        ),
-        pytest.param(ddp, ddp, "losses differ .*: the mean loss at step 1 is", id="a part of the data"),
-        pytest.param(
-            ddp,
-            lambda _ctx: lambda: None,
-            "optimizer steps differ from the reference: their number is 3, 3 on",
-            id="none",
-        ),
-        pytest.param(
-            ddp,
-            replace(WORKLOAD, model=lambda: nn.Linear(8, 3)),
-            "the reference begins with another model .*: the number of parameters on rank 0 is 4 in",
-            id="another model",
-        ),
-    ],
-)
-def test_a_wrong_step_and_a_wrong_twin_differ(traces: Traces, subject: Any, reference: Any, said: str) -> None:
-    found = compared(traces(subject, 2), *traces(reference, 1)).discrepancy
+def test_a_script_with_no_step_more_than_needed_agrees(launcher: Launcher) -> None:
+    sides = []
+    for ranks in (2, 1):
+        group: dict[str, Any] = {"backend": "gloo", "device": "cpu", "own_group": True, "timeout": 60}
+        job = trace_job(Script(partial(script, ranks)))
+        sides.append([rank.trace for rank in launcher.run(PREPARE_LAUNCH, job, world_size=ranks, **group).values])
+    found = compared(sides[0], *sides[1])
+    assert (found.discrepancy, found.unverified) == (None, "")
+
+
+@pytest.mark.parametrize("name", DIFFER)
+def test_a_wrong_step_and_a_wrong_twin_differ(traces: Traces, name: str) -> None:
+    found = compared(*traces[name]).discrepancy
     assert found is not None
-    assert re.search(said, discrepancy_text(found)), discrepancy_text(found)
+    assert re.search(DIFFER[name][2], discrepancy_text(found)), discrepancy_text(found)
 
 
 def tensor(*sketch: float, name: str = "weight") -> TracedTensor:
@@ -235,8 +235,7 @@ def test_ranks_that_start_or_end_a_step_differently_are_named_first() -> None:
 
 
 def test_a_step_without_an_optimizer_of_torch_is_not_verified(traces: Traces) -> None:
-    found = compared(traces(without_optimizer, 2), *traces(without_optimizer, 1))
-    assert found == Verification(
+    assert compared(*traces["by hand"]) == Verification(
         unverified="32 calls of the step made no optimizer step of torch.optim, and 3 are compared"
     )
 
