@@ -23,14 +23,14 @@ PATTERNS: Mapping[str, str] = {
     "a docstring that begins with a question word": r"\A(?:What|Whether|How|Why|Where|Which)\b",
 }
 MOST: Mapping[str, tuple[int, int]] = {
-    "where, for if or when": (0, 21),
-    "beside, for compared with or next to": (0, 14),
-    "tell, for say or report": (0, 30),
-    "that of, without a noun": (0, 32),
-    "of its own, for separate": (0, 16),
-    "held, for compared": (0, 3),
-    "left out, for omitted": (0, 5),
-    "a clause for a noun": (0, 11),
+    "where, for if or when": (0, 12),
+    "beside, for compared with or next to": (0, 5),
+    "tell, for say or report": (0, 15),
+    "that of, without a noun": (0, 16),
+    "of its own, for separate": (0, 9),
+    "held, for compared": (0, 0),
+    "left out, for omitted": (0, 4),
+    "a clause for a noun": (0, 6),
     "a docstring that begins with a question word": (0, 5),
 }
 """In README and docs, and in strings and docstrings of the package."""

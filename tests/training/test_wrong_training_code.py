@@ -6,7 +6,6 @@ import importlib
 import os
 import pickle
 import re
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,6 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: Path("data/train.csv").read_text(), "ranks run where pytest was started: begin paths with Pa"),
     (lambda: pickle.dumps(lambda: 0), "move the function or class to a module of its own, or give the DataLoader"),
     (lambda: late(iter(nn.Linear(8, 4).parameters())), "an iterator of parameters ends after one"),
-    (lambda: sys.exit(0), "an exit ends the rank: return from the function"),
     (recurrent, "a step uses a tensor of an earlier step, such as a hidden state: detach"),
     (lambda: importlib.import_module("ours"), "pip install -e"),
 ]
