@@ -176,6 +176,7 @@ def _timed_and_counted(
             for warmup in range(1, settled + 1):
                 run()
                 look(warmup)
+            require_within(memory(), training)
             before = _at_work()
         if job.counted:
             for _ in range(MIN_WARMUP - warmup - plan.steps):
