@@ -47,8 +47,8 @@ _BUSY = (
 )
 _FULL = "other processes hold the GPU's memory: nvidia-smi shows which"
 ROOM = (
-    "a smaller batch, accumulation_steps, activation_checkpointing=true, precision=bf16 or a strategy that shards "
-    "(fsdp2, zero1) takes less"
+    "a smaller batch, accumulation of gradients, activation checkpointing, bf16 or sharding (fsdp2, zero1) takes less: "
+    "a Workload has settings for them, a script needs them in its code"
 )
 _KERNELS = "this build of torch has no kernels for the GPU: install one for its compute capability"
 _BROKEN_GPU = "the GPU's memory has failed: nvidia-smi -q -d ECC shows more; reset or replace it"

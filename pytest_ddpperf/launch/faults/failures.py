@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -150,7 +150,7 @@ def failure(
         rank=root.rank,
         where="" if position is None else position.line,
         stack=details,
-        sections=_sections(ends),
+        sections=_sections(ends, root),
         out_of_memory=any(map(_wanted_memory, failed)),
     )
 
@@ -209,8 +209,23 @@ def _wanted_memory(end: RankEnd) -> bool:
     return end.starved and end.status == -signal.SIGKILL
 
 
-def _sections(ends: Sequence[RankEnd]) -> tuple[tuple[str, str], ...]:
-    return titled((end.rank, end.output) for end in ends)
+def _sections(ends: Sequence[RankEnd], root: RankEnd | None = None) -> tuple[tuple[str, str], ...]:
+    """Returns the output of ranks; a rank's dump of its stacks is without our frames, and omitted for ``root``."""
+    outputs = []
+    for end in ends:
+        printed, dump = _dump(end)
+        stderr = printed if end is root else f"{printed}{dump}"
+        outputs.append((end.rank, replace(end.output, stderr=stderr)))
+    return titled(outputs)
+
+
+def _dump(end: RankEnd) -> tuple[str, str]:
+    """Returns what a rank printed to stderr before faulthandler's dump of its stacks, and the dump in few lines."""
+    before, fatal, rest = end.output.stderr.rpartition(_FATAL)
+    if not fatal or end.report is not None or end.status is None:  # it may be of a process that the rank started
+        return end.output.stderr, ""
+    first, _, text = rest.partition("\n")
+    return before, f"{fatal}{first}\n{written(text)}"
 
 
 def _refusal(report: Failed, ends: Sequence[RankEnd]) -> DdpperfError:
@@ -277,12 +292,7 @@ def _details(end: RankEnd) -> str:
     if end.failure is not None:
         return end.failure.traceback
     failed = _DEVICE_ASSERT.search(end.output.stderr) if end.last_words else None
-    told = [failed[0]] if failed is not None else []
-    fatal = end.output.stderr.rfind(_FATAL)
-    if fatal >= 0:
-        first, _, text = end.output.stderr[fatal:].partition("\n")
-        told.append(f"{first}\n{written(text)}")
-    return "\n".join(told)
+    return "\n".join(filter(None, ("" if failed is None else failed[0], _dump(end)[1])))
 
 
 def _others(ends: Sequence[RankEnd], root: RankEnd) -> str:

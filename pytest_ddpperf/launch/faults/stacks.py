@@ -30,6 +30,7 @@ _OPERATORS = "torch/_ops.py"  # between a functional collective and the operator
 _WAIT = ".wait("  # for a handle of a collective; it has no Python frame
 _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks that wait for other ranks' gradients
 _TURNS = interleaving.__file__
+_POOLS = ("/threading.py", "/concurrent/futures/thread.py")  # all that a thread runs until it is given a function
 _PACKAGE = Path(__file__).parents[2]
 _ANSWERING = str(Path(__file__).with_name("flight_recorder.py"))  # a thread of ours, which waits for the controller
 GPU_WAIT = "a wait for its GPU"
@@ -125,15 +126,20 @@ def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
 
 
 def written(text: str) -> str:
-    """Writes faulthandler's text of one process in the order of a traceback, without frames of this plugin."""
+    """Writes faulthandler's text of one process in the order of a traceback, without frames of this plugin.
+
+    It omits other threads that only wait in a pool or run code of this plugin.
+    """
     found = threads(text)
     if not found:
         return "  gave no stack: it was stopped, or in a system call that cannot be interrupted"
     parts = []
-    for number, stack in enumerate(found):
-        lines = [f'  File "{from_here(f.file)}", line {f.line} in {f.function}' for f in stack if not _carries(f)]
-        title = [f"  another thread ({number}):"] if number else []
-        parts.append("\n".join([*title, *lines[::-1]]))
+    for stack in found:
+        shown = [frame for frame in stack if not _carries(frame)]
+        if stack is found[0] or not all(frame.file.endswith(_POOLS) for frame in shown):
+            title = [f"  another thread ({len(parts)}):"] if parts else []
+            lines = [f'  File "{from_here(f.file)}", line {f.line} in {f.function}' for f in shown[::-1]]
+            parts.append("\n".join([*title, *lines]))
     waiting = any(frame.file == _TURNS for stack in found for frame in stack)
     return "\n".join(filter(None, parts)) or ("  in the queue for its turn" if waiting else "  the start of the rank")
 
