@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 SEED = 0
 """The seed of each rank's generators: without it, ranks draw different numbers, unless the training code seeds them."""
+_UNNAMED = " (as importlib._bootstrap)"
 _NUMBER = re.compile(r"(?<=== )-?[\d.]+(e[+-]?\d+)?$")
 
 
@@ -107,13 +108,22 @@ def _counted(group: str, name: str) -> int:
     return 0 if dynamo is None else int(dynamo.counters[group][name])
 
 
+def unnamed(function: F) -> F:
+    """Lets no warning name the function's lines: Python passes over them as over its own importlib's, in any version."""
+    code = function.__code__
+    if not code.co_filename.endswith(_UNNAMED):
+        function.__code__ = code.replace(co_filename=f"{code.co_filename}{_UNNAMED}")
+    return function
+
+
 def uncompiled(function: F) -> F:
     """Marks a function that torch.compile must not compile; the functions that it calls are compiled as usual.
 
-    ``torch.compiler.disable(recursive=False)`` does the same, but imports the whole compiler, which most steps do not
+    No warning names its lines. ``torch.compiler.disable(recursive=False)`` does the same, but imports the whole compiler, which most steps do not
     use, and wraps the function in another one.
     """
     skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    unnamed(function)
     if skip_code is not None:
         skip_code(function.__code__)
     function.__dict__["_torchdynamo_disable"] = True  # read before the function is inlined into its caller

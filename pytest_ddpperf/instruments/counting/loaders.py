@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import IterableDataset, RandomSampler, dataloader
 
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, made_at, making_noted
-from pytest_ddpperf.instruments.torch_internals import SEED, forget_received, replaced, uncompiled
+from pytest_ddpperf.instruments.torch_internals import SEED, forget_received, replaced, uncompiled, unnamed
 
 _DRAWN = 16  # batches whose numbers are kept
 _EARLIER = 2  # loaders before the last one that have to exist: a variable may still hold a single one
@@ -179,6 +179,7 @@ def loading_left_out(
     """
 
     def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:
+        @unnamed
         @functools.wraps(function)
         def uncounted(loader: Any) -> Any:
             with paused():
