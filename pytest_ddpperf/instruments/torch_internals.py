@@ -109,7 +109,7 @@ def _counted(group: str, name: str) -> int:
 
 
 def unnamed(function: F) -> F:
-    """Lets no warning name the function's lines: Python passes over them as over its own importlib's, in any version."""
+    """Lets warnings name the line that calls the function: Python passes over it as over importlib's own frames."""
     code = function.__code__
     if not code.co_filename.endswith(_UNNAMED):
         function.__code__ = code.replace(co_filename=f"{code.co_filename}{_UNNAMED}")
@@ -119,8 +119,8 @@ def unnamed(function: F) -> F:
 def uncompiled(function: F) -> F:
     """Marks a function that torch.compile must not compile; the functions that it calls are compiled as usual.
 
-    No warning names its lines. ``torch.compiler.disable(recursive=False)`` does the same, but imports the whole compiler, which most steps do not
-    use, and wraps the function in another one.
+    No warning names its lines. ``torch.compiler.disable(recursive=False)`` imports the whole compiler, which most steps
+    do not use, and wraps the function in another one.
     """
     skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     unnamed(function)

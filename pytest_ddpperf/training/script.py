@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from pytest_ddpperf.training.workload import Workload, located, unfit
 class Script:
     """Training code for torchrun, or a function that trains, which is measured between its optimizer steps.
 
-    Every rank runs it from the start: a file as ``__main__`` (``__main__.py`` of a package as ``python -m`` does), a
-    function without arguments. It has the environment that torchrun sets, and makes and destroys its own process group.
+    Every rank runs it from the start: a file as ``__main__`` (as ``python -m`` if it is ``__main__.py`` or begins
+    with relative imports), a function without arguments. It has the environment that torchrun sets, and makes and destroys its own process group.
     A step ends when the optimizer that stepped first has stepped again; validation, printing and saving in between are
     part of the step. A ``BaseException`` stops the code when enough steps are measured, so its ``finally`` blocks run,
     and code after its loop does not.
@@ -99,12 +100,15 @@ class Script:
         file = Path(own(self.target, code=True))  # that of the reference's checkout, or of the launch's own files
         if not file.is_file():
             raise WorkloadError(f"there is no script {file}")
-        code = compile(file.read_bytes(), told(str(file)), "exec", dont_inherit=True)
+        source = file.read_bytes()
+        code = compile(source, told(str(file)), "exec", dont_inherit=True)
         module = ModuleType("__main__")
         module.__file__ = str(file)
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
         sys.argv = [str(file), *arguments]
-        folder = next(up for up in file.parents if file.name != "__main__.py" or not (up / "__init__.py").exists())
+        inside = file.name == "__main__.py" and (file.parent / "__init__.py").exists()
+        inside = inside or re.search(rb"^from \.[\w.]* import ", source, re.MULTILINE) is not None
+        folder = next(up for up in file.parents[inside:] if not inside or not (up / "__init__.py").exists())
         module.__package__ = ".".join(file.parent.relative_to(folder).parts) or None  # as with python -m
         sys.path.insert(0, str(folder))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for

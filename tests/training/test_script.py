@@ -405,15 +405,17 @@ def test_a_decorator_reads_the_arguments_of_the_function_that_it_completes() -> 
     assert Script(command, "trainer.epochs=1000").arguments == ("trainer.epochs=1000",)
 
 
-@pytest.mark.parametrize("package", [False, True])
-def test_the_main_file_of_a_package_runs_as_with_python_m(tmp_path: Path, *, package: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "package"), [("__main__.py", False), ("__main__.py", True), ("a.py", False), ("a.py", True)]
+)
+def test_a_file_of_a_package_runs_as_with_python_m(tmp_path: Path, name: str, *, package: bool) -> None:
     folder = tmp_path / "outer" / "kit"
     folder.mkdir(parents=True)
     for file in (folder / "__init__.py", folder.parent / "__init__.py") if package else ():
         file.touch()
     (folder / "part.py").write_text("NAME = __name__")
     start = "from .part" if package else "from part"
-    main = folder / "__main__.py"
+    main = folder / name
     main.write_text(f"import sys\n{start} import NAME\nprint(NAME, __name__, sys.path[0])")
     code = f"from pytest_ddpperf import Script; Script({str(main)!r}).run()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

@@ -38,7 +38,6 @@ class Module:
     """A file of Python."""
 
     parts: Mapping[str, Code]  # functions, classes, methods and variables by name; what runs with it by an empty name
-    relative: bool  # whether it imports by its place in a package, which a script does not have
 
 
 def read(file: Path, text: bytes) -> Module | None:
@@ -49,7 +48,7 @@ def read(file: Path, text: bytes) -> Module | None:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
         return None
-    imports, relative = _imports(tree, file)
+    imports = _imports(tree, file)
     tops = {target.partition(".")[0] for target in imports.values()}
     parts = {name: Code(uses={target}) for name, target in imports.items()} | {"": Code(uses=set(tops))}
     conditions = (node.test for node in tree.body if isinstance(node, ast.If))
@@ -71,26 +70,24 @@ def read(file: Path, text: bytes) -> Module | None:
     if not any(name.startswith("*") for name in parts):  # else any name may be one of another module
         for code in parts.values():
             code.uses = {used for used in code.uses if (top := used.partition(".")[0]) in tops or top in parts}
-    return Module(parts=parts, relative=relative)
+    return Module(parts=parts)
 
 
-def _imports(tree: ast.Module, file: Path) -> tuple[dict[str, str], bool]:
-    """Returns the dotted target of each imported name, and whether there are relative imports."""
+def _imports(tree: ast.Module, file: Path) -> dict[str, str]:
+    """Returns the dotted target of each imported name."""
     found: dict[str, str] = {}
-    relative = False
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {each.asname: each.name for each in node.names if each.asname}
             found |= {top: top for each in node.names if not each.asname and (top := each.name.partition(".")[0])}
         elif isinstance(node, ast.ImportFrom):
             package = file.parts[: len(file.parts) - node.level] if node.level else ()
-            relative |= bool(node.level)
             base = ".".join([*package, *([node.module] if node.module else [])])
             found |= {
                 each.asname or (each.name if each.name != "*" else f"*{base}"): f"{base}.{each.name}"
                 for each in node.names
             }
-    return found, relative
+    return found
 
 
 def _names(node: ast.stmt) -> list[str]:

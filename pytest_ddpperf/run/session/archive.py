@@ -154,6 +154,8 @@ class Archive:
             except git.GitError as error:
                 why = git.no_commit(self._root, error)
             self._stored.without_commit = why
+        elif now.dirty:
+            self._stored.without_commit = "the code has uncommitted changes: commit it as it is, with these baselines"
         fitting = (result for result in results if not result.measurement.unfit)
         accepted = [(result, baseline_record(result, now)) for result in fitting]
         for result in (result for result in results if result.measurement.unfit):
