@@ -55,7 +55,7 @@ class Script:
         # Arguments after a function go to ``sys.argv``, where it might miss them; a decorator such as Hydra's does not.
         problem = unfit(target)
         passes_on = getattr(target, "__code__", self.run.__code__).co_flags & inspect.CO_VARARGS
-        completed = unfit(inspect.unwrap(target)) and not passes_on
+        completed = not passes_on and unfit(inspect.unwrap(target))
         if arguments and not (problem or completed or unfit(target, *map(str, arguments))):
             problem = f"{located(target)} takes arguments, but values after a function go to sys.argv"
         if problem is not None:
@@ -109,8 +109,7 @@ class Script:
         sys.argv = [str(file), *arguments]
         folder, names = file.parent, list[str]()
         while file.name == "__main__.py" and (not names or (folder / "__init__.py").exists()):
-            names.insert(0, folder.name)
-            folder = folder.parent
+            folder, names = folder.parent, [folder.name, *names]
         sys.path.insert(0, str(folder))
         if names:  # as with python -m: relative imports work, and spawned workers do not run the file again
             module.__package__ = ".".join(names)
