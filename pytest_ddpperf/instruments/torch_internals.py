@@ -117,10 +117,9 @@ def unnamed(function: F) -> F:
 
 
 def uncompiled(function: F) -> F:
-    """Marks a function that torch.compile must not compile; the functions that it calls are compiled as usual.
+    """Marks a function that torch.compile must not compile, unlike its callees, and whose lines no warning names.
 
-    No warning names its lines. ``torch.compiler.disable(recursive=False)`` imports the whole compiler, which most steps
-    do not use, and wraps the function in another one.
+    ``torch.compiler.disable(recursive=False)`` imports the whole compiler, and wraps the function in another one.
     """
     skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     unnamed(function)

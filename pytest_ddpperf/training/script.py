@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -22,11 +23,11 @@ from pytest_ddpperf.training.workload import Workload, located, unfit
 class Script:
     """Training code for torchrun, or a function that trains, which is measured between its optimizer steps.
 
-    Every rank runs it from the start: a file as ``__main__`` (as ``python -m`` if it is ``__main__.py`` or begins
-    with relative imports), a function without arguments. It has the environment that torchrun sets, and makes and destroys its own process group.
-    A step ends when the optimizer that stepped first has stepped again; validation, printing and saving in between are
-    part of the step. A ``BaseException`` stops the code when enough steps are measured, so its ``finally`` blocks run,
-    and code after its loop does not.
+    Every rank runs it from the start: a file as ``__main__`` (as ``python -m`` does if it is ``__main__.py`` or has
+    relative imports), a function without arguments. It has the environment that torchrun sets, and makes and destroys
+    its own process group. A step ends when the optimizer that stepped first has stepped again; validation, printing and
+    saving in between are part of the step. A ``BaseException`` stops the code when enough steps are measured, so its
+    ``finally`` blocks run, and code after its loop does not.
 
     Each launch finds the project's files in a separate folder, with the working folder and the script in it. The folder
     is removed before the next launch and at the end of the run, so no launch resumes from another one's files.
@@ -54,7 +55,9 @@ class Script:
             return
         # Arguments after a function go to ``sys.argv``, where it might miss them; a decorator such as Hydra's does not.
         problem = unfit(target)
-        if arguments and not (problem or unfit(inspect.unwrap(target)) or unfit(target, *map(str, arguments))):
+        passes_on = getattr(target, "__code__", self.run.__code__).co_flags & inspect.CO_VARARGS
+        completed = not passes_on and unfit(inspect.unwrap(target))
+        if arguments and not (problem or completed or unfit(target, *map(str, arguments))):
             problem = f"{located(target)} takes arguments, but values after a function go to sys.argv"
         if problem is not None:
             given = ", ".join(map(repr, arguments)) or "..."
@@ -106,11 +109,16 @@ class Script:
         module.__file__ = str(file)
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
         sys.argv = [str(file), *arguments]
-        inside = file.name == "__main__.py" and (file.parent / "__init__.py").exists()
-        inside = inside or re.search(rb"^from \.[\w.]* import ", source, re.MULTILINE) is not None
-        folder = next(up for up in file.parents[inside:] if not inside or not (up / "__init__.py").exists())
-        module.__package__ = ".".join(file.parent.relative_to(folder).parts) or None  # as with python -m
+        packaged = file.name == "__main__.py" or re.search(rb"^from \.[\w.]* import ", source, re.MULTILINE)
+        folder, names = file.parent, list[str]()
+        while packaged and (not names or (folder / "__init__.py").exists()):
+            folder, names = folder.parent, [folder.name, *names]
         sys.path.insert(0, str(folder))
+        if names:  # as with python -m: relative imports work, and spawned workers do not run the file again
+            module.__package__ = ".".join(names)
+            module.__spec__ = ModuleSpec(f"{module.__package__}.{file.stem}", None, origin=str(file))
+            if not (file.parent / "__init__.py").exists():  # as with python FOLDER
+                sys.path.insert(0, str(file.parent))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for
 
 

@@ -85,7 +85,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     commands: defaultdict[Path, str] = defaultdict(str)
     modules = dict(_modules(root, named, commands))
     # Others call nothing when they are run.
-    files = [file for file, module in modules.items() if module.parts[""].words]
+    files = [file for file, module in modules.items() if module[""].words]
     if chosen is not None:
         files = [Path(os.path.relpath(folder / chosen, root))]
         is_file = chosen.suffix == ".py" and (root / files[0]).is_file()

@@ -211,12 +211,8 @@ def _wanted_memory(end: RankEnd) -> bool:
 
 def _sections(ends: Sequence[RankEnd], root: RankEnd | None = None) -> tuple[tuple[str, str], ...]:
     """Returns the output of ranks; a rank's dump of its stacks is without our frames, and omitted for ``root``."""
-    outputs = []
-    for end in ends:
-        printed, dump = _dump(end)
-        stderr = printed if end is root else f"{printed}{dump}"
-        outputs.append((end.rank, replace(end.output, stderr=stderr)))
-    return titled(outputs)
+    shown = {end.rank: "".join(_dump(end)[: 1 if end is root else 2]) for end in ends}
+    return titled((end.rank, replace(end.output, stderr=shown[end.rank])) for end in ends)
 
 
 def _dump(end: RankEnd) -> tuple[str, str]:
@@ -301,7 +297,7 @@ def _others(ends: Sequence[RankEnd], root: RankEnd) -> str:
 
     def fate(end: RankEnd) -> str:
         if end.lost_peer:
-            return f"stopped (victims: {lost_peer})"
+            return f"stopped (as a consequence: {lost_peer})"
         if not end.over:
             return "stopped"
         if isinstance(end.report, Finished):

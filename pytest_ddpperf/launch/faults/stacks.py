@@ -126,10 +126,7 @@ def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
 
 
 def written(text: str) -> str:
-    """Writes faulthandler's text of one process in the order of a traceback, without frames of this plugin.
-
-    It omits other threads that only wait in a pool or run code of this plugin.
-    """
+    """Writes faulthandler's text of one process as a traceback, without frames of this plugin and idle threads."""
     found = threads(text)
     if not found:
         return "  gave no stack: it was stopped, or in a system call that cannot be interrupted"
