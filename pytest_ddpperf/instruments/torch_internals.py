@@ -117,10 +117,8 @@ def unnamed(function: F) -> F:
 
 
 def uncompiled(function: F) -> F:
-    """Marks a function that torch.compile must not compile, unlike its callees, and whose lines no warning names.
-
-    ``torch.compiler.disable(recursive=False)`` imports the whole compiler, and wraps the function in another one.
-    """
+    """Marks a function that torch.compile must not compile, unlike its callees, and whose lines no warning names."""
+    # torch.compiler.disable(recursive=False) imports the whole compiler, and wraps the function in another one.
     skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     unnamed(function)
     if skip_code is not None:

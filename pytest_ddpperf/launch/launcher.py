@@ -275,7 +275,7 @@ class Launcher:
         for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
             self.remarks.setdefault(report.remark.partition(":")[0], report.remark)
         values = payload.values_of(ends, job.timeout - seconds)
-        return LaunchResult(values, tuple(end.output for end in ends), seconds, ends[0].imports)
+        return LaunchResult(values, tuple(end.output for end in ends), seconds, getattr(ends[0].report, "imports", ()))
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:

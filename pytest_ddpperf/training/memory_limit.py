@@ -15,7 +15,6 @@ from pytest_ddpperf.launch.faults.cures import WANT_OF_MEMORY
 if TYPE_CHECKING:
     import torch
 
-
 _STATUS = Path("/proc/self/status")
 _SLACK = 512 * 2**20  # libraries reserve memory at first use, which differed by 100 MiB from launch to launch
 _THREAD_STACK = 8 * 2**20

@@ -103,8 +103,7 @@ class Script:
         file = Path(own(self.target, code=True))  # that of the reference's checkout, or of the launch's own files
         if not file.is_file():
             raise WorkloadError(f"there is no script {file}")
-        source = file.read_bytes()
-        code = compile(source, told(str(file)), "exec", dont_inherit=True)
+        code = compile(source := file.read_bytes(), told(str(file)), "exec", dont_inherit=True)
         module = ModuleType("__main__")
         module.__file__ = str(file)
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines

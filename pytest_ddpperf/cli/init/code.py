@@ -72,7 +72,6 @@ def read(file: Path, text: bytes) -> Module | None:
 
 
 def _imports(tree: ast.Module, file: Path) -> dict[str, str]:
-    """Returns the dotted target of each imported name."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -94,10 +94,9 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
             raise SettingError(f"{chosen} is no file of Python: name a script that trains")
         modules[files[0]] = module
     program = Program(modules)
-    found = [_script(file, program.reached(file)) for file in files]
     scripts = [
         replace(each, framework=each.framework or "torch", named=named[each.file], command=commands[each.file])
-        for each in found
+        for each in (_script(file, program.reached(file)) for file in files)
         if each.framework or chosen
     ]
     likely = [each for each in scripts if "train" in each.file.stem or not _NO_TRAINING.fullmatch(each.file.stem)]
@@ -138,8 +137,7 @@ def _named(text: str, folder: Path, root: Path) -> Iterator[Path]:
     for found in _NAMED.finditer(text):
         module = (found[1] or found[2] or "").replace(".", "/")
         names = [f"{module}.py", f"{module}/__main__.py"] if module else [found[0]]
-        bases = [folder, root, *([root / "src"] if module else [])]
-        yield from (Path(os.path.relpath(base / name, root)) for base in bases for name in names)
+        yield from (Path(os.path.relpath(base / name, root)) for base in (folder, root, root / "src") for name in names)
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -127,8 +127,6 @@ class Section:
         self.name = name
         self.before: PhaseNode | None = None
 
-    def __enter__(self) -> None:
-        """Does nothing outside the pass."""
+    def __enter__(self) -> None: ...
 
-    def __exit__(self, *_raised: object) -> None:
-        """Does nothing outside the pass."""
+    def __exit__(self, *_raised: object) -> None: ...

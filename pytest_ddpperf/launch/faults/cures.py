@@ -19,7 +19,6 @@ _IMPORTABLE = (
     "a spawned process imports its arguments by name: move the function or class to a module of its own, or give "
     "the DataLoader multiprocessing_context='fork'"
 )
-
 _FORKED = (
     "CUDA was used before this process was forked: if a module uses CUDA when it is imported, give "
     "--ddpperf-preload=none; if workers of a DataLoader use CUDA, give it multiprocessing_context='spawn'"

@@ -29,8 +29,6 @@ _AGAIN_SECONDS = 0.25  # for the second stacks, if a rank has not given the firs
 
 
 class _Launch(Protocol):
-    """The questions that all ranks of a launch can answer."""
-
     @property
     def overdue(self) -> Overdue | None: ...
     def stacks(self, seconds: float = ...) -> dict[int, str]: ...

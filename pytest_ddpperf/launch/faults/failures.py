@@ -19,7 +19,7 @@ from pytest_ddpperf.launch.streams import RankOutput, titled
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_ddpperf.launch.messages import RankReport, SeenImport, StackPosition
+    from pytest_ddpperf.launch.messages import RankReport, StackPosition
 
 # What torch says of a lost peer. A rank with such an error is a victim, unless all failed ranks are.
 _SECONDARY = re.compile(
@@ -49,7 +49,7 @@ class RankEnd:
     rank: int
     report: RankReport | None = None
     status: int | None = None
-    stamp: int = 0  # of the end
+    stamp: int = 0  # of the end, in nanoseconds since the epoch
     output: RankOutput = field(default_factory=RankOutput)
     headless: bool = False  # its main thread had ended before the process
     starved: bool = False  # the kernel has meanwhile killed a process of the rank's machine for want of memory
@@ -58,11 +58,6 @@ class RankEnd:
     def failure(self) -> Failed | None:
         """Returns the report of a rank that could still report its failure."""
         return self.report if isinstance(self.report, Failed) else None
-
-    @property
-    def imports(self) -> tuple[SeenImport, ...]:
-        """Returns the imports that a finished rank reports."""
-        return self.report.imports if isinstance(self.report, Finished) else ()
 
     @property
     def failed(self) -> bool:
@@ -113,11 +108,6 @@ class RankEnd:
         """Returns the sizes that gloo received and expected if gloo aborted this rank, which is not to blame."""
         return _MISMATCH.search(self.output.stderr) if self.status == -signal.SIGABRT else None
 
-    @property
-    def when(self) -> int:
-        """Returns the time of the report or of the exit, in nanoseconds since the epoch."""
-        return self.report.stamp if self.report is not None else self.stamp
-
 
 def failure(
     ends: Sequence[RankEnd], world_size: int, *, stacks: Mapping[int, str] = MappingProxyType({})
@@ -127,7 +117,7 @@ def failure(
     The root is the earliest failure that no other rank's failure caused. A skip counts only if no rank failed.
     ``stacks`` has faulthandler's text of ranks that still ran.
     """
-    failed = sorted((end for end in ends if end.failed), key=lambda end: end.when)
+    failed = sorted((end for end in ends if end.failed), key=lambda end: (end.report or end).stamp)
     for end in failed:
         if end.mismatch is not None:
             return _mismatch(ends, end.rank, end.mismatch, stacks)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import linecache
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_ddpperf.instruments.host import from_here
 from pytest_ddpperf.launch import interleaving
@@ -42,8 +41,7 @@ _MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training"))
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl"})
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame of a stack."""
 
     file: str
