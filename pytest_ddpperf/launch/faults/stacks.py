@@ -128,7 +128,7 @@ def written(text: str) -> str:
     found = threads(text)
     if not found:
         return "  gave no stack: it was stopped, or in a system call that cannot be interrupted"
-    parts = []
+    parts: list[str] = []
     for stack in found:
         shown = [frame for frame in stack if not _carries(frame)]
         if stack is found[0] or not all(frame.file.endswith(_POOLS) for frame in shown):
