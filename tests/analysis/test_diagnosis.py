@@ -97,7 +97,7 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
 
 @pytest.mark.parametrize("counts", [{"collectives": 2.0, "sent": 8.0}, {}])
 def test_only_counted_collectives_are_a_fact(counts: dict[str, float]) -> None:
-    cause = diagnosis_of(evidence(communication=0.05, cpu=0.05, **counts), make_environment()).cause("communication")
+    cause = diagnosed(evidence(communication=0.05, cpu=0.05, **counts), make_environment()).cause("communication")
     assert cause is not None
     assert cause.facts == counts
 
