@@ -42,7 +42,7 @@ _exit, _getpid = os._exit, os.getpid  # users' code may patch the module's
 
 
 class Descriptors(NamedTuple):
-    """The files of a rank besides its standard streams; numbers are high, as code may write to 3 without opening it."""
+    """A rank's descriptors besides standard streams; high numbers, as faulty code may write to 3 unopened."""
 
     report: int
     stacks: int
@@ -217,7 +217,7 @@ def seed_as_at_the_start() -> None:
 
 
 def _random_numbers() -> Callable[[], None]:
-    """Returns a function that restores the random states: an import's draws depend on what was preloaded."""
+    """Returns a function that restores the current random states: preloaded modules draw no numbers at their import."""
     import numpy as np
     import torch
 

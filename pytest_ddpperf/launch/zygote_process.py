@@ -57,7 +57,7 @@ class ZygoteEnded(LaunchError):
 class ZygoteProcess:
     """A running zygote, which imports ``preload``; it ends with ``close`` or with the controller.
 
-    With ``original``, a zygote started with the same arguments, this one is a copy if it can be copied at once.
+    With ``original``, a zygote started with the same arguments, this one is forked from that zygote if possible.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ZygoteProcess:
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
         self._ready, self._numbers = False, itertools.count()  # the numbers of questions
-        self._folder = ""  # with the files of its launches
+        self._folder = ""  # that has the files of its launches
         self.threads, self.touched = 1, ""  # of the process, once it is ready
         self._output: IO[bytes] = open_output()
         self._process: subprocess.Popen[bytes] | CopiedProcess
@@ -152,7 +152,7 @@ class ZygoteProcess:
         return self.alive and not processes.is_stopped(self.pid)
 
     def imports_as(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether torch was imported here under the same variables that its libraries would read now."""
+        """Returns whether ``environ`` has the variables with which torch's libraries were loaded here."""
         return self._read == environment.read_at_import(environ)
 
     @property
