@@ -132,7 +132,7 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
 
 
 def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
-    """Returns what ``ask`` probes on one rank, or on a rank per MIG instance, as CUDA shows a process only one."""
+    """Returns the result of ``probe`` on one rank; with MIG, on one per instance, as CUDA shows a process only one."""
     (found,) = ask(Gpus(), 1)
     names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):

@@ -172,7 +172,7 @@ class _Shown:
         return how == "file" and _state(entry.path) == self._before[path]
 
     def left(self) -> list[str]:
-        """Returns paths in the projects that are new or changed since the launch began; ignores git's and pytest's."""
+        """Returns paths in the projects that are new or changed since the launch began, but none in ``_BY_ITSELF``."""
         folders = {path for how, path in self._plan.values() if how == "folder" and path}
         known = {*self._before, *self._places}  # another checkout may be shown in place of a project
         watched = folders - {self._base.rpartition("/")[0]}  # temporary files come and go

@@ -146,7 +146,7 @@ def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: b
 
 
 def _require_own(redirection: Redirection, revision: str, module: str, file: str) -> None:
-    """Raises SameCode if ``file``, which this rank imported, is what the other side of the comparison imports."""
+    """Raises SameCode if the other side of the comparison would import the module from the same file."""
     if revision:
         own = tuple(filter(None, (redirection.target, redirection.environment)))
         foreign = _is_of_project(redirection, file) and not any(within(file, folder) for folder in own)

@@ -77,7 +77,7 @@ class NodeLaunchers:
         return wait
 
     def close(self) -> None:
-        """Ends the launchers."""
+        """Ends these launchers and their ranks."""
         for link in self.links.values():
             link.close()
         self.links.clear()

@@ -1,4 +1,4 @@
-"""The resources of a pytest session: its settings, its time, the sides of the code, its outputs, and its hooks."""
+"""The resources of a pytest session: its settings, time, checkouts with launchers, outputs, and hooks."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """Returns the settings, overridden by a quick run's or the probe's; ``counts``: whether counts are needed."""
+        """Returns settings as overridden in a quick run, by a probe or by ``simulate``; ``counts``: they are needed."""
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)
@@ -141,7 +141,7 @@ class Session:
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def begin_test(self, test: str, attempt: int) -> None:
-        """Forgets earlier attempts of a test, which pytest-rerunfailures runs again if no verdict failed it."""
+        """Forgets a test's earlier attempts: pytest-rerunfailures may repeat a test that failed without a verdict."""
         self.attempts[test] = attempt
         self.budget.begin_anew(test)
         self.prepared.clear()  # results of an attempt that failed may be wrong

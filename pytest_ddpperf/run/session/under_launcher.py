@@ -28,10 +28,10 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
-    """Returns whether the launcher's processes share these tests: True if all use the plugin's fixtures; False if none.
+    """Returns True if all tests use the plugin's fixtures: then rank 0 runs them for all processes; False if none does.
 
     Raises:
-        SettingError: only some tests do, or the launcher has started all processes again.
+        SettingError: only some tests use the fixtures, or the launcher has started all processes again.
     """
     ours = [item for item in items if uses_ranks(item)]
     if not ours:
