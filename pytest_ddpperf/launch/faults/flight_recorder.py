@@ -37,7 +37,7 @@ class Stall:
 
 
 def answer_requests(channel: Channel, backend: str = "nccl") -> threading.Thread:
-    """Starts a thread that sends this rank's collectives at each request of the controller, until the rank is dismissed."""
+    """Starts a thread that sends this rank's collectives at each request of the controller, until its dismissal."""
     thread = threading.Thread(target=_answer, args=(channel, backend), daemon=True, name=ANSWERING)
     thread.start()
     return thread

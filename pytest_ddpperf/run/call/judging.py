@@ -71,7 +71,7 @@ class JudgedRun(BenchmarkRun):
                 return self._calibrated(self.settings.calibrate)
             results = tuple(with_accepted(each, accepts) for each in self._with_unfit(variants, self._results()))
         except errors.DdpperfError as error:
-            self.progress.request = None  # an earlier look may have made one
+            self.progress.request = None  # an earlier interim verdict may have made one
             self._list_broken(variants, error)
             which = error.benchmark[0] if len(variants) > 1 and error.benchmark is not None else ""
             told = errors.extended(error, before=f"{which}: ") if which else error  # each benchmark has a rank 0

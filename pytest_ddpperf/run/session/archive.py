@@ -145,7 +145,7 @@ class Archive:
         return False
 
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
-        """Stores the results of a test that can be stored; returns them with their warnings, by ``id`` of each result."""
+        """Stores the results of a test that can be stored; returns them with warnings, by ``id`` of each result."""
         store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
         if now.commit is None:
             why = f"nothing is committed in {self._root}: commit the code, then save again"

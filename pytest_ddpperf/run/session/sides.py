@@ -115,7 +115,7 @@ class Sides:
         return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
 
     def roots(self, *, reference: bool) -> tuple[str, ...]:
-        """Returns the root that ranks of candidate or reference import from, and this checkout's root, for its tests."""
+        """Returns the root that ranks of candidate or reference import from, and this checkout's root, for tests."""
         side = self.reference if reference else self.candidate
         own = str(self._root)
         return (own,) if side is None else (side.redirection.path(own), own)
@@ -125,7 +125,7 @@ class Sides:
         return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
 
     def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
-        """Begins to watch the health of this node, its ``gpus`` (PCI ids) and others; ``nodes``: the number of nodes."""
+        """Begins to watch the health of this node, its ``gpus`` (PCI ids) and others, ``nodes`` nodes in all."""
         here = watch_health(self.parents, gpus=gpus)
         others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
         return lambda window: replace(here(window), nodes=others())
