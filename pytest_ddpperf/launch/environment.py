@@ -26,7 +26,7 @@ def group_variables(
 ) -> dict[str, str]:
     """Returns the variables that torchrun would set on this rank; ``local``: local rank and local world size.
 
-    MASTER_ADDR is always the rank's own node: without rank 0, it forwards connections to the store on rank 0's node.
+    MASTER_ADDR is always 127.0.0.1: a node without rank 0 forwards connections to the node of rank 0.
     """
     local_rank, local_world_size = local or (rank, world_size)
     return {
@@ -90,7 +90,7 @@ _OWNED = frozenset({*LAUNCHER_VARIABLES, *pinned({}, "").keys() - {*THREADS, "PY
 
 
 def require_free(variables: Variables) -> None:
-    """Raises SettingError if the plugin or Python must set one of these variables itself."""
+    """Raises SettingError for a variable that the plugin sets itself, or that Python has already read."""
     for name, _ in variables:
         if name in _OWNED or TASK_VARIABLES.match(name):
             raise SettingError(f"env={{{name!r}: ...}}: the plugin sets {name} for ranks; leave it out")

@@ -82,7 +82,7 @@ class TurnQueue:
         """Returns the next slot: the last slot's partner, or that slot of the next pair that began less often.
 
         A pair's first launch runs after another benchmark, its second launch after the first. So caches, cores and
-        spinning threads differ: steps with two threads took a sixth longer in one of two equal launches.
+        spinning threads differ: in a fixed order, one of two equal launches of two threads was slower by a sixth.
         """
         partner = self._last ^ 1
         if self._begins and partner in behind:

@@ -103,7 +103,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def idle_zygote(self) -> Iterator[ZygoteProcess | None]:
-        """Yields the zygote, started if necessary, while launches wait; yields None if the launcher is busy."""
+        """Yields the zygote, started if necessary, and delays launches meanwhile; yields None if a launch runs."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
@@ -118,7 +118,7 @@ class Launcher:
             self._ready()
 
     def preload(self, wanted: Wanted, judged: Judged, like: Launcher | None = None) -> None:
-        """Makes later ranks fork from copies of the zygote that import ``wanted`` modules, except harmful imports.
+        """Makes later ranks fork from copies of the zygote that import ``wanted``, unless an import has side effects.
 
         With ``like``, a launcher that has preloaded the same modules, the zygotes of that launcher are copied.
 
@@ -146,7 +146,7 @@ class Launcher:
             return None if self._preloaded is None else self._preloaded.duplicate()
 
     def has_preloaded(self, wanted: Wanted) -> bool:
-        """Returns whether copies of the zygote have imported these modules."""
+        """Returns whether copies of the zygote have imported the modules in ``wanted``."""
         found = self._preloaded  # read once: another thread may drop it
         return found is not None and found.serve(wanted)
 

@@ -285,7 +285,7 @@ def _give_up_a_silent_peer(connected: socket.socket) -> None:
 
 
 def end(connected: socket.socket) -> None:
-    """Ends a connection, so that every thread that waits for it goes on."""
+    """Ends a connection, so that threads that wait for its data stop waiting."""
     with contextlib.suppress(OSError):
         connected.shutdown(socket.SHUT_RDWR)
     connected.close()

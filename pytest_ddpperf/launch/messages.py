@@ -79,7 +79,7 @@ class StackPosition:
 
     @property
     def text(self) -> str:
-        """Returns the position as a part of a sentence."""
+        """Returns the position in words, such as ``in all_reduce (train.py:12 in step)``."""
         if self.call and self.line:
             return f"in {self.call} ({self.line})"
         return f"in {self.call}" if self.call else f"at {self.line}"
@@ -149,7 +149,7 @@ class RankCalls:
 
 @dataclass(frozen=True)
 class Ready:
-    """The zygote's message that it has imported torch, with its number of threads, and a module that used a GPU."""
+    """The zygote's message that torch is imported: its threads, and a module whose import used a GPU (or "")."""
 
     threads: int = 1
     touched: str = ""

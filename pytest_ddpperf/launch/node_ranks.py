@@ -63,7 +63,7 @@ class NodeRanks:
 
     @property
     def ends(self) -> Sequence[RankEnd]:
-        """Returns the known state of each rank."""
+        """Returns the last known state of each rank."""
         return [*self._states.values()]
 
     def fork(self, job: Job) -> None:
@@ -132,7 +132,7 @@ class NodeRanks:
 
 
 class OtherNodes(Protocol):
-    """The methods of the other nodes that a launcher uses."""
+    """The interface by which a launcher starts ranks on other nodes."""
 
     @property
     def interface(self) -> str:

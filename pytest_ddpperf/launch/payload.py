@@ -49,13 +49,13 @@ def dump_result(value: object, rank: int) -> bytes:
 
 
 def values_of(ends: Sequence[RankEnd], seconds: float) -> tuple[Any, ...]:
-    """Loads the values that ranks have returned, within ``seconds`` or a few more."""
+    """Unpickles the values that ranks returned; PayloadError if that takes longer than ``seconds``, at least 2."""
     deadline = time.monotonic() + max(seconds, _MIN_LOAD_SECONDS)
     return tuple(_value_of(end, deadline) for end in ends)
 
 
 def _value_of(end: RankEnd, deadline: float) -> Any:
-    """Loads a value in a thread, because an import or a __setstate__ may never return."""
+    """Unpickles a value in a thread, because an import or a __setstate__ may never return."""
     if not isinstance(end.report, Finished):
         raise TypeError(end.report)
     loading: Future[Any] = Future()
@@ -92,7 +92,7 @@ def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], Sta
 def _dump(
     value: object, named: object, problem: str, cure: str, stand_in: Callable[[Any], StandIn | None] = lambda _: None
 ) -> bytes:
-    """Pickles a value, or raises a PayloadError that names the path to the object to blame."""
+    """Pickles a value, or raises a PayloadError with the object that cannot be pickled and the path to it."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
@@ -119,7 +119,7 @@ def _kept(obj: Any) -> StandIn | None:
 
 @contextlib.contextmanager
 def _by_value() -> Iterator[None]:
-    """Makes cloudpickle send the contents of modules that a rank could not import, for one dump."""
+    """Makes cloudpickle, in this context, pickle the contents of modules that a rank could not import."""
     import cloudpickle
 
     with _registry:

@@ -57,7 +57,7 @@ class Overdue:
 
 
 class StageWatch:
-    """A watch that records when ranks enter stages; ``seconds`` are time limits by the stage's ``budget``."""
+    """Records when ranks enter stages, to enforce the setting ``stage_timeouts`` (``seconds``)."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         self._seconds = seconds
@@ -105,7 +105,7 @@ class _Own:
 
 
 def begin(descriptor: int, slot: int) -> None:
-    """Makes this process, a rank, write its progress into its slot from now on."""
+    """Makes this process, a rank, write its progress into the shared memory from now on."""
     _Own.memory, _Own.offset = mmap.mmap(descriptor, 0), slot * _SLOT.size
 
 

@@ -155,7 +155,7 @@ def _modules_kept() -> Iterator[None]:
 
 
 def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object, str]:
-    """Adopts the controller's environment, path and folder, and joins the group; returns context, store and remark."""
+    """Adopts the controller's environment, path and folder, and joins the group; returns context, store and warning."""
     import torch
 
     os.environ.clear()
@@ -217,7 +217,7 @@ def seed_as_at_the_start() -> None:
 
 
 def _random_numbers() -> Callable[[], None]:
-    """Returns a function that restores the current random states: preloaded modules draw no numbers at their import."""
+    """Returns a function that restores the current random states, because an import may draw random numbers."""
     import numpy as np
     import torch
 

@@ -212,7 +212,7 @@ class RankProcesses:
             zygote.ask("signal", tuple(ranks), number)
 
     def dismiss(self) -> None:
-        """Lets the ranks end."""
+        """Allows the ranks to end; each waits for this after its report."""
         for rank in self.ranks.values():
             rank.channel.dismiss()
 

@@ -107,7 +107,7 @@ def interpreter_folders(root: str) -> tuple[str, ...]:
 
 
 T = TypeVar("T")
-TOOL = "pytest_ddpperf"  # both sides run this checkout's
+TOOL = "pytest_ddpperf"  # reference and candidate both run this checkout's
 _FINDER = re.compile(r"__editable__.*_finder")  # modules that setuptools writes, one for each editable install
 
 
@@ -136,7 +136,7 @@ def observed(
 
 
 def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
-    """Unpickles a function and its arguments, whose names are looked up in the target; then as ``observed``."""
+    """Unpickles a function and its arguments, whose names are looked up in the target; then does as ``observed``."""
 
     def call(ctx: Any) -> Any:
         function, *args = pickle.loads(packed)
@@ -203,8 +203,8 @@ def redirect(redirection: Redirection) -> None:
     _moved.insert(0, redirection)
 
 
-_moved: list[Redirection] = []  # of this process, the last one first
-_own: tuple[Redirection, ...] = ()  # some of them: they lead to the copies of its launch
+_moved: list[Redirection] = []  # redirections of this process, the last one first
+_own: tuple[Redirection, ...] = ()  # some of them, which lead to the launch's folder
 _get_code = SourceFileLoader.get_code
 
 

@@ -183,7 +183,7 @@ class RankOutput:
 
 
 def open_output() -> IO[bytes]:
-    """Opens a file for one stream of one process; no crash can leave it behind."""
+    """Opens a temporary file without a name for one stream of a process: no crash can leave it behind."""
     try:
         return tempfile.TemporaryFile(prefix="ddpperf-", buffering=0)
     except OSError as error:

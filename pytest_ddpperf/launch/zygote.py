@@ -210,7 +210,7 @@ class Zygote:
         self.terminated |= signal.SIGTERM in self.signals[0].recv(MESSAGE_SIZE) or os.getppid() != self.parent
 
     def tell(self, event: ZygoteEvent) -> None:
-        """Sends an event; if the controller is gone, ``control`` reports that by its end."""
+        """Sends an event; ignores that the controller is gone, because the end of ``control`` shows that."""
         try:
             self.control.send(pickle.dumps(event))
         except (BrokenPipeError, ConnectionResetError):

@@ -138,7 +138,7 @@ class ZygoteProcess:
         return [self._python, *flags, "-c", _BOOTSTRAP, json.dumps((path, str(_PACKAGE), options))]
 
     def duplicate(self) -> ZygoteProcess:
-        """Returns a zygote with the same imports; if it cannot be copied, it is not ready yet."""
+        """Returns a copy of this zygote; if copying fails, a new zygote that makes the same imports."""
         return ZygoteProcess({**self._environ, **self.pinned}, self._preload, self._redirection, self)
 
     @property
@@ -218,7 +218,7 @@ class ZygoteProcess:
         return events
 
     def _answers(self, deadline: float) -> list[ZygoteEvent]:
-        """Returns events as ``events`` does, up to ``deadline``; LaunchError if a signal stops the zygote."""
+        """Waits for events, at most until ``deadline``, and returns them; LaunchError if a signal stops the zygote."""
         while True:
             remaining = deadline - time.monotonic()
             events = self.events(min(_LOOK_SECONDS, remaining))
@@ -233,7 +233,7 @@ class ZygoteProcess:
             raise LaunchError("the process that ranks are forked from was stopped by a signal; the ranks were ended")
 
     def preload(self, request: Preload) -> Callable[[], Preloaded]:
-        """Makes the zygote import a module; returns a function that waits until that is done."""
+        """Makes the zygote import a module; returns a function that waits for the result."""
         ended = Preloaded(reason="ends its process")
         try:
             self.wait_until_ready()

@@ -30,7 +30,7 @@ _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """The text that says what ranks wait for, and the rank to blame, None if there is not exactly one."""
+    """A sentence on the collectives in which ranks wait; ``rank`` is to blame, None if not exactly one rank is."""
 
     text: str
     rank: int | None
@@ -173,7 +173,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
 
 
 def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
-    """Returns a line about the members that are farthest behind the waiting members, with the former; or {}."""
+    """Returns a sentence about the members farthest behind, with their ranks; {} if none is behind waiting ones."""
     calls = {rank: member.called for rank, member in members.items() if member.called is not None}
     waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
     if len(calls) < len(members) or not waiting:

@@ -144,7 +144,7 @@ def _carries(frame: Frame) -> bool:
 
 
 def is_machinery(filename: str) -> bool:
-    """Returns whether a file belongs to this plugin or cloudpickle, and calls the user's function on its rank."""
+    """Returns whether a file is code of this plugin or of cloudpickle that calls the user's function on a rank."""
     return filename.startswith(_MACHINERY) or "/cloudpickle/" in filename
 
 

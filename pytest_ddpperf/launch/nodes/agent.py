@@ -67,7 +67,7 @@ class Agent:
         return time.time_ns()
 
     def watch_health(self) -> None:
-        """Begins to measure the node's other load during a launch."""
+        """Begins to measure the load of the node's CPUs by other processes."""
         running = (launcher for launcher in self._launchers if launcher.is_alive())
         self._watch = watch_health([pid for launcher in running for pid in launcher.launcher.parents])
 
@@ -76,7 +76,7 @@ class Agent:
         return self._watch(None).cpu
 
     def open(self, number: int, preload: Sequence[str], redirection: Redirection | None) -> None:
-        """Starts a launcher with a new link to it; it copies an existing launcher with the same arguments."""
+        """Starts a launcher with a new link to it; copies the zygote of a launcher with the same arguments, if any."""
         link = connect((self._card.host, self._card.port), self._card.key, {"launcher": [self._node, number]})
         running = [one for one in self._launchers if one.is_alive()]
         alike = (preload, redirection)
@@ -152,7 +152,7 @@ class NodeLauncher(threading.Thread):
         self.launcher.wait()
 
     def preload(self, modules: Sequence[SeenImport]) -> None:
-        """Imports modules before later ranks are forked, except harmful imports."""
+        """Imports modules before later ranks are forked, unless an import has side effects."""
         # Those that read the number of their rank stay with the ranks, whose numbers here change.
         self.launcher.preload(Wanted(asked=(), seen=(*modules,), ranks=0), self._judged)
 

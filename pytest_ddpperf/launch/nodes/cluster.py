@@ -66,7 +66,7 @@ class Cluster:
         """Waits for all tasks, and assigns a role to each.
 
         Raises:
-            SettingError: a task lacks something that the controller has.
+            SettingError: a task has other versions or test files than the controller, or tasks of a node other GPUs.
             LaunchError: a task has not come in time, or a process that is no task has come.
         """
         expected = set(range(1, self._size))

@@ -76,7 +76,7 @@ def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
     """Meets the other tasks as their controller; returns the nodes of the run.
 
     Raises:
-        SettingError: the tasks cannot meet this way, or lack something that this task has.
+        SettingError: the tasks share no usable folder, or have other versions or test files than this task.
         LaunchError: a task has not come in time.
     """
     master = os.environ.get("MASTER_ADDR", "") if task.launcher == "torchrun" else ""
@@ -102,7 +102,7 @@ def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> 
     ``check_out`` makes the files of another revision if this node lacks them.
 
     Raises:
-        SettingError: the tasks cannot meet this way.
+        SettingError: the tasks share no usable folder.
         LaunchError: the controller has not come in time.
     """
     meeting = FileMeeting(task, _folder(task, folder))

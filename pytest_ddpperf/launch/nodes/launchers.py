@@ -83,7 +83,7 @@ class NodeLaunchers:
         self.links.clear()
 
     def link(self, node: Node) -> Link:
-        """Returns the link to this node's launcher."""
+        """Returns the link to the launcher on ``node``, which is started if necessary."""
         found = self.links.get(node.number)
         if found is not None and found.ended:
             found.close()

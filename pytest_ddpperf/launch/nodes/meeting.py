@@ -44,7 +44,7 @@ class Hello:
     facts: Mapping[str, str] = field(default_factory=dict)  # facts that are reported if they differ
 
     def plain(self) -> dict[str, Any]:
-        """Returns the same facts as types of JSON."""
+        """Returns the same facts as data that JSON can express."""
         return {**asdict(self), "cores": sorted(self.cores)}
 
     @classmethod

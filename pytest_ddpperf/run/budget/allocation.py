@@ -58,7 +58,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
-    """Returns the time that a call of a verb needs after an interim verdict of the first pass; None if no time."""
+    """Returns the time that a call needs after an interim verdict of the first pass; None if it needs no more."""
     compared = [
         (result, comparison)
         for result in results

@@ -136,7 +136,7 @@ class JudgedRun(BenchmarkRun):
         return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:
-        """Returns the result of a candidate that does not fit; a preparing launch tests whether the reference fits."""
+        """Returns the result of a candidate that does not fit into memory; a launch tests if its reference fits."""
         reason, counts = self._fit.reasons[variant.key], self.counts.get(variant.key)
         if self._paired is None or self._beside_baseline:
             stored = self._with_baselines([variant])[1][0]
@@ -152,7 +152,7 @@ class JudgedRun(BenchmarkRun):
         return unfit(self._test, variant, reason, beside, counts)
 
     def _results(self) -> tuple[Result, ...]:
-        """Returns the results of the candidates that fit; after an error, measures again without the failing ones."""
+        """Returns the results of candidates that fit into memory; after an error, measures the others again."""
         references = self._references(self._fit.left)
         session = self._session
         # A probe of a bisection asks on which side of its tolerance a commit is.

@@ -57,7 +57,7 @@ LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
 
 
 class Purpose(Enum):
-    """The purpose of a launch."""
+    """The purpose of a launch: the question that it answers."""
 
     TIMES = "how long steps take"
     GROWTH = "whether memory grows"
@@ -70,7 +70,7 @@ LaunchRunner: TypeAlias = "Callable[[Sequence[tuple[Variant, Plan]], Purpose], S
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchLimits:
-    """The limits of a benchmark's launches."""
+    """The time, number and memory within which the launches of a benchmark are planned."""
 
     settings: Settings  # of the call
     screening: float  # seconds to plan launches for: the first part of the call, which finds suspects
@@ -96,7 +96,7 @@ class LaunchPlans:
 
 
 def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner) -> LaunchPlans:
-    """Plans the launches of variants from their pilots; launches a pilot if it is missing."""
+    """Plans the launches of variants from their pilots (short trial launches); launches missing pilots."""
     share = limits.screening / limits.few / len(variants)
     pilots = [_piloted(variant, limits, run, share) for variant in variants]
     groups, findings = grouped(variants, pilots, limits)
@@ -131,7 +131,7 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
 
 
 def warmup_of(variant: Variant, wanted: int) -> int:
-    """Returns the untimed steps of a variant's launches; CUDA ranks may add some, which affect no reported loss."""
+    """Returns how many untimed steps begin a variant's launches; on CUDA at least ``CUDA_WARMUP``."""
     return max(wanted, CUDA_WARMUP) if variant.environment.device == "cuda" else wanted
 
 
@@ -141,7 +141,7 @@ def pilot_plan(warmup: int, steps: int | None) -> Plan:
 
 
 def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:
-    """Returns a pilot's figures from a launch that took ``seconds``."""
+    """Returns the figures of a pilot, a short trial launch, that took ``seconds``."""
     launch = launch_of(0, ranks, seconds)
     step = mean_step(launch)
     known = complete(rank.device_memory for rank in ranks)
@@ -183,8 +183,8 @@ def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: f
 def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
     """Rounds the steps of a launch of ``seconds`` down to whole periods.
 
-    A period is an epoch, if its length is known and at least one epoch fits. Otherwise a round number is used, which
-    has whole periods of work in each 2nd, 5th, 10th, 20th, 50th or 100th step.
+    A period is an epoch, if its length is known and at least one epoch fits. Otherwise a round number of
+    steps is used: it has whole periods of work that recurs in each 2nd, 5th, 10th, 20th, 50th or 100th step.
     """
     if pilot.epoch is not None and pilot.epoch <= steps and pilot.epoch * pilot.step <= seconds:
         return max(1, steps // pilot.epoch) * pilot.epoch

@@ -31,7 +31,7 @@ from pytest_ddpperf.settings import KNOBS, Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredReferences:
-    """The references of candidates that are measured alone: their stored baselines."""
+    """The references of candidates that are measured alone, which are stored baselines."""
 
     baselines: tuple[StoredBaseline, ...]  # in the candidates' order
     both_sides: tuple[Variant, ...]  # all variants to measure: the candidates
@@ -50,7 +50,7 @@ class StoredReferences:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairedReferences:
-    """The references of candidates that are measured in the same rounds as their references."""
+    """References that are measured in the same rounds of launches as their candidates."""
 
     revision: Revision
     variants: tuple[Variant, ...]  # the candidates

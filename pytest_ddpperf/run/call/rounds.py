@@ -66,7 +66,7 @@ class Measuring:
         observer.grouped(max(len({variants[i].key for i in group}) for group in self._plans.groups))
 
     def measured(self) -> tuple[Measurement, ...]:
-        """Returns the measurements when the judge stops, or when the first pass has no more time for them."""
+        """Launches until the judge stops, or leaves a confirmation to the second pass; returns the measurements."""
         rounds = self.rounds
         wanted, least = (0, 0) if rounds.every else (self._limits.settings.launches, MIN_LAUNCHES)
         if rounds.deferred is not None:
@@ -149,7 +149,7 @@ class Measuring:
         return median(durations) if durations else math.fsum(self._plans.seconds)
 
     def _diagnosed(self, interim: Interim, action: Action) -> tuple[Measurement, ...]:
-        """Returns the measurements after diagnosis: in full if requested or in time, else only the growth of memory.
+        """Returns the measurements after diagnosis: in full if requested or if time is left, else of memory growth.
 
         Under a session's budget, growth is measured only if it fits into the remaining time, too.
         """
@@ -280,7 +280,7 @@ class Rounds:
         self.durations.append(seconds / self._part(self._launched_last))
 
     def part(self) -> float:
-        """Returns the next round's share of a round of all variants."""
+        """Returns the duration of the next round, as a share of the duration of a round of all variants."""
         return self._part(self._chosen)
 
     def _part(self, launched: Collection[int]) -> float:
@@ -288,7 +288,7 @@ class Rounds:
 
     @property
     def parts(self) -> dict[Key, float]:
-        """The share of each benchmark in a round of all variants."""
+        """The share of each benchmark in the duration of a round of all variants."""
         parts: dict[Key, float] = {}
         for variant, seconds in zip(self._variants, self.plans.seconds, strict=True):
             parts[variant.key] = parts.get(variant.key, 0.0) + seconds / math.fsum(self.plans.seconds)

@@ -73,7 +73,7 @@ def _command_words(config: Any) -> Iterator[str]:
 
 
 class _Switched(argparse.Action):
-    """An argparse action of an option such as ``--ddpperf-NAME=off``, declared whole: stores the word after ``=``."""
+    """An argparse action for an option declared with its value, as ``--ddpperf-NAME=off``: stores that value."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
@@ -235,13 +235,13 @@ def may_be_task(settings: Settings) -> bool:
 
 
 def follows(session: pytest.Session) -> bool:
-    """Returns whether another process of a launcher runs these tests; UsageError if the processes cannot share them."""
+    """Returns whether another process of torchrun, srun or mpirun runs these tests; UsageError if it cannot."""
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 
 
 def may_follow(settings: Settings) -> bool:
-    """Returns whether not this process, but another one of the launcher, may read and write the files of this run."""
+    """Returns whether torchrun, srun or mpirun started another process that reads and writes this run's files."""
     if not may_be_task(settings):
         return False
     from pytest_ddpperf.launch.nodes.tasks import task_of

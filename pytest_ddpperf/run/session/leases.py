@@ -212,7 +212,7 @@ class Leases:
             self._locks.release(names)
 
     def _chosen(self, names: list[str], count: int, models: Mapping[str, str]) -> list[str] | Holder:
-        """Take ``count`` of these GPUs and return them, the first ones if they are free; else return a holder.
+        """Take ``count`` of these GPUs, the first ones if free, and return them; else return a process that holds one.
 
         ``models`` has the models of the GPUs; only a GPU of the same model may replace another.
         """

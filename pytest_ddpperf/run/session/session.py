@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.session.timeouts import TestTimeout
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
-QUICK = {"launches": 2, "max_time": 5}  # the settings of a first look
+QUICK = {"launches": 2, "max_time": 5}  # the settings of a quick run
 _NAMING_CODE = ("save", "against", "against_python", "calibrate", "report", "history")  # settings
 
 
@@ -93,7 +93,7 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """Returns settings as overridden in a quick run, by a probe or by ``simulate``; ``counts``: they are needed."""
+        """Returns settings as ``quick``, a probe or ``simulate`` overrides them; ``counts``: counts are needed."""
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)
