@@ -119,7 +119,7 @@ class Measuring:
             interim = again
 
     def _in_time(self, interim: Interim, seconds: float | None = None) -> Interim:
-        """Returns ``interim`` that says whether ``seconds`` (default: a round) still fit into the call's time."""
+        """Returns ``interim``, changed to say whether ``seconds`` (default: a round) still fit into the call's time."""
         seconds = self._round_seconds if seconds is None else seconds
         last = interim.last or not self._time.goes_on(seconds)
         confirmable = self._confirming or interim.defers or self._time.goes_on(seconds, screening=True)
