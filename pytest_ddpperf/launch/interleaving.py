@@ -31,7 +31,7 @@ _MOST_RESTS = 30
 class TurnQueue:
     """The queue of turns. The next turn goes to the launch that has done the smallest fraction of its timed steps.
 
-    So all launches end together, however many turns each needs. Each launch has a slot, its number from 0, which decides
+    So all launches end together, however many turns each needs. Each launch has a slot, its number from 0, which breaks
     ties. Slots 0 and 1, 2 and 3, and so on are pairs; of several pairs, both launches of each begin equally often. The
     first turn starts when every launch has requested one: by then all have built their step. The queue does not wait
     for launches that have ended. It is in the controller: one thread per launch hears the launch's rank 0.
