@@ -89,10 +89,7 @@ def within(path: str, folder: str) -> bool:
 
 @functools.cache
 def installed_folders() -> tuple[str, ...]:
-    """Returns the folders of Python's own modules and of installed packages, and the targets of links to them.
-
-    Each ends in a slash.
-    """
+    """Returns the folders of the standard library and of installed packages, also resolved, with a final slash."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {entry for entry in sys.path if isinstance(entry, str) and Path(entry).name in PACKAGES}
     return tuple(f"{folder}/" for folder in {*folders, *map(os.path.realpath, folders)})
