@@ -234,8 +234,7 @@ def tcp_store(
 ) -> Any:
     """Returns the store at an address and port; this process serves it if ``listening`` is a socket's descriptor.
 
-    The server that torch prefers accepts a socket since 2.8. If the server ``waits``, all ranks have joined before it
-    ends.
+    torch's preferred server accepts a socket since 2.8. With ``waits`` the call returns when all ranks have joined.
     """
     import torch
     import torch.distributed as dist
