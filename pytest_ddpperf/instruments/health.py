@@ -98,8 +98,7 @@ def throttled_seconds(text: str) -> float | None:
 def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callable[[Window | None], float | None]:
     """Starts to read the energy of the processor packages (RAPL), which the kernel often shows to root alone.
 
-    The returned function stops the readings, and returns the packages' mean power in W; None if a package does not show
-    its counter.
+    The returned function stops the readings, and returns the mean power in W; None if a package has no counter.
     """
     zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))  # AMD's too
     packages = [

@@ -148,7 +148,7 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
-    """Returns why each graph was compiled (a failed guard, digits as NUMBER), and its function; none of over 64."""
+    """Returns why each graph was compiled (a failed guard, its number as NUMBER), and its function; empty beyond 64."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []

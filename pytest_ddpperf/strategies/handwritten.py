@@ -263,8 +263,7 @@ def naive(module: nn.Module, ctx: RankView) -> Parallel:
 def flat(module: nn.Module, ctx: RankView) -> Parallel:
     """Averages all gradients at once after backward: one all-reduce for each type of parameter.
 
-    ``synchronise`` moves the gradients into a buffer that is allocated once, makes them views of it, and sends the
-    buffer.
+    ``synchronise`` moves the gradients into a buffer that is allocated once, as views of the buffer, and sends it.
     """
     replica = replicate(module, ctx)
     buckets = [Bucket(group, buffered=True) for group in packed(map(Slot, replica.trained), cap=math.inf)]

@@ -52,7 +52,7 @@ class RankView(Protocol):
 
     @property
     def mode(self) -> Mode | None:
-        """Returns which size a point of a scaling curve keeps constant; None for a plain benchmark."""
+        """Returns ``strong`` or ``weak`` for a point of a scaling curve; None for a plain benchmark."""
 
 
 def nothing() -> None:

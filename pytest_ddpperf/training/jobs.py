@@ -72,7 +72,7 @@ class LaunchJob:
 
     @property
     def steps_needed(self) -> int:
-        """Returns the optimizer steps that a script makes in this launch, from its first step."""
+        """Returns how many optimizer steps a script has to make for this launch, including its first step."""
         after = growth_steps(self.diagnosed_steps) * self.growth
         after += (self.taken_apart() + 1) * self.diagnosed
         return 1 + self.plan.warmup + self.plan.steps + after
@@ -132,7 +132,7 @@ class PrepareJob:
 
     @property
     def steps_needed(self) -> int:
-        """Returns the optimizer steps that a script makes in this launch, from its first step."""
+        """Returns how many optimizer steps a script has to make for this launch, including its first step."""
         plan = self.training.plan
         if self.traced:
             return TRACED_STEPS

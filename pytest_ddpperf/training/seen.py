@@ -40,7 +40,7 @@ class Seen:
         self._after = {max(0, warmup - 2), warmup, warmup + steps}
 
     def look(self, ran: int) -> None:
-        """Counts the objects if ``ran``, the number of steps so far, is one of these three moments."""
+        """Counts the objects if ``ran``, the number of steps so far, is one of the three moments of the class."""
         if ran in self._after:
             self.objects.take(ran)
 

@@ -57,7 +57,7 @@ class Step:
     optimizers: Sequence[torch.optim.Optimizer] = ()  # if known
     period: int = 1  # steps after which work and times of data loading repeat; the same on all ranks
     work_period: int = 1  # steps after which the work repeats; data loading runs ahead of the steps
-    phase_hooks: Sequence[PhaseHook] = ()  # functions that a diagnosed pass watches to tell phases apart
+    phase_hooks: Sequence[PhaseHook] = ()  # functions that a diagnosis watches to separate phases
     group_kept: Callable[[], AbstractContextManager[None]] = nullcontext  # around steps that may touch the group
     group: dist.ProcessGroup | None = None  # where the ranks that measure meet; None for the default group
     remarks: Sequence[Finding] = ()  # on what was given to be trained

@@ -143,7 +143,7 @@ def _peers(wrapped: DistributedDataParallel) -> tuple[int, ...]:
 
 
 def _hooks_reduce(wrapped: DistributedDataParallel) -> bool:
-    """Returns whether a DDP wrapper has only torch's communication hooks, which make gradients equal on all ranks."""
+    """Returns whether a DDP wrapper has only hooks of ``_HOOKS``, after which gradients are equal on all ranks."""
     return all(getattr(hook, "__module__", "").endswith(_HOOKS) for hook, _ in wrapped._comm_hooks)  # noqa: SLF001
 
 

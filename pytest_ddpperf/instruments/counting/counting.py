@@ -74,9 +74,10 @@ def count_warm_step(
 
     All ranks call this function together. First, some steps show which tensors outlive a step. Then two steps, or a
     known period of steps, are counted in full. Further steps are only watched: if each calls torch as the step before
-    did, the full counts hold for all steps. After the first step that differs, ``steps`` more steps are counted without
-    memory, and their means are used. On CUDA more steps then run under the profiler. Meanwhile torch.compile is off;
-    ``plain`` has the counts of compiled code. ``on_any_rank`` returns whether a fact holds on at least one rank.
+    did, the full counts hold for all steps. Otherwise about ``steps`` more steps are counted without memory, and their
+    means are used. In all these steps compiled code runs as it was written; ``plain`` has counts of earlier steps, such
+    as graph breaks. On CUDA more steps then run under the profiler. ``on_any_rank`` returns whether a fact holds on at
+    least one rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)

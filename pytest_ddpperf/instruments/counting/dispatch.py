@@ -126,7 +126,7 @@ class OperatorCounter(TorchDispatchMode):
             self.is_paused = before
 
     def add(self, metric: str, part: str, value: float = 1.0, place: Place | None = None) -> None:
-        """Adds to a count, also under the line of code that called; adds nothing while counting is paused."""
+        """Adds to a count, also under the line of code that made the call; adds nothing while counting is paused."""
         if not self.is_paused:
             self._counts[metric][part] += value
             self._sites[metric][part, place or self._stack.place()] += value
@@ -162,7 +162,7 @@ class OperatorCounter(TorchDispatchMode):
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, apart: bool) -> bool:
-        """Returns whether autograd records the running operator: whether the graph has grown since the one before."""
+        """Returns whether autograd has made a graph node for the running operator, because backward needs one."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above

@@ -101,7 +101,7 @@ class Loaders:
     def used(self, steps: int) -> list[list[_Followed]]:
         """Returns the loaders that feed training; loaders of one dataset form a list.
 
-        The loaders of a line must give a batch per step on average, and feed half of the steps, unlike an evaluation's.
+        Loaders made by one line must give a batch per step on average, and feed half of the steps, unlike evaluations.
         """
         given, found = self._batches(), dict[tuple[str, int], list[_Followed]]()
         for each in self._known:

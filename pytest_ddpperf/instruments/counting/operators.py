@@ -171,7 +171,7 @@ _COPIES = frozenset({aten._to_copy, aten.copy_})  # noqa: SLF001
 
 @cache
 def is_plain(func: Any) -> bool:
-    """Returns whether an operator only counts as an operator: it never communicates, waits, copies or has FLOPs."""
+    """Returns whether no call of an operator communicates, waits for the device, copies to it or has FLOPs."""
     packet = getattr(func, "_overloadpacket", func)
     sends = getattr(func, "namespace", "") in NAMESPACES
     return not (sends or packet in flop_registry or packet in _FORMULAS or packet in {*_WAITS, *_INDEXED, *_COPIES})

@@ -71,7 +71,7 @@ def calls_counted(
 
     Functions that wait for a tensor's values call ``waited(name, tensor)`` instead. ``device`` is the type of the
     step's device. A backward pass counts if it accumulates gradients and runs in no other pass. Functions of torch that
-    do nothing on a CPU count there too. Starts of DataLoader workers do not: chance decides if an epoch begins here.
+    do nothing on a CPU count there too. Starts of DataLoader workers do not, as chance decides if an epoch begins now.
     """
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
     under_way = set[int]()  # threads in a call, of which no call inside counts
@@ -173,7 +173,7 @@ def _kind(each: object) -> str:
 
 
 def _waiting(objects: Iterable[object]) -> Iterator[object]:
-    """Yields the objects in batches that workers have sent to DataLoaders among these objects, and no step has used."""
+    """Yields the parts of batches that workers have sent to DataLoaders in ``objects``, and that no step has used."""
     kind: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001  torch has no other name for it
     left = [vars(each).get("_task_info") for each in objects if issubclass(type(each), kind)]
     known = set(map(id, left))

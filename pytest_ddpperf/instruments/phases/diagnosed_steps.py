@@ -34,7 +34,7 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
     """Returns the times of phases and sections in a trace; ``seconds`` lie between its consecutive marks.
 
     The time between two marks belongs to one phase, and to every section around. So phases add up to the step, and
-    nested sections overlap. ``memory`` is a kind of bytes, and the trace of a step whose marks are readings of it.
+    nested sections overlap. ``memory`` is a kind of bytes, and the trace of a step whose marks are such bytes.
     """
     steps = len(trace.starts)
     phases: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}

@@ -87,7 +87,7 @@ def is_nccl_kernel(name: str, activity: str) -> bool:
 
 
 def class_of(event: ProfilerEvent) -> Class | None:
-    """Returns the class of an event; None for events that are ignored."""
+    """Returns whether an event is communication, computation or memory; None for events that are ignored."""
     if event.activity == GPU_ANNOTATION:
         return None
     if event.kind or event.name.startswith("gloo:"):
@@ -100,7 +100,7 @@ def class_of(event: ProfilerEvent) -> Class | None:
 
 
 def kind_of(name: str) -> str:
-    """Returns the collective of an event, the same for ``gloo:all_reduce`` and ``ncclDevKernel_AllReduce_...``."""
+    """Returns an event's collective: ``all_reduce`` for ``gloo:all_reduce`` and ``ncclDevKernel_AllReduce_...``."""
     if name.startswith("gloo:"):
         return name.removeprefix("gloo:")
     found = _NCCL.match(name)

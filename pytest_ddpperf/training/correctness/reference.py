@@ -145,7 +145,7 @@ class SingleProcess:
         return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
     def update(self, step: int, gradients: Gradients) -> None:
-        """Steps the optimizer with the given gradients, which may be another side's gradients.
+        """Steps the optimizer with the given gradients, which usually are the ranks' gradients.
 
         An optimizer such as Adam makes a full step even if a gradient is only rounding. With the same gradients on both
         sides, parameters that differ afterwards were updated wrongly.

@@ -1,4 +1,4 @@
-"""Tolerances for the numbers of a strategy, compared with a single process. Pure.
+"""Tolerances for the numbers of a strategy, compared with a single process. Pure functions.
 
 Each rank's own gradients are the same on both sides, on a CPU to the last bit. So correct strategies differ only in the
 rounding of the mean: by the roundoff of its type, 6e-8 in fp32, 5e-4 in fp16, 4e-3 in bf16. A mistake is off by a share
@@ -65,7 +65,7 @@ def excused(noise: float, size: float) -> float:
 
 
 def leniency(precision: str, parallel: Parallel) -> Leniency | None:
-    """Returns why a strategy has weaker requirements than others at the benchmark's precision; None if it has not."""
+    """Returns why a strategy has weaker requirements at the benchmark's precision; None if they are not weaker."""
     if parallel.lossy:
         return Leniency(precision=None, exact_steps=parallel.exact_steps)
     return Leniency(precision=parallel.precision) if tolerance(parallel.precision) > tolerance(precision) else None

@@ -1,4 +1,4 @@
-"""Compares the traced first steps of the ranks with the same steps of a single process, the twin. Pure.
+"""Compares the traced first steps of the ranks with the steps of a single process, the twin. Pure functions.
 
 Sketches (sums with random signs) stand for tensors. The distance of two sketches estimates the distance of the tensors,
 to about a fifth, and a sketch is small enough to be sent anywhere.

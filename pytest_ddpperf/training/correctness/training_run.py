@@ -110,7 +110,7 @@ class TrainingRun:
     ) -> tuple[float, Gradients]:
         """Computes loss and gradients of a step (from 0); repeats it in fp16 until no gradient overflows.
 
-        The step trains on ``given``, or else on copies of the micro-batches of this run. Each attempt begins with ``buffers``.
+        The step trains on ``given``, or on copies of the run's micro-batches; each attempt begins with ``buffers``.
         ``all_agree`` returns whether a fact holds on all ranks, because they have to repeat a step together.
         """
         attempts = _FP16_ATTEMPTS if self._settings.precision == "fp16" else 1
