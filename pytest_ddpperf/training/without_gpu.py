@@ -85,7 +85,7 @@ class GpuCalls:
             self._stack.enter_context(replaced(owner, name, called))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by others, and notes calls of them."""
+        """Replaces functions by ``answers``, and notes calls; torch itself answers libraries that ask for devices."""
 
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             if name in _ASKING and in_library(sys._getframe(2).f_code.co_filename):  # noqa: SLF001
