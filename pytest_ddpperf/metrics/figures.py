@@ -1,4 +1,4 @@
-"""Further figures of launches, which fail no test; and the peak FLOP/s of GPUs, as the vendors state them."""
+"""Metrics that cannot fail a test, such as epoch time and MFU; and the peak FLOP/s of GPUs by the vendors' sheets."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def cpu_energy_per_step(launch: Launch) -> float | None:
 
 
 def compute_to_communication(measurement: Measurement) -> Samples | None:
-    """Returns the computing time of a step over the time of its collectives, both as the profiler sees them.
+    """Returns the computing time of a step divided by the time of its collectives, both from the profiler.
 
     All time but exposed communication counts as computing. None without a profile, and if nothing is sent.
     """
