@@ -1,4 +1,4 @@
-"""JSON files that people review: reads them completely or rejects them, and renders them for small diffs."""
+"""JSON files that users keep in git: writes them so that diffs are small, and rejects damaged ones with a cure."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
             known |= {each.series.metric: replace(each, gated=each.series.metric in worse) for each in (one, *also)}
     comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
     if result.verdict is not Verdict.REGRESSED:
-        return result  # not because of metrics, or not failing
+        return result  # nothing to accept, or broken
     return decision.decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
@@ -151,7 +151,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
 
 
 def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
-    """Returns the result; for a metric that was timed alone, its note names the ``unfit`` benchmarks of the same call."""
+    """Returns the result; notes of metrics that were timed alone name the ``unfit`` benchmarks of the same call."""
 
     def told(note: Finding | None) -> Finding | None:
         alone = note is not None and note.code == "timed_otherwise" and note.facts["then_in_turns"]

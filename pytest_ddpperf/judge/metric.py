@@ -31,7 +31,7 @@ SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which the change f
 
 
 def reference_of(series: Series, reference: Reference) -> Reference:
-    """Returns a metric's reference: the baseline's commit, if it was measured and the metric drifts with the machine."""
+    """Returns a metric's reference: the baseline's commit if it was measured and the metric drifts with the machine."""
     pair = None if isinstance(reference, PairedRevision) else reference.pair
     return pair if pair is not None and pair.record is not None and series.drifts else reference
 

@@ -44,10 +44,7 @@ def of_overhead(measurement: Measurement) -> Within:
 
 
 def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
-    """Returns, by launch, the mean synchronised and unsynchronised step without each pair of blocks in turn.
-
-    Launches with a single pair are omitted.
-    """
+    """Returns the mean steps of both kinds without each pair of blocks in turn, by launch with more than one pair."""
     return [without for _, *without in filter(None, map(_steps, measurement.every)) if without]
 
 

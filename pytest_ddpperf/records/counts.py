@@ -139,7 +139,7 @@ class Counts:
         sites_by_rank: by metric, the lines of other ranks, by the numbers of the ranks that share these lines.
         copy: one rank's checksums of the model that it trains; only for one rank.
         alike: which ranks have equal data and parameters; None if nothing was compared.
-        steps: the number of steps in which cheap counts were taken; costly counts need fewer steps.
+        steps: the number of steps in which the cheap counts, such as calls of collectives, were taken.
         varying: by metric, the cheap counts that differ between these steps: the components (see ``rhythm``) of the
             whole count under the name ``""``, and of each detail of collectives, optimizer steps and similar counts.
     """
@@ -246,10 +246,7 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
 
 
 def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float, float]) -> float | None:
-    """Returns by how much every step grew, if unusual steps differ from usual ones by the same amounts as before.
-
-    0 if only rounding differs; None if the unusual steps differ in another way, or if ranks differ.
-    """
+    """Returns by how much every step grew, if unusual steps differ from usual steps exactly as before; else None."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before), (new, after) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)

@@ -42,7 +42,7 @@ class Prediction(Replayed):
         network: name of the network.
         accelerator: name of the accelerator whose computing is modelled; empty if computing was timed on this machine.
         timeline: the timeline that the prediction replays.
-        corners: predicted steps for each combination of the ends of two error bands, in the same order everywhere.
+        corners: the step with the least and the most computing time, each with the least and the most transfer time.
         scatter: the relative standard error of the timed computing.
         errors: the number of standard errors of the timed computing that the band covers on either side.
         samples: samples of all ranks in a step; None if unknown.
@@ -93,7 +93,7 @@ class Prediction(Replayed):
         return max(corner.efficiency for corner in self.corners)
 
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
-        """Returns the pairs of (own, base) corners that can be true together: equal ones, if the network is the same."""
+        """Returns the pairs of (own, base) corners that can be true together; only equal ones on the same network."""
         if self.network == base.network:
             return list(zip(self.corners, base.corners, strict=True))
         ends = range(len(self.corners))

@@ -130,9 +130,9 @@ def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int,
 
 
 def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
-    """Returns ranks whose parameters differ from their team's first rank, and the first such parameter's name.
+    """Returns the ranks between which parameters differ, and the name of the first such parameter.
 
-    A team has the same peers in DDP, or else the same place. None if models differ, or no rank has a partner.
+    Compared are ranks with the same DDP peers or else the same ``place``; None if their models differ, or none has one.
     """
     teams: dict[Hashable, list[int]] = {}
     for rank, each in enumerate(ranks):

@@ -154,8 +154,7 @@ class Comparison:
         gated: whether it can fail a test.
         baseline: the value of the reference; None if the reference has no value.
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
-        change_interval: interval of the change; with 95 % probability, the intervals of all looks contain the true
-            change (a look is a judgement of all launches so far).
+        change_interval: interval of the change, with 95 % confidence over all looks (judgements after some launches).
         standard_error: standard error of the change, on the scale of analysis (of its logarithm if all samples are
             above 0).
         tolerance: the change that the test accepts.
