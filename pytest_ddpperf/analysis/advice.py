@@ -43,8 +43,8 @@ _OVERLAPPED = 0.8  # the share of backward that can hide communication: the last
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
     """Returns the changes that may pay, the largest gain first; changes that only free memory come last.
 
-    A gain that is not ``estimated`` is an upper bound: the time of the whole cause. For a larger batch or more
-    micro-batches it is the gain per sample.
+    A gain that is not ``estimated`` is an upper bound: the change removes time of one cause, and all else stays. For a
+    larger batch or more micro-batches it is the gain per sample.
     """
     advisers = [_BY_CAUSE[cause.bottleneck] for cause in diagnosis.causes if cause.bottleneck in _BY_CAUSE]
     found = [advice for adviser in advisers for advice in adviser(diagnosis, measurement)]

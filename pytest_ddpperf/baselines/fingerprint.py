@@ -221,7 +221,7 @@ def _facts(env: Environment) -> dict[str, Fact]:
 
 
 def _read_back(key: str) -> dict[str, Fact] | None:
-    """Returns the facts that a key spells out; None if it does not spell them out."""
+    """Returns the facts that can be read from a key; None if the key has another form."""
     match = _KEY.fullmatch(key)
     if match is None:
         return None

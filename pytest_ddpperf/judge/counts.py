@@ -1,4 +1,4 @@
-"""The judgement on counts: they are compared exactly, because no noise explains a difference."""
+"""The verdicts on counts, which are compared exactly, because no noise explains a difference."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | N
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
-    """Returns whether the count depends on another count, whose change is already reported."""
+    """Returns whether the count usually changes with another one (``CountRow.follows``) whose change is reported."""
     leader = count_row(metric).follows
     if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False

@@ -60,9 +60,9 @@ def looks_better(change: Change, *, better: Better, tolerance: float) -> bool:
 def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None:
     """Returns the minimal detectable effect: the true worsening that a last look finds with probability ``POWER``.
 
-    ``(t(1 - alpha/2) + t(POWER)) * standard_error`` for the condition of significance (Bloom 1995, "Minimum detectable
-    effects"), and ``tolerance + t(POWER) * standard_error`` for the condition of size; the larger value meets both. It
-    has the unit of ``tolerance``; None if the scatter is unknown.
+    A significant change needs ``(t(1 - alpha/2) + t(POWER)) * standard_error`` (Bloom 1995, "Minimum detectable
+    effects"), and an estimate above the tolerance needs ``tolerance + t(POWER) * standard_error``. The result is the
+    larger one, in the unit of ``tolerance``; None if the scatter is unknown.
     """
     half = half_width(change, level_of_look(change, alpha, last=True))
     if half is None or change.standard_error is None:
@@ -80,7 +80,7 @@ def level_of_look(change: Change, alpha: float, *, last: bool) -> float:
 
 
 def worsening(change: Change, better: Better) -> float:
-    """Returns the change in the worse direction: of logarithms for ratios; negative for an improvement."""
+    """Returns the change, with a positive sign for a worsening; for ratios the change of the logarithm."""
     return change.shift if better == "lower" else -change.shift
 
 
@@ -116,7 +116,7 @@ ONE_LOOK = Proofs(proves=True)
 
 
 def highest(change: Change, better: Better, level: float = UNPROVEN) -> float | None:
-    """Returns the smallest worsening that is ruled out, one-sided at ``level``; of logarithms for ratios; or None."""
+    """Returns the smallest worsening that is ruled out with one-sided error ``level`` (of logarithms for ratios)."""
     half = half_width(change, 2 * level)
     return None if half is None else worsening(change, better) + half
 

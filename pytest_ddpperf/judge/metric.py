@@ -1,4 +1,4 @@
-"""The judgement on one metric: its change from the reference, the verdict on it, and a note that explains it."""
+"""The comparison of one metric with the reference: its change, the verdict, and a note that explains the verdict."""
 
 from __future__ import annotations
 

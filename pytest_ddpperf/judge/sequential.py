@@ -48,7 +48,7 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Interim:
-    """The progress of a benchmark's measurement at a look."""
+    """The progress of a measurement at a look (a judgement after some launches)."""
 
     elapsed: float  # seconds of measuring so far
     round_seconds: float  # of another launch of all benchmarks that go on

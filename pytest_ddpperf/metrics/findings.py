@@ -57,7 +57,7 @@ def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
 
 
 def thin_baseline(measurement: Measurement) -> Finding | None:
-    """Reports that a stored baseline has too few launches to know its own scatter."""
+    """Reports that a stored baseline has too few launches to show how much these scatter."""
     launches = len(measurement.launches)
     return Finding("thin_baseline", {"launches": launches}) if 0 < launches < MIN_STORED else None
 

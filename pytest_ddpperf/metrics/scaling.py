@@ -33,7 +33,7 @@ def with_efficiency(
 ) -> tuple[Measurement, ...]:
     """Returns the points of a scaling curve with speedup and scaling efficiency over the first point.
 
-    No efficiency is gated if the first point lacks ``base_size`` ranks, because so many did not fit into memory. Times
+    No efficiency is gated if the first point has more than ``base_size`` ranks, as fewer did not fit into memory. Times
     of an oversubscribed point are not gated: its ranks share cores or GPUs, which says nothing about scaling. If the
     model ``grows`` with the ranks, a rank's work is its counted FLOPs of a step, not its batch.
     """

@@ -35,7 +35,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The work of one rank: its successive messages, and how many whole buffers of bytes it sends and adds up."""
+    """The work of one rank: its successive messages, and the bytes that it sends and adds up, in whole buffers."""
 
     messages: float
     sent: float

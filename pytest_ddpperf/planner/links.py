@@ -82,8 +82,8 @@ class WrongInterface:
 def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
     """Returns for each collective the rank that the others wait for, if it is mostly the same and they wait long.
 
-    It is the rank that hands its work over last. The duration of a call on a rank is no evidence: in an all-to-all over
-    a slow link, the ranks that do not use this link end first.
+    It is the last rank to hand its work to the backend. The duration of a call on a rank is no evidence: in an
+    all-to-all over a slow link, the ranks that do not use this link end first.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for each in zip(*(rank.times for rank in ranks), strict=True):

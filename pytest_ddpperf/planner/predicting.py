@@ -168,7 +168,7 @@ class Predictor:
         return Training(variant=variant, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
-        """Returns the prediction of a timed training; ``samples`` of a rank; ``lost``: the share of cores of others."""
+        """Returns the prediction of a timed training; ``samples`` of a rank; ``lost``: share of cores others took."""
         ranks = training.variant.world_size
         return predicted(
             timeline,

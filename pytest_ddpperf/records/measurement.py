@@ -148,7 +148,7 @@ class Measurement(BenchmarkId):
         plan: the number of steps of each launch.
         launches: timed launches, in the order measured.
         fresh_from: number of launches until a metric looked worse; later launches have to confirm this.
-        diagnoses: untimed launches after the timed ones, which measure phases, communication and growth of memory.
+        diagnoses: launches after the timed ones, which measure phases, communication and growth of memory.
         findings: notes on the numbers; ``reports.findings`` has their sentences.
         series: the metrics; ``measurement["step_time"]`` is one of them.
         counts: counts of a step on all ranks; None if nothing was counted.
@@ -309,7 +309,7 @@ class MetricRules:
 
     @property
     def interleaved(self) -> bool:
-        """Returns whether the metric depends on interleaving of launches."""
+        """Returns whether interleaving of launches changes the metric, because it lengthens steps a little."""
         return self.timed or self.partnered
 
 

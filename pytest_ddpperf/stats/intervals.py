@@ -63,7 +63,7 @@ def center(
     robust: bool = False,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, Interval | None]:
-    """Returns the value over launches, each with one sample, and the t interval around it, in the samples' unit.
+    """Returns the mean of the samples of launches, and the t interval around it, in the samples' unit.
 
     Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise. The
     ``expected`` scatter of launches is combined with the samples' scatter; without it the interval is None for a single

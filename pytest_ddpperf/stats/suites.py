@@ -22,7 +22,7 @@ and +0.7 %; none of these runs is called slower.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonChange:
-    """The relative change that all tests have in common."""
+    """The part of the relative change of the step time that all tests of a suite share."""
 
     tests: int  # number of tests
     change: float  # relative: 0.031 is +3.1 %

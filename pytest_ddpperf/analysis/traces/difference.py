@@ -21,7 +21,7 @@ _MARKS = ("profiler::", EVENT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceUse:
-    """The number of times and the seconds that something runs in a step of a rank; means over steps and ranks.
+    """The calls and the seconds of an operator, kernel or collective in a step; means over steps and ranks.
 
     The time of an operator excludes the operators that it calls. The time of a collective lasts from its begin to its
     end on a rank, including the wait for other ranks.

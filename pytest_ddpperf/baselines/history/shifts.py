@@ -124,7 +124,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
 
 
 def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> Indices:
-    """Returns the points after which a step may lie: its sum of squared residuals exceeds the least by ``excess``."""
+    """Returns the points after which a step may lie: the residual is at most ``excess`` above the best place's."""
     before, after = _places(len(data.y), "step")
     gains = _gains(data, others)(before, after)
     likely: Indices = before[gains >= gains.max() - excess]
