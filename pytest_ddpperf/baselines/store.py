@@ -184,8 +184,8 @@ class Store:
             true_key = environment_key(record.environment)
             if true_key != key:
                 raise BaselineError(
-                    f"baseline file {file}: field records[{i}].environment: it is of {true_key}, not of the folder's "
-                    f"{key}: the file was moved or copied; move it back, or delete it and measure again with "
+                    f"baseline file {file}: field records[{i}].environment: a result of {true_key} lies in the folder "
+                    f"of {key}: the file was moved or copied; move it back, or delete it and measure again with "
                     "--ddpperf-save"
                 )
 

@@ -216,7 +216,6 @@ def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Fin
 
 
 def _differs(metric: str, reference: Reference) -> tuple[str, ...]:
-    """Returns the names of differing environment facts that make a count incomparable; empty if it is comparable."""
     return (*reference.counted_differs, *(reference.kernels_differ if count_row(metric).by_kernel else ()))
 
 

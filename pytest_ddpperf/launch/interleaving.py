@@ -200,7 +200,7 @@ class TurnClient:
             self._connection.sendall(_REQUEST.pack(progress))
             go = self._connection.recv(len(_GO))
         if go != _GO:  # without a turn it would time steps while another launch runs
-            raise LaunchError("this launch waited for its turn, and the controller has stopped giving turns")
+            raise LaunchError("the controller ended the interleaved launches while this one waited for its turn")
 
     def close(self) -> None:
         """Ends the turn and requests no more."""

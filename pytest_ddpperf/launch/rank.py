@@ -106,7 +106,8 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
     files = Descriptors(report, *others)
     kept = {0, 1, 2, *files}
     for descriptor in processes.open_files().keys() - kept:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):  # also if the file system reports an error of an earlier write
+            os.close(descriptor)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  lives as long as the process
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = open(  # noqa: SIM115  the same

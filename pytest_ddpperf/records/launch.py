@@ -188,7 +188,6 @@ class TimeSpent:
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def __add__(self, later: TimeSpent) -> TimeSpent:
-        """Adds the seconds of both, part by part."""
         return TimeSpent(**{name: seconds + later.parts[name] for name, seconds in self.parts.items()})
 
     @property

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -53,7 +54,9 @@ class Script:
             return
         # Arguments after a function go to ``sys.argv``, where it might miss them; a decorator such as Hydra's does not.
         problem = unfit(target)
-        if arguments and not (problem or unfit(inspect.unwrap(target)) or unfit(target, *map(str, arguments))):
+        passes_on = getattr(target, "__code__", self.run.__code__).co_flags & inspect.CO_VARARGS
+        completed = not passes_on and unfit(inspect.unwrap(target))
+        if arguments and not (problem or completed or unfit(target, *map(str, arguments))):
             problem = f"{located(target)} takes arguments, but values after a function go to sys.argv"
         if problem is not None:
             given = ", ".join(map(repr, arguments)) or "..."
@@ -104,9 +107,15 @@ class Script:
         module.__file__ = str(file)
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
         sys.argv = [str(file), *arguments]
-        folder = next(up for up in file.parents if file.name != "__main__.py" or not (up / "__init__.py").exists())
-        module.__package__ = ".".join(file.parent.relative_to(folder).parts) or None  # as with python -m
+        folder, names = file.parent, list[str]()
+        while file.name == "__main__.py" and (not names or (folder / "__init__.py").exists()):
+            folder, names = folder.parent, [folder.name, *names]
         sys.path.insert(0, str(folder))
+        if names:  # as with python -m: relative imports work, and spawned workers do not run the file again
+            module.__package__ = ".".join(names)
+            module.__spec__ = ModuleSpec(f"{module.__package__}.__main__", None, origin=str(file))
+            if not (file.parent / "__init__.py").exists():  # as with python FOLDER
+                sys.path.insert(0, str(file.parent))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for
 
 

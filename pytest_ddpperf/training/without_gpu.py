@@ -136,8 +136,7 @@ class GpuCalls:
             self.remarks[:] = [Finding("without_gpu", {"sites": sites["calls"]})]
 
 
-def _ignored(*_: Any, **__: Any) -> None:
-    """Does nothing."""
+def _ignored(*_: Any, **__: Any) -> None: ...
 
 
 def _on_cpu(given: Any, *, index: bool) -> Any:

@@ -404,18 +404,42 @@ def test_a_decorator_reads_the_arguments_of_the_function_that_it_completes() -> 
 
     assert Script(command, "trainer.epochs=1000").arguments == ("trainer.epochs=1000",)
 
+    @functools.wraps(main)
+    def recorded(*given: object) -> None: ...  # such as that of torch's record, which completes nothing
 
-@pytest.mark.parametrize("package", [False, True])
-def test_the_main_file_of_a_package_runs_as_with_python_m(tmp_path: Path, *, package: bool) -> None:
+    with pytest.raises(WorkloadError, match="give Script"):
+        Script(recorded, "trainer.epochs=1000")
+
+
+SPAWNS = """import math
+import multiprocessing
+import sys
+from {of} import NAME
+print(NAME, __name__, sys.path[0])
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(math.sqrt, [4.0]) == [2.0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "of", "expected"),
+    [
+        (True, ".part", "outer.kit.part __main__ {root}"),
+        (False, ".part", "kit.part __main__ {root}/outer/kit"),
+        (False, "part", "part __main__ {root}/outer/kit"),
+    ],
+)
+def test_the_main_file_of_a_package_runs_as_with_python_m(
+    tmp_path: Path, *, package: bool, of: str, expected: str
+) -> None:
     folder = tmp_path / "outer" / "kit"
     folder.mkdir(parents=True)
     for file in (folder / "__init__.py", folder.parent / "__init__.py") if package else ():
         file.touch()
     (folder / "part.py").write_text("NAME = __name__")
-    start = "from .part" if package else "from part"
     main = folder / "__main__.py"
-    main.write_text(f"import sys\n{start} import NAME\nprint(NAME, __name__, sys.path[0])")
+    main.write_text(SPAWNS.format(of=of))
     code = f"from pytest_ddpperf import Script; Script({str(main)!r}).run()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    expected = f"outer.kit.part __main__ {tmp_path}" if package else f"part __main__ {folder}"
-    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+    assert (done.stdout, done.stderr) == (f"{expected.format(root=tmp_path)}\n", "")

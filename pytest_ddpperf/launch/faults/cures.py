@@ -73,7 +73,7 @@ _CURES = tuple(
         ("BdbQuit", "", f"{_NO_TERMINAL}, or set PYTHONBREAKPOINT to a debugger that listens on a port"),
         ("EOFError", "reading a line", _NO_TERMINAL),
         ("StopIteration", "", "an iterator ended before the launch: repeat it, as itertools.cycle does"),
-        ("SystemExit", r"\((?:0|None)?\)", "an exit ends the rank: return from the function instead"),
+        ("SystemExit", r"^sys\.exit\(0?\)", "an exit ends the rank: return from the function instead"),
         (
             "ValueError",
             "empty parameter list",
@@ -104,7 +104,7 @@ _CURES = tuple(
             "could not create a primitive",
             "the CPU cannot compute this layer in half precision: call autocast with enabled=torch.cuda.is_available()",
         ),
-        ("ValueError", "SyncBatchNorm", "it needs a GPU; on a CPU convert_sync_batchnorm keeps BatchNorm"),
+        ("ValueError", "SyncBatchNorm (?:expected|layers only)", "it needs a GPU: use BatchNorm on CPU ranks"),
         ("ValueError", "but got device_ids", "this rank computes on the CPU: pass device_ids on GPUs only"),
         ("KeyError", "SLURM_|OMPI_|PMI_", "a rank has torchrun's variables, such as RANK, LOCAL_RANK and WORLD_SIZE"),
         ("FileNotFoundError", "'[^/]", "ranks run where pytest was started: begin paths with Path(__file__).parent"),

@@ -291,7 +291,7 @@ def _others(ends: Sequence[RankEnd], root: RankEnd) -> str:
 
     def fate(end: RankEnd) -> str:
         if end.lost_peer:
-            return f"stopped (victims: {lost_peer})"
+            return f"stopped (as a consequence: {lost_peer})"
         if not end.over:
             return "stopped"
         if isinstance(end.report, Finished):

@@ -33,7 +33,6 @@ class Holder:
     folder: str = ""
 
     def __str__(self) -> str:
-        """Returns ``process 7 in /home/me/project``."""
         where = f" in {self.folder}" if self.folder else ""
         return f"process {self.pid}{where}" if self.pid else "another process"
 

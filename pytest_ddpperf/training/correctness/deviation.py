@@ -159,12 +159,12 @@ def _mistakes(shares: Sequence[Sequence[Tensor]], rank: int) -> Iterator[tuple[T
     own = [_sum(share) for share in shares]
     right = _mean(own)
     if ranks > 1:
-        yield own[rank], "it is this rank's own gradient: it was not synchronised"
+        yield own[rank], "the rank kept its own gradient, which was not synchronised"
         yield ranks * right, f"about {ranks} times too large: summed over the ranks instead of averaged"
         yield right / ranks, f"about {ranks} times too small: divided by the number of ranks twice"
-        yield own[rank] / ranks, "it is this rank's own gradient, divided by the number of ranks: it was not summed"
+        yield own[rank] / ranks, "the rank divided its own gradient by the number of ranks, but ranks were not summed"
         for other in range(ranks):
-            yield own[other], f"it is rank {other}'s own gradient: it was copied instead of averaged"
+            yield own[other], f"the gradient of rank {other} alone, copied instead of averaged"
     if micro_batches > 1:
         yield from _accumulation_mistakes(shares, rank, right)
 

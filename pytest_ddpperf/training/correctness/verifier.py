@@ -186,9 +186,9 @@ class StrategyVerifier:
             )
         if not tolerances.falls(reference):
             raise UnverifiableError(
-                f"the loss of a single process hardly falls in {LOSSY_STEPS} steps on its first batch (from "
-                f"{reference[0]:.4g} by {tolerances.fall(reference):.2g}), and a lossy strategy is only compared by "
-                "this fall: raise the learning rate"
+                f"in a single process, {LOSSY_STEPS} steps on the first batch lower the loss only by "
+                f"{tolerances.fall(reference):.2g} (from {reference[0]:.4g}); a lossy strategy is compared only by how "
+                "far the loss falls: raise the learning rate"
             )
         tolerance = 1 - tolerances.FALL
         fault = (

@@ -96,7 +96,7 @@ def test_the_root_is_not_the_first_to_complain_of_a_lost_peer() -> None:
     assert error.rank == 1
     assert str(error) == (
         "rank 1 of 4 raised ValueError: boom\n\nTraceback of rank 1\n\n"
-        "ranks 0, 2: stopped (victims: RuntimeError: Connection closed by peer)\nrank 3: stopped"
+        "ranks 0, 2: stopped (as a consequence: RuntimeError: Connection closed by peer)\nrank 3: stopped"
     )
 
 
@@ -173,6 +173,7 @@ def test_the_cure_of_a_well_known_error_is_in_its_line(kind: str, message: str, 
         (died(0, 3, 1), "exited with status 3"),
         (died(0, 0, 1), f"exited with status 0, which os._exit() or a library does: {RETURN}"),
         (raised(0, "SystemExit", "sys.exit(3)", 1, "exited"), "called sys.exit(3)"),
+        (raised(0, "SystemExit", "sys.exit('train() failed')", 1, "exited"), "called sys.exit('train() failed')"),
         (raised(0, "SystemExit", "sys.exit(0)", 1, "exited"), f"called sys.exit(0); an exit ends the rank: {RETURN}"),
         (died(0, -signal.SIGABRT, 1, "  what():  vector::reserve\n"), "was killed by SIGABRT: vector::reserve"),
     ],

@@ -380,11 +380,11 @@ ALL = "; 4 of 4 parameters differ, on 2 of 2 ranks"
 IN_2 = Settings(accumulation_steps=2)
 
 MISTAKES: dict[Callable[..., Parallel], tuple[Settings, str]] = {
-    unsynchronised: (Settings(), AT_ONCE + "it is this rank's own gradient: it was not synchronised" + ALL),
+    unsynchronised: (Settings(), AT_ONCE + "the rank kept its own gradient, which was not synchronised" + ALL),
     one_left_out: (
         Settings(),
         GRADIENTS
-        + r"head\.bias on rank [01] at step 1, .*: it is this rank's own gradient: it was not synchronised; "
+        + r"head\.bias on rank [01] at step 1, .*: the rank kept its own gradient, which was not synchronised; "
         + "1 of 4 parameters differ, on 2 of 2 ranks",
     ),
     first_micro_batch_only: (
