@@ -148,7 +148,10 @@ def environment_key(env: Environment) -> str:
 
 
 def differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Returns a text for each fact of the key that differs, ``a``'s value first: ``torch 2.11 -> 2.13``."""
+    """Returns a text for each fact of the key that differs, ``a``'s value first: ``torch 2.11 -> 2.13``.
+
+    The texts are made here, not in ``reports``, because each stands for one fact: callers count them or show them.
+    """
     return _differences(a, b, _LABELS)
 
 

@@ -169,7 +169,7 @@ def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...
 def expected(within: Sequence[Sequence[float]], own: float) -> Expected | None:
     """Returns the expected scatter of launches, from their blocks; None if no launch has enough blocks.
 
-    ``within``: influences of each launch's blocks. ``own``: more standard deviation, between whole launches.
+    ``within``: influences of each launch's blocks. ``own``: the additional standard deviation between launches.
     """
     telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
     if not telling:

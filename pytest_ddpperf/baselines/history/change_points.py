@@ -104,11 +104,8 @@ def _change(shift: Shift, size: float, half: float, place: tuple[int, int], evid
 
 
 def _clipped(values: Sequence[float]) -> tuple[list[float], tuple[int, ...]]:
-    """Returns the values with outliers moved towards their neighbours, and the outliers' indices.
-
-    This is the Hampel identifier (Davies and Gather 1993).
-    """
-    # A few changes of level hardly move the median of these differences.
+    """Returns the values with outliers moved towards neighbours, and the outliers' indices (the Hampel identifier)."""
+    # Davies and Gather 1993. A few changes of level hardly move the median of these differences.
     differences = [abs(new - old) for old, new in pairwise(values)]
     reach = OUTLIER_DISTANCE * 1.4826 / math.sqrt(2) * median(differences) if differences else 0.0
     if reach == 0:
