@@ -13,7 +13,7 @@ from pytest_ddpperf.stats.intervals import CONFIDENCE, center
 from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 
 SAME_LOSS = 1e-4  # share of the loss by which strategies that average gradients exactly may differ in any case
-SMALLEST = 0.01  # share of the first strategy's largest value: differences are relative to at least this, as to no 0
+SMALLEST = 0.01  # least divisor of a difference, as a share of the first strategy's largest value: values may be near 0
 MOVED = 8.0  # times the effect of moving all weights by a unit in the last place: other rounding may do more
 
 

@@ -55,7 +55,7 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """Returns a collective's bus bandwidth divided by its size per second (nccl-tests, doc/PERFORMANCE.md)."""
+    """Returns the ratio of busbw to algbw for a kind of collective (nccl-tests, doc/PERFORMANCE.md)."""
     if kind == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if kind in {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}:

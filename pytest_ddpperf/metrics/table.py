@@ -139,7 +139,7 @@ def step_time(measurement: Measurement) -> Samples:
 
 
 def cpu_time(measurement: Measurement) -> Samples | None:
-    """Returns CPU seconds of a step on the busiest rank (with blocks, of its cheapest ones: ``least``); or None.
+    """Returns CPU seconds of a step on the busiest rank: over its cheapest blocks, if it has blocks; None if unknown.
 
     Other load makes ranks wait for a core. It lengthens steps, but not the CPU time, unless ranks wait by spinning.
     So the CPU time shows additional work even if step times cannot, but no additional waiting.

@@ -132,7 +132,7 @@ def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int,
 def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
     """Returns the ranks between which parameters differ, and the name of the first such parameter.
 
-    Compared are ranks with the same DDP peers or else the same ``place``; None if their models differ, or none are.
+    It compares ranks with the same DDP peers, or else the same ``place``. None if models differ, or without such ranks.
     """
     teams: dict[Hashable, list[int]] = {}
     for rank, each in enumerate(ranks):

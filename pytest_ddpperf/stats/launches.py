@@ -24,7 +24,7 @@ LEAST = 1 / 3
 If a rank loses its core, its caches are cold when it continues, which costs CPU time. If another process is busy, the
 other blocks would hide the work of the code itself.
 """
-OUTLYING_INCREASES = 2  # as many of the largest, and of the smallest, are dropped
+OUTLYING_INCREASES = 2  # how many of the largest, and of the smallest, increases of memory are dropped
 
 
 def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
