@@ -222,7 +222,7 @@ def moved_step(launch: Launch) -> Moved:
 
 @once
 def busiest_cpu(launch: Launch) -> float | None:
-    """Returns CPU seconds of a step on the busiest rank: over its cheapest blocks, if it has blocks; None if unknown."""
+    """Returns CPU seconds of a step on the busiest rank: over its cheapest blocks, if it has blocks; or None."""
     times = complete(map(_cpu_of, launch.ranks))
     return None if times is None else max(times)
 
