@@ -64,8 +64,8 @@ def analysis_of(measurement: Measurement) -> StepAnalysis:
 def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
     """Returns the diagnosis that follows from the evidence, without advice."""
     step, slow = evidence.step, evidence.slow
-    facts: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent}
-    waits = [_cause("data", evidence.data, step), _cause("communication", evidence.communication, step, **facts)]
+    sent: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent} if evidence.collectives else {}
+    waits = [_cause("data", evidence.data, step), _cause("communication", evidence.communication, step, **sent)]
     possible = slow is not None and slow.own <= (1 + SCATTER) * step
     if slow is not None and possible and slow.own - slow.others >= SLOW_RANK * step:
         told = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
