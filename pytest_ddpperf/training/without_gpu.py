@@ -85,7 +85,7 @@ class GpuCalls:
             self._stack.enter_context(replaced(owner, name, functools.wraps(function)(called)))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by others, and notes calls of them."""
+        """Replaces functions by ``answers``, and notes calls; torch itself answers libraries that ask for devices."""
 
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import math
 import subprocess
 import sys
 import warnings
@@ -263,6 +264,19 @@ def test_optimizer_steps_are_followed_once_and_from_outside() -> None:
     early.step()
     inner.step()
     assert stepped == [early, outer, inner]
+
+
+def test_a_step_that_a_scaler_skips_is_no_optimizer_step() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cpu")
+    stepped: list[float] = []
+    for loss in (math.inf, 1.0, math.inf, 2.0):
+        with after_optimizer_steps(lambda _, loss=loss: stepped.append(loss)):  # type: ignore[misc]  # of this step
+            optimizer.zero_grad()
+            scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]  # torch has no annotation
+            scaler.step(optimizer)
+            scaler.update()
+    assert stepped == [1.0, 2.0]
 
 
 def test_a_file_is_looked_for_beside_the_test_and_then_in_the_root(tmp_path: Path) -> None:

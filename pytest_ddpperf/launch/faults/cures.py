@@ -1,4 +1,4 @@
-"""The meanings of exceptions of Python and torch in training code that runs on ranks, and advice against them."""
+"""Exceptions of Python and torch in training code that runs on ranks, with advice on how to avoid each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _KERNELS = "this build of torch has no kernels for the GPU: install one for its 
 _BROKEN_GPU = "the GPU's memory has failed: nvidia-smi -q -d ECC shows more; reset or replace it"
 _NCCL_ERROR = "DistBackendError|RuntimeError"
 
-# Want of memory in errors that have no class for it: of the host, of a CUDA context or library, of NCCL's buffers.
+# Matches messages of errors that mean "out of memory": of the host, of a CUDA context or library, of NCCL's buffers.
 WANT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: can't allocate memory|(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
     r"|(?:Cuda|HIP) failure:? (?:\d+ )?'out of memory'|Cuda failure 2\b|Failed to CUDA (?:host )?[cm]?alloc"
@@ -65,7 +65,7 @@ _WITHOUT_GPU = (
     "|access accelerator device|device string: None|NCCL built in|NCCL.* no GPUs found|no attribute 'elapsed_time'"
 )
 
-# Names of exceptions, what their message says, and the cure.
+# Names of exceptions, a pattern of their message, and the advice.
 _CURES = tuple(
     (kind, re.compile(message), cure)
     for kind, message, cure in (
@@ -130,7 +130,7 @@ _CURES = tuple(
 
 
 def cure_of(kind: str, message: str) -> str:
-    """Returns advice against an exception, by the name of its class and its message; empty if there is none."""
+    """Returns advice on an exception, given the name of its class and its message; empty if there is none."""
     name = kind.rpartition(".")[2]
     found = (cure for kinds, said, cure in _CURES if name in kinds.split("|") and said.search(message))
     return next(found, "")

@@ -1,4 +1,4 @@
-"""The positions of blocked ranks, parsed from faulthandler's text."""
+"""Parses the stacks that faulthandler writes, and finds the positions of ranks in them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Frame(NamedTuple):
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Parses the stacks: main thread first (empty if it is missing), innermost frame first.
+    """Returns each thread's stack in ``text``: main thread first (empty if missing), innermost frame first.
 
     faulthandler lists the main thread last, or only the main thread if that was requested.
     """
@@ -69,7 +69,7 @@ def lacks_main_thread(text: str) -> bool:
 
 
 def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | None:
-    """Returns the position of a stack; None for an empty stack.
+    """Returns the position of a rank, given its main thread's stack; None for an empty stack.
 
     With ``nccl``, a rank that waits for its GPU counts as waiting for others, because NCCL's collectives run there.
     """
@@ -106,7 +106,7 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
 
 
 def minority(groups: Sequence[list[int]]) -> list[int]:
-    """Returns the ranks outside the largest group. A lone group counts as outside; groups of equal size yield none."""
+    """Returns the ranks outside the largest group; all of a single group, none if two groups are the largest."""
     if len(groups) <= 1:
         return [rank for group in groups for rank in group]
     first, second, *_ = sorted(groups, key=len, reverse=True)
@@ -114,7 +114,7 @@ def minority(groups: Sequence[list[int]]) -> list[int]:
 
 
 def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
-    """Writes the stacks of all ranks: the guilty rank's first, and equal stacks only once."""
+    """Returns the stacks of all ranks as text: the guilty rank's first, and equal stacks only once."""
     groups: dict[str, list[int]] = {}
     for rank, text in sorted(stacks.items(), key=lambda item: (item[0] != guilty, item[0])):
         groups.setdefault(written(text), []).append(rank)
@@ -124,7 +124,7 @@ def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
 
 
 def written(text: str) -> str:
-    """Writes faulthandler's text of one process as a traceback, without frames of this plugin and idle threads."""
+    """Returns faulthandler's text of one process as a traceback, without frames of this plugin and idle threads."""
     found = threads(text)
     if not found:
         return "  gave no stack: it was stopped, or in a system call that cannot be interrupted"
@@ -145,7 +145,7 @@ def _carries(frame: Frame) -> bool:
 
 
 def is_machinery(filename: str) -> bool:
-    """Returns whether a file belongs to this plugin or cloudpickle, and calls the user's function on its rank."""
+    """Returns whether a file is code of this plugin or of cloudpickle that calls the user's function on a rank."""
     return filename.startswith(_MACHINERY) or "/cloudpickle/" in filename
 
 
