@@ -127,6 +127,8 @@ class Section:
         self.name = name
         self.before: PhaseNode | None = None
 
-    def __enter__(self) -> None: ...
+    def __enter__(self) -> None:
+        """Does nothing outside a diagnosis."""
 
-    def __exit__(self, *_raised: object) -> None: ...
+    def __exit__(self, *_raised: object) -> None:
+        """Does nothing outside a diagnosis."""
