@@ -9,36 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pytest_ddpperf import parsers
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.parsers import (
-    amount,
-    byte_count,
-    closest,
-    duration,
-    fraction,
-    identifier,
-    instead,
-    mesh,
-    modules,
-    none_word,
-    one_of,
-    optional,
-    path,
-    positive_fraction,
-    positive_int,
-    reports,
-    set_name,
-    several,
-    stage_seconds,
-    steps_or_warmup,
-    switch,
-    switch_or_path,
-    variables,
-    whole_number,
-    words,
-    world_sizes,
-    written,
-)
 from pytest_ddpperf.records.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -91,7 +63,7 @@ class Knob(NamedTuple):
     @property
     def default_text(self) -> str:
         """The default as a user would write it; empty if there is no word for it."""
-        return none_word(self.parse) if self.default is None else written(self.default)
+        return parsers.none_word(self.parse) if self.default is None else parsers.written(self.default)
 
 
 def _knob(default: T, parse: Callable[[object], T], text: str, metavar: str | None = None, **more: Any) -> T:
@@ -106,7 +78,7 @@ def _of_session(default: T, parse: Callable[[object], T], text: str, metavar: st
 
 def _switch(text: str, *, default: bool = False, **more: Any) -> bool:
     """Declares a setting that is on or off; if it is off by default, its option needs no value."""
-    return _knob(default, switch, text, "true|false" if default else None, flag=not default, **more)
+    return _knob(default, parsers.switch, text, "true|false" if default else None, flag=not default, **more)
 
 
 def _training(default: T, parse: Callable[[object], T], text: str, **more: Any) -> T:
@@ -134,7 +106,7 @@ def _failing(value: object) -> frozenset[Verdict]:
         known = ", ".join(verdict.value for verdict in Verdict)
         raise ValueError(f"verdicts out of {known}, separated by commas, or none") from None
     if failing and not added and failing.isdisjoint(_WORST):
-        raise ValueError(f"regressed or broken among them, or +{written(failing)} to add to these two")
+        raise ValueError(f"regressed or broken among them, or +{parsers.written(failing)} to add to these two")
     return failing | _WORST if added else failing
 
 
@@ -144,7 +116,7 @@ class Settings:
 
     world_size: tuple[int, ...] | None = _knob(
         None,
-        world_sizes,
+        parsers.world_sizes,
         "number of ranks (default: the number of GPUs, or 2 on the CPU). Scaling benchmarks use all numbers, others "
         "the largest",
         "N[,N...]",
@@ -152,98 +124,98 @@ class Settings:
     )
     backend: str = _knob(
         "auto",
-        one_of("auto", "nccl", "gloo"),
+        parsers.one_of("auto", "nccl", "gloo"),
         "backend of the process group: nccl, gloo, or auto (nccl if each rank has its own GPU)",
         "NAME",
     )
     device: str = _knob(
         "auto",
-        one_of("auto", "cpu", "cuda"),
+        parsers.one_of("auto", "cpu", "cuda"),
         "device of the ranks: cpu, cuda, or auto (cuda if there is one)",
         "NAME",
         example="--ddpperf-device=cpu",
     )
     cpu_binding: str = _knob(
         "none",
-        one_of("none", "cores"),
+        parsers.one_of("none", "cores"),
         "cores: give each rank its own cores, if possible of one NUMA node; none: ranks on the CPU share the cores",
         "NAME",
     )
     memory_limit: int | None = _knob(
         None,
-        optional(byte_count, "none"),
+        parsers.optional(parsers.byte_count, "none"),
         "memory that each rank may use, such as 2GiB. On the CPU it is the memory taken from building the model on",
         "BYTES",
     )
     env: tuple[tuple[str, str], ...] | None = _knob(
         None,
-        optional(variables, "none"),
+        parsers.optional(parsers.variables, "none"),
         "environment variables of the ranks, which baselines and reports show",
         given="call",
     )
     mesh: Mapping[str, int] | None = _knob(
         None,
-        optional(mesh, "none"),
+        parsers.optional(parsers.mesh, "none"),
         "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. Only steps of your own use it",
         "NAME=N[,...]",
     )
     multi_node: str = _of_session(
         "auto",
-        one_of("auto", "off"),
+        parsers.one_of("auto", "off"),
         "auto: under torchrun, srun or mpirun, rank 0 runs the tests with ranks on all nodes; off: ignore the launcher",
         "auto|off",
     )
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
-        None, path, "shared folder in which the processes of srun or mpirun on all nodes meet", "DIR"
+        None, parsers.path, "shared folder in which the processes of srun or mpirun on all nodes meet", "DIR"
     )
     gpu_lock_timeout: float | None = _of_session(
         _LOCK_TIMEOUT,
-        optional(duration, "off"),
+        parsers.optional(parsers.duration, "off"),
         "time to wait for GPUs that another pytest run has locked; off: lock no GPUs",
         "TIME|off",
     )
     preload: tuple[str, ...] = _of_session(
         ("auto",),
-        modules,
+        parsers.modules,
         "modules to import once for all launches: auto (modules that ranks imported), names, both, or none",
         "NAME[,...]",
     )
     timeout: float = _knob(
         120.0,
-        duration,
+        parsers.duration,
         "deadline of a launch. The stacks of ranks that still run are then shown, and the ranks are killed",
         "TIME",
         example="--ddpperf-timeout=300",
     )
     stage_timeouts: Mapping[str, float] | None = _knob(
         None,
-        optional(stage_seconds, "none"),
+        parsers.optional(parsers.stage_seconds, "none"),
         "stage deadlines of a launch: start, build, compile, warm_up, measure",
         "STAGE=TIME[,...]",
     )
     steps: int | None = _knob(
         None,
-        optional(positive_int, "auto"),
+        parsers.optional(parsers.positive_int, "auto"),
         "timed steps of a launch; auto: as many as in the baseline, or one second of steps",
         "N",
     )
-    warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch; on GPUs at least 12", "N")
+    warmup: int = _knob(5, parsers.whole_number, "untimed steps at the start of each launch; on GPUs at least 12", "N")
     launches: int = _knob(
         6,
-        positive_int,
+        parsers.positive_int,
         "process groups to start before the first verdict; more follow until the verdict is clear or max-time is over",
         "N",
     )
     max_time: float = _knob(
         60.0,
-        duration,
+        parsers.duration,
         "time for a benchmark, without imports. At least two launches run, and more if the benchmark looks slower",
         "TIME",
         example="--ddpperf-max-time=20",
     )
     budget: float | None = _of_session(
         None,
-        optional(duration, "none"),
+        parsers.optional(parsers.duration, "none"),
         "time for the session, in equal shares for benchmarks. Undecided tests run twice; max-time is then "
         "unlimited by default",
         "TIME",
@@ -256,26 +228,26 @@ class Settings:
     )
     interleave: bool | None = _knob(
         None,
-        optional(switch, "auto"),
+        parsers.optional(parsers.switch, "auto"),
         "let compared launches take turns after blocks of steps; auto: only on the CPU; true: also on GPUs, if all fit "
         "into memory",
         "auto|true|false",
     )
     communication: bool | None = _knob(
         default=None,
-        parse=optional(switch, "auto"),
+        parse=parsers.optional(parsers.switch, "auto"),
         text="measure exposed communication; auto: if no ranks share a core or a GPU",
         metavar="true|false|auto",
     )
     calibrate: int | None = _of_session(
         None,
-        optional(several, "none"),
+        parsers.optional(parsers.several, "none"),
         "measure each benchmark this many times side by side with itself, not with baselines",
         given="command",
     )
     profile: bool | Path = _knob(  # noqa: RUF009 - a field, declared
         default=_OFF,
-        parse=switch_or_path,
+        parse=parsers.switch_or_path,
         text="run a few steps under torch's profiler; =DIR also writes traces",
         metavar="DIR",
         flag=True,
@@ -283,54 +255,60 @@ class Settings:
     )
     profile_on: str = _knob(
         "always",
-        one_of("always", "regression"),
+        parsers.one_of("always", "regression"),
         "benchmarks to profile: all (always), or those that fail (regression)",
         "NAME",
         needs="profile",
     )
-    profile_steps: int = _knob(5, positive_int, "number of profiled steps", "N", needs="profile")
+    profile_steps: int = _knob(5, parsers.positive_int, "number of profiled steps", "N", needs="profile")
     profile_warmup: int = _knob(
-        1, positive_int, "warm-up steps that are traced too, as warmup_step", "N", needs="profile"
+        1, parsers.positive_int, "warm-up steps that are traced too, as warmup_step", "N", needs="profile"
     )
     verify: bool = _switch("compare gradients and parameters with a single process before measuring", default=True)
     counts: str = _knob(
         "on",
-        one_of("on", "off", "only"),
+        parsers.one_of("on", "off", "only"),
         "count collectives, FLOPs, operators and tensor bytes of a step, and compare exactly; only: measure no times",
         "on|off|only",
         example="--ddpperf-counts=only",
     )
     simulate: tuple[int, ...] | None = _of_session(
         None,
-        optional(world_sizes, "none"),
+        parsers.optional(parsers.world_sizes, "none"),
         "count one rank's step of each benchmark for this many ranks, under a fake process group",
         given="command",
     )
-    simulate_rank: int = _of_session(0, whole_number, "number of the rank that is simulated", given="command")
+    simulate_rank: int = _of_session(0, parsers.whole_number, "number of the rank that is simulated", given="command")
     precision: str = _training(
         "fp32",
-        one_of("fp32", "tf32", "bf16", "fp16"),
+        parsers.one_of("fp32", "tf32", "bf16", "fp16"),
         "precision of training: fp32, tf32 (CUDA), bf16 or fp16 (both by autocast; fp16 with a gradient scaler)",
     )
-    accumulation_steps: int = _training(1, positive_int, "micro-batches that are accumulated for one optimizer step")
+    accumulation_steps: int = _training(
+        1, parsers.positive_int, "micro-batches that are accumulated for one optimizer step"
+    )
     no_sync: bool = _switch(
         "synchronise gradients only after the last micro-batch of an optimizer step", default=True, **_STEP
     )
-    clip_grad_norm: float | None = _training(None, optional(amount, "none"), "maximal global norm of the gradients")
+    clip_grad_norm: float | None = _training(
+        None, parsers.optional(parsers.amount, "none"), "maximal global norm of the gradients"
+    )
     clip_steps: int | str | None = _training(
         None,
-        optional(steps_or_warmup, "all"),
+        parsers.optional(parsers.steps_or_warmup, "all"),
         "steps that clip gradients: N (the first N of a launch), warmup (its untimed steps) or all",
     )
     lr_warmup_steps: int | str | None = _training(
         None,
-        optional(steps_or_warmup, "none"),
+        parsers.optional(parsers.steps_or_warmup, "none"),
         "steps in which the learning rate rises linearly: N (the first N of a launch) or warmup (its untimed steps)",
     )
     compile: str = _training(
-        "no", one_of("no", "model", "step"), "part that torch.compile compiles: model, step (the whole step) or no"
+        "no",
+        parsers.one_of("no", "model", "step"),
+        "part that torch.compile compiles: model, step (the whole step) or no",
     )
-    compile_backend: str = _training("inductor", identifier, "backend of torch.compile")
+    compile_backend: str = _training("inductor", parsers.identifier, "backend of torch.compile")
     activation_checkpointing: bool = _switch(
         "recompute the activations of the model's repeated blocks in backward instead of keeping them", **_STEP
     )
@@ -339,20 +317,20 @@ class Settings:
     )
     loader: LoaderSettings | None = _training(  # noqa: RUF009 - a field, declared
         None,
-        optional(_of_records("loader_settings", "loader_settings"), "none"),
+        parsers.optional(_of_records("loader_settings", "loader_settings"), "none"),
         "settings of the Workload's DataLoader: workers=N, pin_memory=, prefetch_factor=, persistent_workers=, "
         "sampler=rank (a share for each rank); or auto (chosen for the machine and the data)",
     )
     tolerance: float | None = _knob(
         None,
-        optional(fraction, "auto"),
+        parsers.optional(parsers.fraction, "auto"),
         "how much worse a metric may get; auto: 1.5%% for times side by side, 3%% compared with stored values",
         "FRACTION",
         example="--ddpperf-tolerance=3%%",
     )
     must_detect: float = _knob(
         0.1,
-        positive_fraction,
+        parsers.positive_fraction,
         "slowdown that a run must rule out, such as 10%%. If it cannot, the result is inconclusive",
         "FRACTION",
     )
@@ -369,29 +347,29 @@ class Settings:
     )
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
         None,
-        optional(_of_records("acceptance", "worsenings"), "none"),
+        parsers.optional(_of_records("acceptance", "worsenings"), "none"),
         "how much worse each of these metrics may get: a share of the reference, or an amount. Worse fails the test",
         given="call",
     )
     reason: str | None = _knob(
-        None, words, "reason to accept these changes, which reports show", given="call", needs="accept"
+        None, parsers.words, "reason to accept these changes, which reports show", given="call", needs="accept"
     )
     allow: tuple[tuple[str, str], ...] | None = _of_session(
         None,
-        optional(_of_records("acceptance", "allowed"), "none"),
+        parsers.optional(_of_records("acceptance", "allowed"), "none"),
         "accept a worse metric of a test, in this run. NODEID may be a file or a class; may be given several times",
         "'NODEID METRIC'",
         repeats=True,
     )
     baseline_dir: Path = _of_session(  # noqa: RUF009 - a field, declared
-        Path("baselines"), path, "folder of the baselines, from the root of the project", "DIR"
+        Path("baselines"), parsers.path, "folder of the baselines, from the root of the project", "DIR"
     )
     baseline_set: str | None = _of_session(
-        None, set_name, "set of baselines to compare with (default: the set of --ddpperf-save)", "NAME"
+        None, parsers.set_name, "set of baselines to compare with (default: the set of --ddpperf-save)", "NAME"
     )
     save: str | None = _of_session(
         None,
-        set_name,
+        parsers.set_name,
         "store the results as new baselines, in the set NAME if a name is given",
         "NAME",
         bare=DEFAULT_SET,
@@ -404,20 +382,20 @@ class Settings:
     )
     recheck: str = _knob(
         "true",
-        one_of("true", "false", "fetch"),
+        parsers.one_of("true", "false", "fetch"),
         "measure the baseline's commit again to compare times; fetch: fetch a missing one; false: use stored times",
         "true|false|fetch",
     )
     gross: float = _of_session(
         0.5,
-        positive_fraction,
+        parsers.positive_fraction,
         "slowdown beyond which stored times alone make a test red, on a quiet machine",
         "FRACTION",
         given="ini",
     )
     against: str | None = _of_session(
         None,
-        words,
+        parsers.words,
         "revision to compare with, side by side: a branch, tag, commit, merge-base:BRANCH, or the folder of another "
         "checkout",
         "REV",
@@ -425,28 +403,37 @@ class Settings:
     )
     against_python: str | None = _of_session(
         None,
-        words,
+        parsers.words,
         "interpreter that runs the reference, such as .venv-new/bin/python. Without --ddpperf-against, the "
         "reference is this checkout",
         "PATH",
     )
     against_setup: str | None = _of_session(
-        None, words, "command that builds the reference revision, such as 'pip install .'", "COMMAND", needs="against"
+        None,
+        parsers.words,
+        "command that builds the reference revision, such as 'pip install .'",
+        "COMMAND",
+        needs="against",
     )
     against_tests: bool = _switch("let the reference run the tests of its revision", per_test=False, needs="against")
     network: str | None = _knob(
         None,
-        optional(one_of(HERE, *CLUSTERS), "none"),
+        parsers.optional(parsers.one_of(HERE, *CLUSTERS), "none"),
         "network of predictions and simulated steps: a cluster, here (measure it), none (the fit of ddpperf network)",
         given="ini",
     )
     accelerator: str | None = _knob(
-        None, optional(one_of(*ACCELERATORS), "none"), "accelerator of predictions; none: time steps here", given="ini"
+        None,
+        parsers.optional(parsers.one_of(*ACCELERATORS), "none"),
+        "accelerator of predictions; none: time steps here",
+        given="ini",
     )
-    ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", given="ini")
+    ranks_per_node: int = _knob(
+        8, parsers.positive_int, "ranks on each node of the cluster that network names", given="ini"
+    )
     report: tuple[tuple[str, Path], ...] | None = _of_session(
         None,
-        optional(reports, "none"),
+        parsers.optional(parsers.reports, "none"),
         "write a report: json, html, markdown, plots, ...; several may be given (ini file: one a line)",
         "KIND:FILE",
         repeats=True,
@@ -458,7 +445,7 @@ class Settings:
         per_test=False,
     )
     history: Path | None = _of_session(  # noqa: RUF009 - a field, declared
-        None, path, "record the run in this SQLite file, which ddpperf trend reads", "FILE"
+        None, parsers.path, "record the run in this SQLite file, which ddpperf trend reads", "FILE"
     )
 
     def __init__(self, **values: Any) -> None:
@@ -484,7 +471,7 @@ class Settings:
             said.pop("compile_backend")
         if not self.lr_warmup_steps:
             said.pop("lr_warmup_steps")
-        return {name: written(value) for name, value in said.items() if value != getattr(default, name)}
+        return {name: parsers.written(value) for name, value in said.items() if value != getattr(default, name)}
 
     @property
     def picks_loading(self) -> bool:
@@ -581,4 +568,4 @@ def _unknown(word: str, known: list[str]) -> str:
         return f"{word} holds for the whole session; give it {option}in the ini file"
     if word != "strategy" and (gone := why_gone(word)):
         return f"there is no such setting any more: {gone}"
-    return f"there is no setting {word}; {instead(closest(word, known, 0.5), known)}"
+    return f"there is no setting {word}; {parsers.instead(parsers.closest(word, known, 0.5), known)}"

@@ -13,6 +13,7 @@ from pytest_ddpperf.launch.context import BACKENDS, DEVICES
 from pytest_ddpperf.launch.environment import thread_variables
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.parsers import argument, byte_count, duration, positive_int, sizes_of_groups
+from pytest_ddpperf.planner import tables
 from pytest_ddpperf.planner.links import HARDWARE, late_ranks, link_of, slow_links, wrong_interface
 from pytest_ddpperf.planner.network import largest_bandwidths
 from pytest_ddpperf.planner.sweep import (
@@ -21,16 +22,6 @@ from pytest_ddpperf.planner.sweep import (
     network_environment,
     sizes_between,
     stored_environment,
-)
-from pytest_ddpperf.planner.tables import (
-    backend_line,
-    interface_line,
-    late_line,
-    line_of_calls,
-    link_line,
-    network_table,
-    prediction_lines,
-    reach_line,
 )
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import COLLECTIVES, CollectiveFit, RankSweep, SweepPlan
@@ -92,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
                 measure = f"ddpperf network --world-size={here.world_size}"
                 raise BaselineError(f"there is no {file}; measure the network here with {measure}")
             fits = map(stored.fit, dict.fromkeys(options.collectives)) if options.collectives else stored.fits
-            print(*prediction_lines([*fits], options.predict), sep="\n")
+            print(*tables.prediction_lines([*fits], options.predict), sep="\n")
         return 0
     found: list[str] = []
     with Launcher(threads=thread_variables(os.environ)) as launcher:
@@ -137,8 +128,8 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
         ) from None
     finally:
         line.clear()
-    print(render(network_table(here, measured.fits), terminal_width()))
-    print(line_of_calls(measured.usual, measured.taken))
+    print(render(tables.network_table(here, measured.fits), terminal_width()))
+    print(tables.line_of_calls(measured.usual, measured.taken))
     found: list[str] = []
     if options.check is not None:
         found = _check_lines(here, measured.fits, ranks, options.check, launcher.machine().gpus.names)
@@ -159,10 +150,10 @@ def _check_lines(
     best = max(fits, key=lambda fit: largest_bandwidths(fit)[1])
     link = link_of(here.device, gpus) if check == _AUTO else check
     lines = (
-        backend_line(here, len(gpus)),
-        "" if wrong is None else interface_line(wrong),
+        tables.backend_line(here, len(gpus)),
+        "" if wrong is None else tables.interface_line(wrong),
         *_slow_lines(here, ranks),
-        "" if link is None else reach_line(best, link),
+        "" if link is None else tables.reach_line(best, link),
     )
     return [line for line in lines if line]
 
@@ -175,5 +166,5 @@ def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
     on_cores = here.device == "cpu" and here.cores >= MIN_RANKS
     links = slow_links(ranks) if on_cores or not here.oversubscribed else ()
     if links or here.oversubscribed:
-        return [*map(link_line, links)]
-    return [*map(late_line, late_ranks(ranks))]
+        return [*map(tables.link_line, links)]
+    return [*map(tables.late_line, late_ranks(ranks))]

@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_ddpperf.judge.detection import (
-    EQUIVALENCE_MARGIN,
-    ONE_LOOK,
-    Proofs,
-    hides_long_steps,
-    highest,
-    is_gross,
-    level_of_look,
-    limit,
-    looks_worse,
-    worsening,
-)
+from pytest_ddpperf.judge import detection
 from pytest_ddpperf.judge.suspects import wants_launches
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row, is_another_step, is_lost
@@ -40,8 +29,10 @@ class DecisionContext:
     alpha: float  # two-sided significance level of the benchmark
     gross: float = Settings.gross  # the worsening beyond which stored times alone turn a test red
     weights: float = 1.0  # sum of the weights of all metrics that share ``alpha``
-    proofs: Proofs = ONE_LOOK  # the error that this look may spend to prove that a metric is no worse
-    margin: float = EQUIVALENCE_MARGIN  # times the tolerance: the worsening that ``unchanged`` rules out
+    proofs: detection.Proofs = (
+        detection.ONE_LOOK
+    )  # the error that this look may spend to prove that a metric is no worse
+    margin: float = detection.EQUIVALENCE_MARGIN  # times the tolerance: the worsening that ``unchanged`` rules out
     resolution: float | None = None  # the worsening that ``ok`` rules out; None if nothing is ok
     affordable: int = 0  # launches that could prove a suspect worse in the time left; 0: only the present ones
     last: bool = False  # whether no time is left for more launches and another look
@@ -101,11 +92,11 @@ def decide(
     better: Better,
     tolerance: float,
     alpha: float,
-    margin: float = EQUIVALENCE_MARGIN,
+    margin: float = detection.EQUIVALENCE_MARGIN,
     resolution: float | None = None,
     last: bool = False,
     fresh: Change | None = None,
-    proofs: Proofs = ONE_LOOK,
+    proofs: detection.Proofs = detection.ONE_LOOK,
     whole: float | None = None,
 ) -> Verdict:
     """Returns the verdict on a change from the reference to the candidate.
@@ -133,27 +124,29 @@ def decide(
         proofs: the level of the bound at this look (a judgement after some launches), and whether the look may prove.
         whole: the worsening of all steps together, without the worst round; None if both sides share no rounds.
     """
-    accepted = limit(change, tolerance)
+    accepted = detection.limit(change, tolerance)
     hard = change if change.paired_rounds else fresh or change
-    worse_again = fresh is None or looks_worse(fresh, better=better, tolerance=0.0)
+    worse_again = fresh is None or detection.looks_worse(fresh, better=better, tolerance=0.0)
     if worse_again and _worse_by_more(hard, better, accepted, alpha, last=last):
         return Verdict.REGRESSED
-    if hides_long_steps(whole, resolution, margin * tolerance):
+    if detection.hides_long_steps(whole, resolution, margin * tolerance):
         return Verdict.INCONCLUSIVE
     if _worse_by_more(change, "higher" if better == "lower" else "lower", accepted, alpha, last=last):
         return Verdict.IMPROVED
-    worse, bound = worsening(change, better), highest(change, better, proofs.level)
+    worse, bound = detection.worsening(change, better), detection.highest(change, better, proofs.level)
     if bound is None or not proofs.proves:
         return Verdict.INCONCLUSIVE
-    if bound <= limit(change, margin * tolerance) and worse <= accepted:
+    if bound <= detection.limit(change, margin * tolerance) and worse <= accepted:
         return Verdict.UNCHANGED
-    return Verdict.OK if resolution is not None and bound <= limit(change, resolution) else Verdict.INCONCLUSIVE
+    return (
+        Verdict.OK if resolution is not None and bound <= detection.limit(change, resolution) else Verdict.INCONCLUSIVE
+    )
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
     """Returns whether a change is a significant worsening, and its estimate exceeds the accepted worsening."""
-    half = half_width(change, level_of_look(change, alpha, last=last))
-    return half is not None and worsening(change, better) > max(half, accepted)
+    half = half_width(change, detection.level_of_look(change, alpha, last=last))
+    return half is not None and detection.worsening(change, better) > max(half, accepted)
 
 
 def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
@@ -182,7 +175,7 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
     )
     if verdict is Verdict.REGRESSED and context.suspected is not None and metric not in context.suspected:
         verdict, note = Verdict.INCONCLUSIVE, Finding("unconfirmed")
-    hidden = hides_long_steps(evidence.whole, resolution, context.margin * evidence.tolerance)
+    hidden = detection.hides_long_steps(evidence.whole, resolution, context.margin * evidence.tolerance)
     if verdict in OPEN and metric in context.proven and not hidden:
         return Decision(Verdict.UNCHANGED, Finding("proven_earlier", {"launches": context.proven[metric][0]}))
     return Decision(verdict, note)
@@ -200,9 +193,9 @@ def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: Decisi
     if change is None or stored.doubt is not None:
         unknown = Finding("no_change_from", {"baseline": evidence.base.value})
         return Decision(Verdict.INCONCLUSIVE, stored.doubt or unknown)
-    if is_gross(change, evidence.base, context.gross):
+    if detection.is_gross(change, evidence.base, context.gross):
         return Decision(Verdict.REGRESSED, Finding("gross"))
-    if worsening(change, better) <= limit(change, evidence.tolerance):
+    if detection.worsening(change, better) <= detection.limit(change, evidence.tolerance):
         return Decision(Verdict.OK, Finding("stored_times"))
     return Decision(Verdict.INCONCLUSIVE, Finding("not_gross", {"gross": context.gross}))
 
@@ -215,7 +208,7 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
     change = stored.change
     if decided.verdict is Verdict.REGRESSED or change is None or stored.doubt is not None or evidence.base is None:
         return decided
-    gross = is_gross(change, evidence.base, context.gross)
+    gross = detection.is_gross(change, evidence.base, context.gross)
     return Decision(Verdict.REGRESSED, Finding("not_the_code", {"change": change.estimate})) if gross else decided
 
 

@@ -7,21 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from pytest_ddpperf.judge import sequential
 from pytest_ddpperf.judge.benchmark import compare, unconfirmed
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.proofs import AlphaLedger
-from pytest_ddpperf.judge.sequential import (
-    MIN_LAUNCHES,
-    STOP,
-    Action,
-    Interim,
-    Key,
-    Phase,
-    alpha_of_benchmark,
-    next_action,
-    phase_after,
-)
 from pytest_ddpperf.judge.suspects import (
     benchmarks_of,
     blind_metrics,
@@ -67,18 +57,22 @@ class Judge:
     ) -> None:
         self.results: tuple[Result, ...] = ()
         self._proofs = AlphaLedger()
-        self._seeing: set[Key] = set()  # benchmarks without ``blind_metrics`` at the last look that could prove
+        self._seeing: set[sequential.Key] = (
+            set()
+        )  # benchmarks without ``blind_metrics`` at the last look that could prove
         self._test, self._settings = test, settings
         self._references = references
         self._tests = tests
         self._margin = margin
         self._resolution = None if margin < EQUIVALENCE_MARGIN else settings.must_detect  # a bisection wants no ``ok``
-        self._phase = Phase.SCREEN
-        self._proven: dict[Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
-        self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
-        self._grown: Mapping[Key, frozenset[str]] | None = None  # metrics that were worse in discarded diagnoses
+        self._phase = sequential.Phase.SCREEN
+        self._proven: dict[sequential.Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
+        self._suspected: Mapping[sequential.Key, frozenset[str]] | None = None  # as in DecisionContext
+        self._grown: Mapping[sequential.Key, frozenset[str]] | None = (
+            None  # metrics that were worse in discarded diagnoses
+        )
 
-    def __call__(self, measured: tuple[Measurement, ...], interim: Interim) -> Action:
+    def __call__(self, measured: tuple[Measurement, ...], interim: sequential.Interim) -> sequential.Action:
         """Judges the variants and returns the next action."""
         if not interim.diagnosed:
             self._proofs.begin({each.key: len(each.launches) for each in measured}, interim.over, last=interim.last)
@@ -96,14 +90,14 @@ class Judge:
         # A new baseline is measured for all of its time, because its error stays in every comparison with it; and
         # nothing has to confirm that it is slower than the baseline that it replaces.
         accepting = self._settings.accepting
-        screening = self._phase is Phase.SCREEN and not accepting
+        screening = self._phase is sequential.Phase.SCREEN and not accepting
         suspects = {result.measurement.key: suspicious_metrics(result) for result in self.results} if screening else {}
         paired = self._references.paired
         suspected = {key for key, names in suspects.items() if names and paired}
         worse = benchmarks_of(self.results, suspects) if suspected else None
         # Benchmarks may differ in launches if time ran out; a confirmation has as many as the suspects had.
         made = max(len(each.fresh) for each in measured if not suspected or each.key in suspected)
-        action = next_action(
+        action = sequential.next_action(
             self._phase,
             [] if accepting else [comparison.verdict for comparison in statistical],
             launches=max(self._settings.launches, made),
@@ -116,7 +110,7 @@ class Judge:
             # No other look follows, so this look may spend the rest of the error to prove other metrics no worse.
             self._proofs.spend(interim.final, last=True, over=interim.over)
             self.results = self._judged(measured, interim)
-        self._phase = phase_after(action, self._phase, screened=interim.screened)
+        self._phase = sequential.phase_after(action, self._phase, screened=interim.screened)
         if action.kind != "confirm":  # a confirmation discards what this look showed of times
             self._proofs.commit()
         if action.kind == "more" and paired and not accepting:
@@ -132,7 +126,7 @@ class Judge:
             if interim.defers:
                 self.results = tuple(map(unconfirmed, self.results))
             return replace(action, suspects=tuple(named(suspects, self.results)), benchmarks=worse)
-        if self._phase is Phase.CLEAR and self._suspected is None and not accepting:
+        if self._phase is sequential.Phase.CLEAR and self._suspected is None and not accepting:
             self._suspected = {}  # nothing looked worse in time
         regressed = any(result.verdict is Verdict.REGRESSED for result in self.results)
         return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
@@ -143,7 +137,7 @@ class Judge:
         self._proofs.keep()
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
 
-    def _look_for_blind(self, interim: Interim) -> dict[Key, list[Comparison]]:
+    def _look_for_blind(self, interim: sequential.Interim) -> dict[sequential.Key, list[Comparison]]:
         """Returns each benchmark's metrics that are too uncertain to show a slowdown; nothing without a budget."""
         if not interim.shared:
             return {}
@@ -152,7 +146,7 @@ class Judge:
         self._seeing = (self._seeing - could_see) | {key for key in could_see if not blind[key]}
         return {key: [] if key in self._seeing else metrics for key, metrics in blind.items()}
 
-    def _judged(self, measured: tuple[Measurement, ...], interim: Interim) -> tuple[Result, ...]:
+    def _judged(self, measured: tuple[Measurement, ...], interim: sequential.Interim) -> tuple[Result, ...]:
         """Returns the results of the candidates, which come first in ``measured``."""
         references = self._references.of(measured)
         derived = self._references.derive(measured[: len(references)])
@@ -162,7 +156,7 @@ class Judge:
             results.append(replace(compare(self._test, candidate, reference, context), seconds=interim.elapsed))
         return tuple(results)
 
-    def _context(self, candidate: Measurement, interim: Interim, benchmarks: int) -> DecisionContext:
+    def _context(self, candidate: Measurement, interim: sequential.Interim, benchmarks: int) -> DecisionContext:
         weights = math.fsum(
             series.rules.weight
             for series in candidate.series
@@ -172,7 +166,7 @@ class Judge:
         return DecisionContext(
             tolerance=self._settings.tolerance,
             gross=self._settings.gross,
-            alpha=alpha_of_benchmark(self._tests - 1 + benchmarks, paired=self._references.paired),
+            alpha=sequential.alpha_of_benchmark(self._tests - 1 + benchmarks, paired=self._references.paired),
             weights=weights,
             proofs=self._proofs[candidate.key],
             margin=self._margin,
@@ -196,7 +190,7 @@ class Judge:
             diagnosed if self._grown is None else self._grown.get(measured.key, frozenset())
         )
 
-    def _after_diagnosis(self) -> Action:
+    def _after_diagnosis(self) -> sequential.Action:
         """Returns the action after a diagnosis: stop, or a second diagnosis if the first one has to be confirmed."""
         worse = {
             result.measurement.key: [
@@ -207,18 +201,20 @@ class Judge:
             for result in self.results
         }
         if not any(worse.values()) or self._grown is not None or self._settings.accepting:
-            return STOP
+            return sequential.STOP
         self._grown = {key: frozenset(metrics) for key, metrics in worse.items()}
         suspects = named({key: sorted(metrics) for key, metrics in worse.items()}, self.results)
-        return Action("confirm", 1, tuple(suspects))
+        return sequential.Action("confirm", 1, tuple(suspects))
 
-    def _affordable(self, measured: Measurement, interim: Interim) -> int:
+    def _affordable(self, measured: Measurement, interim: sequential.Interim) -> int:
         """Returns how many launches can prove a suspect worse: if paired, all; else about half, for a confirmation."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
-        if self._phase is Phase.CONFIRM:
+        if self._phase is sequential.Phase.CONFIRM:
             return made
-        return made + interim.rounds if paired else max((made + interim.rounds) // 2, min(made, MIN_LAUNCHES))
+        return (
+            made + interim.rounds if paired else max((made + interim.rounds) // 2, min(made, sequential.MIN_LAUNCHES))
+        )
 
     def _looks_better(self, comparison: Comparison) -> bool:
         """Returns whether a metric looks better and is proven no worse, so that its measurement continues."""

@@ -16,21 +16,12 @@ from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch import streams
 from pytest_ddpperf.launch.faults import stacks
 from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.messages import Answer, Ended, Failed, Finished, RankCalls
 from pytest_ddpperf.launch.processes import out_of_memory_kills
 from pytest_ddpperf.launch.progress import Progress, ProgressFile
-from pytest_ddpperf.launch.streams import (
-    Channel,
-    FollowedOutput,
-    GarbledMessage,
-    RankOutput,
-    open_output,
-    read_output,
-    readable,
-    trim_output,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +41,7 @@ _STACK_POLL = 0.025
 class _RankProcess:
     """The sockets and files of a rank, and its last known state."""
 
-    channel: Channel
+    channel: streams.Channel
     of_rank: socket.socket  # the other end of ``channel``
     stdout: IO[bytes]
     stderr: IO[bytes]
@@ -59,10 +50,12 @@ class _RankProcess:
     calls: RankCalls | None = None  # the last answer
 
     @property
-    def output(self) -> RankOutput:
+    def output(self) -> streams.RankOutput:
         """Returns the text that the rank has printed so far."""
         name = f"rank {self.state.rank}"
-        return RankOutput(read_output(self.stdout, f"{name}'s stdout"), read_output(self.stderr, f"{name}'s stderr"))
+        return streams.RankOutput(
+            streams.read_output(self.stdout, f"{name}'s stdout"), streams.read_output(self.stderr, f"{name}'s stderr")
+        )
 
     def collect(self) -> None:
         """Receives the report, if the rank has sent one."""
@@ -72,7 +65,7 @@ class _RankProcess:
                     self.state = replace(self.state, report=message)
                 elif isinstance(message, RankCalls):
                     self.calls = message
-        except GarbledMessage:
+        except streams.GarbledMessage:
             garbled = Failed(stage="run", kind="garbled", type="", text="", traceback="", stamp=time.time_ns())
             self.state = replace(self.state, report=self.state.report or garbled)
 
@@ -114,7 +107,7 @@ class RankProcesses:
         self._progress = ProgressFile(len(zygotes))
         self._open.callback(self._progress.close)
         files = ((number, file) for number, rank in self.ranks.items() for file in (rank.stdout, rank.stderr))
-        self._followed = [(number, FollowedOutput(file)) for number, file in files]
+        self._followed = [(number, streams.FollowedOutput(file)) for number, file in files]
 
     def __enter__(self) -> Self:
         return self
@@ -141,8 +134,8 @@ class RankProcesses:
         """Passes new lines of ranks to ``echo``, and frees the disk space of long output."""
         self._tell()
         for rank in self.ranks.values():
-            trim_output(rank.stdout)
-            trim_output(rank.stderr)
+            streams.trim_output(rank.stdout)
+            streams.trim_output(rank.stderr)
 
     def _tell(self, *, last: bool = False) -> None:
         """Passes new lines of ranks to ``echo``, if there is one."""
@@ -153,10 +146,10 @@ class RankProcesses:
 
     def _prepared(self, rank: int) -> _RankProcess:
         of_controller, of_rank = map(self._open.enter_context, socket.socketpair())
-        stdout, stderr = (self._open.enter_context(open_output()) for _ in range(2))
+        stdout, stderr = (self._open.enter_context(streams.open_output()) for _ in range(2))
         # Not on a disk, which may be full.
         stacks = self._open.enter_context(os.fdopen(os.memfd_create("ddpperf-stacks"), "r+b", buffering=0))
-        channel, state = Channel(of_controller), RankEnd(rank=rank)
+        channel, state = streams.Channel(of_controller), RankEnd(rank=rank)
         return _RankProcess(channel=channel, of_rank=of_rank, stdout=stdout, stderr=stderr, stacks=stacks, state=state)
 
     def fork(self, port: int, listener: socket.socket | None = None) -> None:
@@ -241,7 +234,7 @@ class RankProcesses:
             left = [rank for rank in asked.values() if not (rank.channel.closed or (rank.calls and rank.calls.whole))]
             if not left:
                 break
-            readable([rank.channel for rank in left], max(0.0, deadline - time.monotonic()))
+            streams.readable([rank.channel for rank in left], max(0.0, deadline - time.monotonic()))
             for rank in left:
                 rank.collect()
         return {number: rank.calls for number, rank in asked.items() if rank.calls is not None}
@@ -256,4 +249,4 @@ class RankProcesses:
             if sizes == before and all(size > start for size, start in zip(sizes, old, strict=True)):
                 break
             select.select([], [], [], _STACK_POLL)
-        return {rank: read_output(file, "the stacks", since=since[rank]) for rank, file in files.items()}
+        return {rank: streams.read_output(file, "the stacks", since=since[rank]) for rank, file in files.items()}

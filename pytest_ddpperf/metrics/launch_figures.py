@@ -17,17 +17,8 @@ from pytest_ddpperf.records.health import GpuHealth
 from pytest_ddpperf.records.launch import Launch, LongSteps, RankLaunch
 from pytest_ddpperf.records.measurement import Better, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import BACKWARD, GRADIENT_SYNC, PHASES, PhaseTimes
+from pytest_ddpperf.stats import launches
 from pytest_ddpperf.stats.intervals import ANY, center, possible
-from pytest_ddpperf.stats.launches import (
-    LONG,
-    MIN_BLOCKS,
-    OWN_ALONE,
-    even_sizes,
-    expected,
-    influences,
-    least,
-    long_steps,
-)
 
 PART_OF_LONG = 0.5  # a phase with this share of the extra time of long steps makes them long
 
@@ -56,7 +47,7 @@ def series_from(
     interval is as wide as the interval of the logarithms. Value and interval stay within the ``bounds``.
     """
     within, bounds = within or Within((), 0.0), columns.pop("bounds", ANY)
-    expectation = expected(within.moved, within.own)
+    expectation = launches.expected(within.moved, within.own)
     value, interval = center(samples, scale, expectation, robust=rules.partnered)
     if rules.timed and scale == "ratio" and min(samples) > 0:
         whole = fmean(samples) if better == "lower" else len(samples) / math.fsum(1 / sample for sample in samples)
@@ -158,7 +149,7 @@ def step_time_median(launch: Launch) -> float:
 
 def long_steps_of(measurement: Measurement) -> LongSteps:
     """Returns the long steps of all launches, with the phase that makes them long if they are at regular distances."""
-    found = long_steps([launch.step_times for launch in measurement.launches])
+    found = launches.long_steps([launch.step_times for launch in measurement.launches])
     return found if found.period is None else replace(found, phase=_phase_of_long_steps(measurement))
 
 
@@ -173,7 +164,7 @@ def _phase_of_long_steps(measurement: Measurement) -> str | None:
         ranks = phases_of(launch) or ()
         times = tuple(map(max, zip(*(rank.step_times for rank in ranks), strict=True)))
         usual = [{phase: median(rank.seconds[phase]) for phase in PHASES} for rank in ranks]
-        for place in (place for place, time in enumerate(times) if time > LONG * median(times)):
+        for place in (place for place, time in enumerate(times) if time > launches.LONG * median(times)):
             longer = [
                 {phase: rank.seconds[phase][place] - of_rank[phase] for phase in PHASES}
                 for rank, of_rank in zip(ranks, usual, strict=True)
@@ -197,18 +188,18 @@ def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
 
 def of_steps(measurement: Measurement) -> Within:
     """Returns the scatter within launches of the logarithm of their mean step."""
-    return Within(tuple(map(moved_step, measurement.launches)), OWN_ALONE)
+    return Within(tuple(map(moved_step, measurement.launches)), launches.OWN_ALONE)
 
 
 def of_rates(measurement: Measurement) -> Within:
     """Returns the scatter within launches of the logarithm of a rate: the mean step's, with the opposite sign."""
     moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
-    return Within(moved, OWN_ALONE)
+    return Within(moved, launches.OWN_ALONE)
 
 
 def of_cpu(measurement: Measurement) -> Within:
     """Returns the scatter within launches of the logarithm of their CPU time."""
-    return Within(tuple(map(_moved_cpu, measurement.launches)), OWN_ALONE)
+    return Within(tuple(map(_moved_cpu, measurement.launches)), launches.OWN_ALONE)
 
 
 @once
@@ -230,29 +221,31 @@ def busiest_cpu(launch: Launch) -> float | None:
 def _cpu_of(rank: RankLaunch) -> float | None:
     if rank.cpu_time is None or not rank.cpu_blocks:
         return rank.cpu_time
-    return least(rank.cpu_blocks, rank.blocks)
+    return launches.least(rank.cpu_blocks, rank.blocks)
 
 
 @once
 def _moved_cpu(launch: Launch) -> Moved:
     """Returns the ``influences`` of the busiest rank's blocks on the logarithm of its CPU time; empty if unknown."""
-    known = [rank for rank in launch.ranks if rank.cpu_time is not None and len(rank.cpu_blocks) >= MIN_BLOCKS]
+    known = [rank for rank in launch.ranks if rank.cpu_time is not None and len(rank.cpu_blocks) >= launches.MIN_BLOCKS]
     if len(known) < len(launch.ranks):
         return ()
     busiest = max(known, key=lambda rank: _cpu_of(rank) or 0.0)
     blocks = list(zip(busiest.cpu_blocks, busiest.blocks, strict=True))
-    return _without_each(blocks, lambda others: least([cpu for cpu, _ in others], [size for _, size in others]))
+    return _without_each(
+        blocks, lambda others: launches.least([cpu for cpu, _ in others], [size for _, size in others])
+    )
 
 
 def _without_each(blocks: Sequence[tuple[float, int]], figure: Callable[[Sequence[tuple[float, int]]], float]) -> Moved:
     """Returns the ``influences`` of (cost, steps) blocks on the logarithm of their ``figure``; empty if unknown."""
-    if len(blocks) < MIN_BLOCKS:
+    if len(blocks) < launches.MIN_BLOCKS:
         return ()
     without = [figure([*blocks[:left_out], *blocks[left_out + 1 :]]) for left_out in range(len(blocks))]
-    return influences(list(map(math.log, without))) if min(without) > 0 else ()
+    return launches.influences(list(map(math.log, without))) if min(without) > 0 else ()
 
 
 def _sizes_of_steps(launch: Launch) -> Sequence[int]:
     """Returns the number of steps in each block; ``even_sizes`` if the launch was not timed in blocks."""
     sizes, steps = launch.ranks[0].blocks, len(launch.step_times)
-    return sizes if sizes and sum(sizes) == steps else even_sizes(steps)
+    return sizes if sizes and sum(sizes) == steps else launches.even_sizes(steps)

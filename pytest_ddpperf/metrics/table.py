@@ -9,6 +9,7 @@ from operator import truediv
 from statistics import median
 from typing import Any
 
+from pytest_ddpperf.metrics import figures, memory
 from pytest_ddpperf.metrics.communication import (
     EXPOSED,
     OVERHEAD,
@@ -16,19 +17,6 @@ from pytest_ddpperf.metrics.communication import (
     exposed_communication,
     of_exposed,
     of_overhead,
-)
-from pytest_ddpperf.metrics.figures import (
-    compile_time,
-    compute_to_communication,
-    cpu_energy_per_step,
-    epoch_time,
-    flops_rate,
-    gpu_utilisation,
-    mfu,
-    step_time_max,
-    step_time_min,
-    step_time_scatter,
-    time_to_first_step,
 )
 from pytest_ddpperf.metrics.launch_figures import (
     Knows,
@@ -44,17 +32,6 @@ from pytest_ddpperf.metrics.launch_figures import (
     of_steps,
     series_from,
     step_time_median,
-)
-from pytest_ddpperf.metrics.memory import (
-    GROWTH_SCATTER,
-    GROWTH_TOLERANCE,
-    RESIDENT_FLOOR,
-    RESIDENT_SCATTER,
-    fragmentation,
-    mean_allocated,
-    memory_growth,
-    outside_allocator,
-    peak_memory,
 )
 from pytest_ddpperf.metrics.phases import of_phase, phase_seconds
 from pytest_ddpperf.records.counts import COUNTS, Counts
@@ -244,42 +221,42 @@ METRICS: tuple[Metric, ...] = (
     _step_metric(
         "throughput_per_rank", "samples/s", per_rank(throughput), gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME
     ),
-    _step_metric("flops_rate", "FLOP/s", flops_rate, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
-    _step_metric("mfu", "1", mfu, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
+    _step_metric("flops_rate", "FLOP/s", figures.flops_rate, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
+    _step_metric("mfu", "1", figures.mfu, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
     # Single steps; the metrics above gate the launch as a whole.
-    _step_metric("step_time_min", "s", step_time_min, gated=False, rules=_MADE_OF_STEP_TIME),
-    _step_metric("step_time_max", "s", step_time_max, gated=False, rules=_MADE_OF_STEP_TIME),
-    _step_metric("epoch_time", "s", epoch_time, gated=False, within=of_steps, rules=_MADE_OF_STEP_TIME),
-    _step_metric("time_to_first_step", "s", time_to_first_step, gated=False),
-    _step_metric("compile_time", "s", compile_time, gated=False),
-    _share_metric("step_time_scatter", step_time_scatter, rules=_TIMED),
+    _step_metric("step_time_min", "s", figures.step_time_min, gated=False, rules=_MADE_OF_STEP_TIME),
+    _step_metric("step_time_max", "s", figures.step_time_max, gated=False, rules=_MADE_OF_STEP_TIME),
+    _step_metric("epoch_time", "s", figures.epoch_time, gated=False, within=of_steps, rules=_MADE_OF_STEP_TIME),
+    _step_metric("time_to_first_step", "s", figures.time_to_first_step, gated=False),
+    _step_metric("compile_time", "s", figures.compile_time, gated=False),
+    _share_metric("step_time_scatter", figures.step_time_scatter, rules=_TIMED),
     _share_metric("straggler_skew", straggler_skew, min_tolerance=0.03),
     # Resident memory varies with allocator arenas and page sizes; memory reserved by CUDA's allocator varies less.
     _bytes_metric(
         RESIDENT,
-        peak_memory(RESIDENT),
+        memory.peak_memory(RESIDENT),
         min_tolerance=0.10,
-        rules=replace(_BYTES, negligible=RESIDENT_FLOOR, usual_scatter=RESIDENT_SCATTER),
+        rules=replace(_BYTES, negligible=memory.RESIDENT_FLOOR, usual_scatter=memory.RESIDENT_SCATTER),
     ),
-    _bytes_metric("peak_allocated", peak_memory("peak_allocated")),
-    _bytes_metric("peak_reserved", peak_memory("peak_reserved"), min_tolerance=0.05),
+    _bytes_metric("peak_allocated", memory.peak_memory("peak_allocated")),
+    _bytes_metric("peak_reserved", memory.peak_memory("peak_reserved"), min_tolerance=0.05),
     # These explain the two metrics above; their verdicts would only repeat those two.
     *(
-        _bytes_metric(kind, peak_memory(kind), gated=False)
+        _bytes_metric(kind, memory.peak_memory(kind), gated=False)
         for kind in ("peak_active", "peak_requested", "peak_inactive_split")
     ),
-    _share_metric("fragmentation", fragmentation, bounds=(0.0, 1.0)),
-    _bytes_metric("outside_allocator", outside_allocator, gated=False),
-    _bytes_metric("mean_allocated", mean_allocated, gated=False, rules=replace(_BYTES, diagnosed=True)),
-    _share_metric("gpu_utilisation", gpu_utilisation, better="higher", bounds=(0.0, 1.0)),
+    _share_metric("fragmentation", memory.fragmentation, bounds=(0.0, 1.0)),
+    _bytes_metric("outside_allocator", memory.outside_allocator, gated=False),
+    _bytes_metric("mean_allocated", memory.mean_allocated, gated=False, rules=replace(_BYTES, diagnosed=True)),
+    _share_metric("gpu_utilisation", figures.gpu_utilisation, better="higher", bounds=(0.0, 1.0)),
     _share_metric("energy_per_step", energy_per_step, unit="J", family="absolute", scale="ratio"),
-    _share_metric("cpu_energy_per_step", cpu_energy_per_step, unit="J", family="absolute", scale="ratio"),
+    _share_metric("cpu_energy_per_step", figures.cpu_energy_per_step, unit="J", family="absolute", scale="ratio"),
     _bytes_metric(
         "memory_growth",  # of a step
-        memory_growth,
+        memory.memory_growth,
         scale="difference",
-        min_tolerance=GROWTH_TOLERANCE,
-        rules=replace(_BYTES, diagnosed=True, usual_scatter=GROWTH_SCATTER),
+        min_tolerance=memory.GROWTH_TOLERANCE,
+        rules=replace(_BYTES, diagnosed=True, usual_scatter=memory.GROWTH_SCATTER),
     ),
     # Parts of the step time, which is gated; a change of a phase that takes microseconds means nothing.
     *(
@@ -296,7 +273,7 @@ METRICS: tuple[Metric, ...] = (
     # Near 0 if computation hides all communication. Also part of the step time, which is gated.
     _share_metric(EXPOSED, exposed_communication, unit="s", within=of_exposed, rules=_DIAGNOSED),
     _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED, bounds=(0.0, 1.0)),
-    _share_metric("compute_to_communication", compute_to_communication, better="higher", scale="ratio"),
+    _share_metric("compute_to_communication", figures.compute_to_communication, better="higher", scale="ratio"),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing.
     _share_metric(FINAL_LOSS, per_rank(sum_of(lambda rank: rank.loss)), gated=True, **_OF_LOSS),
     _share_metric("mean_loss", per_rank(sum_of(lambda rank: rank.mean_loss)), **_OF_LOSS),

@@ -12,18 +12,9 @@ from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports import phrases
+from pytest_ddpperf.reports import phrases, remarks
 from pytest_ddpperf.reports.comparisons import how_it_scales, what_pays
 from pytest_ddpperf.reports.lines import INDENT, names_of
-from pytest_ddpperf.reports.remarks import (
-    STORED_TIMES,
-    cause_in_words,
-    failed_otherwise,
-    green_meanings,
-    kinds_text,
-    passed,
-    ruled_out,
-)
 from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval, with_meanings
 from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, signed_percent, span
 
@@ -115,11 +106,11 @@ def _change(step: Comparison | None) -> str:
 
 def _word(result: Result, accepted: Collection[str]) -> str:
     word = result.verdict.value
-    if failed_otherwise(result):
+    if remarks.failed_otherwise(result):
         return f"failed ({word})"
     if result.test in accepted and result.verdict is Verdict.REGRESSED:
         return f"{word} (accepted)"
-    return f"{word} ({STORED_TIMES})" if phrases.by_stored_times(result) else word
+    return f"{word} ({remarks.STORED_TIMES})" if phrases.by_stored_times(result) else word
 
 
 def counts_text(result: Result) -> str:
@@ -145,7 +136,7 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
     table = benchmark_table(results, accepted, brief=True)
     cells = dict(zip(map(id, results), table.rows, strict=True))
     tests: dict[str, list[Result]] = {}
-    for result in sorted(results, key=lambda one: 0 if passed(one) else -one.severity):
+    for result in sorted(results, key=lambda one: 0 if remarks.passed(one) else -one.severity):
         tests.setdefault(result.test.partition("[")[0], []).append(result)
     rows: list[tuple[str, ...]] = []
     nothing, most = [""] * (len(table.headers) - 1), _MOST
@@ -161,10 +152,10 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
             name, *figures = cells[id(one)]
             short = INDENT + name.partition(function)[2].strip() if len(several) > 1 else name
             rows.append((short, *figures))
-            if (one.red or one.measurement.unfit) and (why := cause_in_words(one, below=True)):
+            if (one.red or one.measurement.unfit) and (why := remarks.cause_in_words(one, below=True)):
                 rows.append((INDENT * 2 + why, *nothing))
         if rest:
-            told = "; ".join(filter(None, (kinds_text(rest), ruled_out(rest))))
+            told = "; ".join(filter(None, (remarks.kinds_text(rest), remarks.ruled_out(rest))))
             rows.append((f"{INDENT}{len(rest)} {'more' if shown else 'benchmarks'}: {told}", *nothing))
     return replace(table, rows=tuple(rows))
 
@@ -187,5 +178,5 @@ def _meanings(results: Sequence[Result]) -> dict[str, str]:
         "peak": "of the bytes in live tensors",
         "inconclusive": "a slowdown larger than the resolution (--ddpperf-must-detect) may be hidden",
         "does_not_fit": "a rank ran out of memory; the others were measured without it",
-        **green_meanings(results),
+        **remarks.green_meanings(results),
     }

@@ -16,18 +16,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.errors import RankSkipped
+from pytest_ddpperf.strategies import sharding
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import replicate, whole
-from pytest_ddpperf.strategies.sharding import (
-    DTYPES,
-    OffloadedScaler,
-    gradients_kept,
-    narrowest,
-    require_gpu,
-    shard_mesh,
-    still_sent,
-    units_of,
-)
 
 
 def fsdp2(
@@ -47,17 +38,19 @@ def fsdp2(
     sharded and keeps no gradient. All ranks have to use the same parameters in a step.
     """
     if cpu_offload:
-        require_gpu("fsdp2", ctx)
+        sharding.require_gpu("fsdp2", ctx)
     # Before 2.7 its streams on the CPU lack methods, and autograd refuses its copies.
     if ctx.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
         raise RankSkipped(
             f"strategy fsdp2 on the CPU needs torch 2.7 or newer, and this is {torch.__version__}: use fsdp1, a newer "
             "torch, or device=cuda"
         )
-    units = units_of(module, blocks, "fsdp2")
+    units = sharding.units_of(module, blocks, "fsdp2")
     replicate(module, ctx)  # fully_shard takes each rank's shard from its own values
-    mesh = shard_mesh(ctx, replicas)
-    precision = MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=DTYPES[reduce_dtype])
+    mesh = sharding.shard_mesh(ctx, replicas)
+    precision = MixedPrecisionPolicy(
+        param_dtype=sharding.DTYPES[param_dtype], reduce_dtype=sharding.DTYPES[reduce_dtype]
+    )
     offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
     reshards: Any = {} if reshard_after_forward is None else {"reshard_after_forward": reshard_after_forward}
     for unit in units:
@@ -68,14 +61,14 @@ def fsdp2(
     return Parallel(
         module,
         no_sync=partial(_no_sync, module),
-        unsynchronised=gradients_kept,
-        still_sent=still_sent(resharded=resharded) if ctx.world_size > 1 else "",
+        unsynchronised=sharding.gradients_kept,
+        still_sent=sharding.still_sent(resharded=resharded) if ctx.world_size > 1 else "",
         clip_grad_norm=partial(clip, module),
         # torch.amp.GradScaler asks all ranks when gradients are DTensors, but NCCL cannot when they are on the CPU.
         make_scaler=partial(ShardScaler, ctx.device.type, process_group=dist.group.WORLD) if cpu_offload else None,
         gradients=partial(_gradients, module, ctx.device),
         parameters=lambda: {name: _whole(parameter, ctx.device) for name, parameter in _sharded(module)},
-        precision=narrowest(param_dtype, reduce_dtype),
+        precision=sharding.narrowest(param_dtype, reduce_dtype),
     )
 
 
@@ -110,7 +103,7 @@ def _clip_offloaded(module: nn.Module, max_norm: float, *, mesh: DeviceMesh, dev
     return norm
 
 
-class ShardScaler(OffloadedScaler):
+class ShardScaler(sharding.OffloadedScaler):
     """A gradient scaler that checks this rank's shards for overflow, and then asks the other ranks on the GPU."""
 
     def _unscale_grads_(self, optimizer: Any, *args: Any, **kwargs: Any) -> dict[torch.device, Tensor]:

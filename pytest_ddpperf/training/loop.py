@@ -31,20 +31,9 @@ from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.launch.preloading.imports import end_watch
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.phases import MemoryHeadroom
+from pytest_ddpperf.training import timing
 from pytest_ddpperf.training.jobs import LaunchJob, growth_steps
 from pytest_ddpperf.training.memory_limit import limited
-from pytest_ddpperf.training.timing import (
-    alternating_blocks,
-    by_period,
-    device_sizes,
-    keeping_loss,
-    loss_value,
-    on_any_rank,
-    timed_blocks,
-    turn_sizes,
-    warm_up,
-    warmup_seconds,
-)
 from pytest_ddpperf.units import format_count, format_value
 
 if TYPE_CHECKING:
@@ -80,10 +69,10 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         begun = time.monotonic()
         told_step = job.plan.warmup + math.ceil(job.plan.steps / step.period) * step.period  # whose loss is reported
         kept: list[Any] = []
-        if warmup_seconds(ctx.device, job) and not hasattr(step.run, "marked"):  # a script reports no loss
-            step = replace(step, run=keeping_loss(step.run, told_step, kept))
+        if timing.warmup_seconds(ctx.device, job) and not hasattr(step.run, "marked"):  # a script reports no loss
+            step = replace(step, run=timing.keeping_loss(step.run, told_step, kept))
         ends = [built] if hasattr(step.run, "marked") else list[float]()
-        warmup = warm_up(ctx, job, step, lambda _: ends.append(time.monotonic()))
+        warmup = timing.warm_up(ctx, job, step, lambda _: ends.append(time.monotonic()))
         compiling = compile_seconds()
         begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
@@ -106,7 +95,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         launch = replace(launch, first_step=ends[0] - started if ends else None, compiling=compiling)
         told = _diagnosis(ctx, job, step, turns) if job.diagnosed else {}
         if kept:
-            told["loss"] = loss_value(kept[0], f"after {told_step} steps on rank {ctx.rank}")
+            told["loss"] = timing.loss_value(kept[0], f"after {told_step} steps on rank {ctx.rank}")
         return replace(launch, **told, worked=time.monotonic() - begun)
 
 
@@ -141,26 +130,26 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     Raises a WorkloadError for a loss that is not finite, compilation in timed steps, or overflows in all periods.
     """
     steps = math.ceil(job.plan.steps / step.period) * step.period
-    sizes = (steps,) if ctx.device.type == "cpu" else device_sizes(steps, step.period)
+    sizes = (steps,) if ctx.device.type == "cpu" else timing.device_sizes(steps, step.period)
     begin = partial(begin_together, ctx.device, turns, step)
     if turns is not None:
-        sizes = turn_sizes(steps, step.period, job.blocks) if ctx.device.type == "cpu" else sizes
+        sizes = timing.turn_sizes(steps, step.period, job.blocks) if ctx.device.type == "cpu" else sizes
     clock = clock_for(ctx.device, marks=steps + len(sizes))
     graphs = compiled_graphs()
     end_watch()
     tracing = tracers()
     begun = time.monotonic()
     with collector_paused():
-        timed = timed_blocks(step.run, sizes, clock, begin, keep_losses=ctx.device.type == "cpu")
+        timed = timing.timed_blocks(step.run, sizes, clock, begin, keep_losses=ctx.device.type == "cpu")
     window = begun, time.monotonic()
     skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
     losses = [
-        loss_value(loss, f"at timed step {number + 1} of {steps} on rank {ctx.rank}")
+        timing.loss_value(loss, f"at timed step {number + 1} of {steps} on rank {ctx.rank}")
         for number, loss in enumerate(timed.losses)
         if number not in skipped
     ]
     known_losses = [loss for loss in losses if loss is not None]
-    times = by_period(timed.seconds, step.period)
+    times = timing.by_period(timed.seconds, step.period)
     of_block: tuple[float, ...] = tuple(block for block, size in enumerate(sizes) for _ in range(size // step.period))
     if job.counts:
         if compiled := compiled_graphs() - graphs:
@@ -179,7 +168,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
         rank=ctx.rank,
         step_times=times,
         memory={},
-        loss=loss_value(timed.loss, f"after {steps} timed steps on rank {ctx.rank}"),
+        loss=timing.loss_value(timed.loss, f"after {steps} timed steps on rank {ctx.rank}"),
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,
         epoch_steps=step.epoch_steps,
@@ -245,7 +234,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
         begin_together(ctx.device, turns, step)
         with collector_paused():
             phases = diagnose(step.run, job.taken_apart(step.period), ctx.device, step.phase_hooks)
-        if not on_any_rank(ctx, step, len(step.skipped_steps) > overflowed):
+        if not timing.on_any_rank(ctx, step, len(step.skipped_steps) > overflowed):
             break  # a step that overflowed lacks the optimizer's work
     begin_together(ctx.device, turns, step)
     told: dict[str, Any] = {"phases": phases, "rates": read_rates(ctx.device, job.settings.precision)}
@@ -256,7 +245,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
     if not headroom.enough:
         return {**told, "no_headroom": headroom}
     try:
-        times = alternating_blocks(step.run, trainer, ctx.device, steps=steps, period=step.period, seed=job.seed)
+        times = timing.alternating_blocks(step.run, trainer, ctx.device, steps=steps, period=step.period, seed=job.seed)
     except SynchronisationKept as kept:
         return {**told, "kept": str(kept)}
     return {**told, "communication": times}

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import graph
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_ddpperf.instruments.counting import operators
 from pytest_ddpperf.instruments.counting.collectives import (
     NAMESPACES,
     collectives_of,
@@ -30,15 +31,6 @@ from pytest_ddpperf.instruments.counting.collectives import (
     tensors_in,
 )
 from pytest_ddpperf.instruments.counting.module_tracker import Attribution, Running
-from pytest_ddpperf.instruments.counting.operators import (
-    flops_of,
-    full_precision,
-    host_to_device_bytes,
-    is_plain,
-    moved_bytes,
-    operator_name,
-    synchronisation,
-)
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
@@ -152,7 +144,7 @@ class OperatorCounter(TorchDispatchMode):
             self._place = None
             if self.whole or not _shows_all(func, out):
                 self._count(func, args, kwargs, out)
-            if (name := operator_name(func)) is not None:
+            if (name := operators.operator_name(func)) is not None:
                 self._count_operator(name, recorded=recorded)
         return out
 
@@ -179,8 +171,8 @@ class OperatorCounter(TorchDispatchMode):
         sends = isinstance(func, OpOverload) and func.namespace in NAMESPACES
         if sends:
             self._count_collectives(func, args, kwargs)
-        elif not is_plain(func):
-            self._count_flops(func, flops_of(func, args, kwargs, out), tensors)
+        elif not operators.is_plain(func):
+            self._count_flops(func, operators.flops_of(func, args, kwargs, out), tensors)
             if isinstance(func, OpOverload):
                 self._count_waits(func, args, kwargs)
         if isinstance(func, OpOverload) and func._overloadpacket in _JOINING:  # noqa: SLF001  torch offers no other way
@@ -189,8 +181,8 @@ class OperatorCounter(TorchDispatchMode):
             self._on_host.update((id(result), ref(result)) for result in results if not result.dim())
         if not self.whole:
             return
-        if (name := operator_name(func)) is not None:
-            self._counts["operator_bytes"][name] += moved_bytes((*tensors, *results))
+        if (name := operators.operator_name(func)) is not None:
+            self._counts["operator_bytes"][name] += operators.moved_bytes((*tensors, *results))
         self._follow(tensors, results)
         if sends and func.name() == "c10d::allreduce_":  # FSDP keeps what it gathers from
             self._tracker.mark_buckets(tensors)
@@ -219,7 +211,7 @@ class OperatorCounter(TorchDispatchMode):
         if not flops:
             return
         dtype, running = next(tensor.dtype for tensor in tensors), self._running()
-        times = full_precision(func, dtype)
+        times = operators.full_precision(func, dtype)
         if backward_under_way() == -1 and (times or running.called_at is None):
             at = self._stack.place()
             running = Running(running.module, running.called_at or at, at)
@@ -237,13 +229,13 @@ class OperatorCounter(TorchDispatchMode):
                 self._sites[metric][part, place] += share * flops
 
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        wait = synchronisation(func, args, kwargs, self._device)
+        wait = operators.synchronisation(func, args, kwargs, self._device)
         if wait is not None and not self._tracker.is_state(args[0]):
             asked = wait == "item" and _asked_by_autograd()
             # With a GPU, the host may already have a number that torch reads here.
             if self._device != "cpu" or not (asked or self._is_on_host(args[0])):
                 self.add("synchronisations", self._asking or wait)
-        copied = host_to_device_bytes(func, args, kwargs, self._device)
+        copied = operators.host_to_device_bytes(func, args, kwargs, self._device)
         if copied:
             self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
@@ -296,7 +288,7 @@ class OperatorCounter(TorchDispatchMode):
 
 def _shows_all(func: Any, out: Any) -> bool:
     """Returns whether a call only counts as an operator; not if the result is a number, which optimizers may read."""
-    return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and is_plain(func)
+    return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and operators.is_plain(func)
 
 
 def _asked_by_autograd() -> bool:

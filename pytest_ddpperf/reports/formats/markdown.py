@@ -7,18 +7,10 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN
+from pytest_ddpperf.reports import remarks
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.lines import names_of, printable
 from pytest_ddpperf.reports.phrases import first_of
-from pytest_ddpperf.reports.remarks import (
-    all_findings,
-    common_text,
-    facts_line,
-    headline,
-    overall_lines,
-    red_lines,
-    undecided_lines,
-)
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count
@@ -40,17 +32,17 @@ _DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 def markdown(run: Run) -> str:
     """Returns the worsenings with their causes, then the other benchmarks, folded; names are escaped."""
     results = worst_first(run.results)
-    head = [MARK, f"## ddpperf: {plain(headline(results))}"]
+    head = [MARK, f"## ddpperf: {plain(remarks.headline(results))}"]
     if run.interrupted:
         head.append(f"The run ended before all its tests had run: {plain(run.interrupted)}")
     if not results:
         return "\n\n".join(head) + "\n"
-    undecided = undecided_lines(list(zip(names_of(results), results, strict=True)))
+    undecided = remarks.undecided_lines(list(zip(names_of(results), results, strict=True)))
     told = [
         _listed(first_of(undecided, _UNDECIDED)),
-        *map(plain, (*common_text(run.common_change), *overall_lines(results))),
+        *map(plain, (*remarks.common_text(run.common_change), *remarks.overall_lines(results))),
     ]
-    notes, facts = _listed(first_of(all_findings(results), _NOTES)), plain(facts_line(run))
+    notes, facts = _listed(first_of(remarks.all_findings(results), _NOTES)), plain(remarks.facts_line(run))
     room = _LINES - _FOLD - sum(text.count("\n") + 2 for text in filter(None, (*head, *told, notes, facts)))
     red, others = _red_first(results, room - _LEAST)
     rows = room - (len(red) + 1 if red else 0)
@@ -64,7 +56,7 @@ def _red_first(results: Sequence[Result], most: int) -> tuple[list[str], list[Re
     others = list(results)
     red = sorted((result for result in results if result.red), key=lambda result: -result.severity)
     for number, result in enumerate(red):
-        reason = [f"  - {plain(reason)}" for reason in first_of(red_lines(result), _REASONS)]
+        reason = [f"  - {plain(reason)}" for reason in first_of(remarks.red_lines(result), _REASONS)]
         if number and len(lines) + len(reason) + 2 > most:
             return [*lines, f"- and {len(red) - number} more"], others
         lines += [f"- **{result.verdict.value}**: {code(f'{result.test} {result.name}')}", *reason]

@@ -19,20 +19,8 @@ from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.strategy import Option, Strategy
+from pytest_ddpperf.training.correctness import training_run
 from pytest_ddpperf.training.correctness.deviation import distance, norm
-from pytest_ddpperf.training.correctness.training_run import (
-    Buffers,
-    Gradients,
-    MicroBatches,
-    MicroBatchIndex,
-    Pair,
-    TrainingRun,
-    changes,
-    copied,
-    fill,
-    refusal,
-    state,
-)
 from pytest_ddpperf.training.model import build_model
 from pytest_ddpperf.training.timing import loss_value
 from pytest_ddpperf.training.workload import Workload
@@ -51,7 +39,7 @@ class ReferenceStep:
     """The expected loss and gradients of a step: means over the ranks."""
 
     loss: float
-    gradients: Gradients
+    gradients: training_run.Gradients
     sizes: Mapping[str, float]  # by name, of the norms of the ranks' own gradients; each has its share of rounding
 
 
@@ -71,7 +59,7 @@ class SingleProcess:
         settings: Settings,
         *,
         values: Iterable[Tensor],
-        data: MicroBatches,
+        data: training_run.MicroBatches,
         param_dtype: Option | None = None,
     ) -> None:
         self._ctx, self._data = RankContext(0, 1, 0, 1, ctx.device, ctx.backend, None), data
@@ -85,13 +73,13 @@ class SingleProcess:
         self._tried = False
         with _fitting():
             self._module = build_model(workload)
-            fill(state(self._module), values)
+            training_run.fill(training_run.state(self._module), values)
             self._ranks = [self._run(data.places(rank), self._settings) for rank in range(len(data.shards))]
             # The gradients for the update are already unscaled.
             unscaled = replace(self._settings, precision="fp32") if settings.precision == "fp16" else self._settings
             self.training = self._run(data.places(0), unscaled, workload)
 
-    def backward(self, step: int, buffers: Buffers) -> ReferenceStep:
+    def backward(self, step: int, buffers: training_run.Buffers) -> ReferenceStep:
         """Computes loss and gradients of a step, averaged over the ranks.
 
         Raises UnverifiableError if the model communicates between ranks, does not fit on one device, or cannot be cast,
@@ -123,7 +111,7 @@ class SingleProcess:
         sizes = {name: math.fsum(map(norm, found)) / len(gradients) for name, found in known.items()}
         return ReferenceStep(loss=loss, gradients=expected, sizes=sizes)
 
-    def noise(self, step: int, buffers: Buffers, unit: float) -> dict[str, float]:
+    def noise(self, step: int, buffers: training_run.Buffers, unit: float) -> dict[str, float]:
         """Measures how far rounding moves the gradients of a step: the root mean square norm over the ranks, by name.
 
         Parameters are moved at random by up to a unit in the last place, as much as rounding changes them. A gradient
@@ -141,10 +129,10 @@ class SingleProcess:
                         before = still[name]
                         apart = 0.0 if gradient is None or before is None else distance(gradient, before)
                         squares.setdefault(name, []).append(apart**2)
-                fill(parameters, kept)
+                training_run.fill(parameters, kept)
         return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
-    def update(self, step: int, gradients: Gradients) -> None:
+    def update(self, step: int, gradients: training_run.Gradients) -> None:
         """Steps the optimizer with the given gradients, which usually are the ranks' gradients.
 
         An optimizer such as Adam makes a full step even if a gradient is only rounding. With the same gradients on both
@@ -158,11 +146,11 @@ class SingleProcess:
         with _fitting():
             self.training.update(step)
 
-    def parts(self, name: str, step: int, buffers: Buffers) -> list[list[Tensor]]:
+    def parts(self, name: str, step: int, buffers: training_run.Buffers) -> list[list[Tensor]]:
         """Returns a parameter's gradients in a step: for each rank, the gradient of each micro-batch by itself."""
         settings = replace(self._settings, accumulation_steps=1)
 
-        def part(place: MicroBatchIndex) -> Tensor:
+        def part(place: training_run.MicroBatchIndex) -> Tensor:
             found = self._run([place], settings).backward(step, buffers)[1][name]
             return torch.zeros(self._module.get_parameter(name).shape) if found is None else found
 
@@ -171,9 +159,9 @@ class SingleProcess:
             return [[part(place) for place in self._data.places(rank)] for rank in ranks]
 
     def _run(
-        self, places: Sequence[MicroBatchIndex], settings: Settings, workload: Workload | None = None
-    ) -> TrainingRun:
-        return TrainingRun(
+        self, places: Sequence[training_run.MicroBatchIndex], settings: Settings, workload: Workload | None = None
+    ) -> training_run.TrainingRun:
+        return training_run.TrainingRun(
             self._ctx,
             workload or self._untrained,
             self._strategy,
@@ -183,27 +171,33 @@ class SingleProcess:
             places=places,
         )
 
-    def _watched(self, run: TrainingRun, step: int, buffers: Buffers) -> tuple[float, Gradients]:
+    def _watched(
+        self, run: training_run.TrainingRun, step: int, buffers: training_run.Buffers
+    ) -> tuple[float, training_run.Gradients]:
         """Returns the result of ``_own``; raises an error if the step changes its batch, which all steps share."""
         given = run.copies(step)
-        before = list(map(copied, given))
+        before = list(map(training_run.copied, given))
         found = self._own(run, step, buffers, given)
-        taken, ways = changes(before, given)
+        taken, ways = training_run.changes(before, given)
         if taken:
-            raise refusal(self._untrained, taken, taken=True)
+            raise training_run.refusal(self._untrained, taken, taken=True)
         if ways:
-            once = list(map(copied, given))
+            once = list(map(training_run.copied, given))
             # What a second step leaves alone may stay: padding may be masked in place.
             with contextlib.suppress(Exception):  # what is left of the batch may be of no use
                 self._own(run, step, buffers, given)
-                _, ways = changes(once, given)
+                _, ways = training_run.changes(once, given)
         if ways:
-            raise refusal(self._untrained, ways, taken=False)
+            raise training_run.refusal(self._untrained, ways, taken=False)
         return found
 
     def _own(
-        self, run: TrainingRun, step: int, buffers: Buffers, given: Sequence[Pair] | None = None
-    ) -> tuple[float, Gradients]:
+        self,
+        run: training_run.TrainingRun,
+        step: int,
+        buffers: training_run.Buffers,
+        given: Sequence[training_run.Pair] | None = None,
+    ) -> tuple[float, training_run.Gradients]:
         """Computes one rank's loss and gradients; the rank's fp16 scaler is then ready for the next step."""
         found = run.backward(step, buffers, given=given)
         if self._settings.precision == "fp16":
@@ -262,7 +256,7 @@ def move(parameters: Iterable[Tensor], unit: float, draw: int) -> None:
     for parameter in filter(_moves, parameters):
         still, generator = parameter.detach(), torch.Generator().manual_seed(draw)
         shifts = torch.rand(still.shape, generator=generator) * 2 - 1
-        fill([parameter], [torch.addcmul(still, still, (unit * shifts).to(still))])
+        training_run.fill([parameter], [torch.addcmul(still, still, (unit * shifts).to(still))])
 
 
 def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:

@@ -13,18 +13,8 @@ from torch import Tensor
 
 from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.strategies.replicas import whole
-from pytest_ddpperf.training.correctness import tolerances
+from pytest_ddpperf.training.correctness import deviation, tolerances
 from pytest_ddpperf.training.correctness.consensus import DiffersError, RankConsensus
-from pytest_ddpperf.training.correctness.deviation import (
-    apart_from_rounding,
-    buffer_deviations,
-    deviations_of,
-    distance,
-    likely_cause,
-    norm,
-    parameter_deviations,
-    unused_cause,
-)
 from pytest_ddpperf.training.correctness.reference import ReferenceStep, SingleProcess, UnverifiableError
 from pytest_ddpperf.training.correctness.training_run import (
     Gradients,
@@ -121,9 +111,9 @@ class StrategyVerifier:
         def cause(rank: int, _name: str, _found: Tensor | None) -> str:
             return "this rank did not get the values of rank 0" if rank else ""
 
-        deviations = deviations_of(self.run.parameters(), self._start)
+        deviations = deviation.deviations_of(self.run.parameters(), self._start)
         self._consensus.compare("start parameters", 0, deviations, self._tolerance, cause)
-        deviations = buffer_deviations(self.run.buffers(), self._buffers, self._buffer_names)
+        deviations = deviation.buffer_deviations(self.run.buffers(), self._buffers, self._buffer_names)
         self._consensus.compare("start buffers", 0, deviations, self._tolerance, cause)
 
     def compare_step(self, index: int) -> None:
@@ -152,12 +142,12 @@ class StrategyVerifier:
         reference_loss, sizes = self._consensus.from_first(from_reference)
         expected = self._consensus.tensors_from_first(lambda: reference[0].gradients)
         self._consensus.compare_losses(index + 1, loss, reference_loss, self._tolerance)
-        deviations = deviations_of(gradients, expected, sizes)
+        deviations = deviation.deviations_of(gradients, expected, sizes)
         if not self._consensus.all_agree(all(deviation.error <= self._tolerance for deviation in deviations)):
             # Only now, because it costs several more backward passes.
             noise = self._from_reference(lambda reference: reference.noise(index, self._buffers, self._unit))
-            deviations = apart_from_rounding(deviations, sizes, noise, self._tolerance, self._smallest)
-        hint = unused_cause(self._strategy, expected)
+            deviations = deviation.apart_from_rounding(deviations, sizes, noise, self._tolerance, self._smallest)
+        hint = deviation.unused_cause(self._strategy, expected)
         cause = (lambda *_: hint) if hint else partial(self._gradient_cause, index)
         self._consensus.compare("gradients", index + 1, deviations, self._tolerance, cause)
 
@@ -205,7 +195,9 @@ class StrategyVerifier:
 
     def _alike(self) -> bool:
         """Returns whether all ranks have the same parameters now, judged by norms."""
-        first, *others = self._consensus.gathered([norm(parameter) for parameter in self.run.parameters().values()])
+        first, *others = self._consensus.gathered(
+            [deviation.norm(parameter) for parameter in self.run.parameters().values()]
+        )
         return all(
             math.isclose(ours, theirs, rel_tol=tolerances.ALIKE)
             for other in others
@@ -228,9 +220,13 @@ class StrategyVerifier:
 
         def cause(_rank: int, name: str, found: Tensor | None) -> str:
             expected = reference.get(name)
-            return "" if found is None or expected is None else likely_cause(found, [[expected]], 0, self._tolerance)
+            return (
+                ""
+                if found is None or expected is None
+                else deviation.likely_cause(found, [[expected]], 0, self._tolerance)
+            )
 
-        deviations = deviations_of(self.run.gradients(), reference)
+        deviations = deviation.deviations_of(self.run.gradients(), reference)
         self._consensus.compare("clipped gradients", step, deviations, self._tolerance, cause)
 
     def _compare_parameters(self, step: int) -> None:
@@ -238,10 +234,10 @@ class StrategyVerifier:
         reference = self._tensors_from_reference(lambda single: single.training.parameters())
 
         def cause(_rank: int, name: str, found: Tensor | None) -> str:
-            stayed = found is not None and name in before and distance(found, before[name]) == 0
+            stayed = found is not None and name in before and deviation.distance(found, before[name]) == 0
             return "the optimizer's step did not update it on this rank" if stayed else ""
 
-        deviations = parameter_deviations(self.run.parameters(), reference, self._start)
+        deviations = deviation.parameter_deviations(self.run.parameters(), reference, self._start)
         self._consensus.compare("parameters", step, deviations, tolerances.UPDATE, cause)
         self._expected = reference
 
@@ -256,7 +252,7 @@ class StrategyVerifier:
             largest = max(float(part.abs().max()) for rank_parts in parts for part in rank_parts)
             if 0 < largest < _VANISHING * self._smallest:
                 return f"it vanished: its largest number is {largest:.1e}, and fp16 holds none below 6e-08"
-        return likely_cause(found, parts, rank, 3 * self._tolerance)
+        return deviation.likely_cause(found, parts, rank, 3 * self._tolerance)
 
 
 def _whole_by_name(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
