@@ -7,7 +7,7 @@ import inspect
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -39,7 +39,7 @@ from pytest_ddpperf.instruments.counting.operators import (
     operator_name,
     synchronisation,
 )
-from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines, without_callers
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
 from pytest_ddpperf.records.sites import RECORDED_LINES
@@ -116,6 +116,10 @@ class OperatorCounter(TorchDispatchMode):
         """Returns the places of the counted calls, by metric and by part."""
         return {metric: dict(found) for metric, found in self._sites.items()}
 
+    def lines(self, metrics: Iterable[str]) -> dict[str, Mapping[tuple[str, Place], float]]:
+        """Returns the places without callers, of some metrics."""
+        return {metric: without_callers(self._sites[metric]) for metric in metrics}
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Pauses counting in this context, because code that only inspects tensors is no part of the step."""
@@ -129,7 +133,7 @@ class OperatorCounter(TorchDispatchMode):
         """Adds to a count, with the place of the call; adds nothing while counting is paused."""
         if not self.is_paused:
             self._counts[metric][part] += value
-            self._sites[metric][part, place or self._stack.place()] += value
+            self._sites[metric][part, place or self._stack.call()] += value
 
     def __torch_dispatch__(
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -158,7 +162,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def _here(self) -> Place:
         """Returns the place of the running operator, which is searched only once."""
-        self._place = self._place or self._stack.place()
+        self._place = self._place or self._stack.call()
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, apart: bool) -> bool:
@@ -207,7 +211,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         calls = collectives_of(func, args, kwargs)
-        place = self._stack.place() if calls else None
+        place = self._here() if calls else None
         for call in calls:
             self.add("collective_calls", call.name, 1, place)
             self.add("collective_bytes", call.name, call.nbytes, place)
@@ -221,7 +225,7 @@ class OperatorCounter(TorchDispatchMode):
         dtype, running = next(tensor.dtype for tensor in tensors), self._running()
         times = full_precision(func, dtype)
         if backward_under_way() == -1 and (times or running.called_at is None):
-            at = self._stack.place()
+            at = self._here()
             running = Running(running.module, running.called_at or at, at)
         (module, called_at, line), backward, again = self._attribution.place(running)
         found = {
