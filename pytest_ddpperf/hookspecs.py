@@ -61,7 +61,7 @@ def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
 
 @pytest.hookspec
 def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -> None:
-    """Receives a benchmark after it was measured, before its verdict can fail the test.
+    """Receives the measurement of each benchmark, before the test can fail.
 
     Args:
         test: pytest node id.
@@ -72,7 +72,7 @@ def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -
 
 @pytest.hookspec
 def pytest_ddpperf_verdict(result: Result) -> None:
-    """Receives a benchmark after it was judged, or could not be measured, before its verdict can fail the test.
+    """Receives the result of each benchmark, also of one that could not be measured, before the test can fail.
 
     If a test runs again, only its last attempt counts for the session.
 

@@ -579,6 +579,6 @@ def _unknown(word: str, known: list[str]) -> str:
     if word in KNOBS and KNOBS[word].given != "command":
         option = f"as {KNOBS[word].option} or " * (KNOBS[word].given == "option")
         return f"{word} holds for the whole session; give it {option}in the ini file"
-    if gone := why_gone(word):
+    if word != "strategy" and (gone := why_gone(word)):
         return f"there is no such setting any more: {gone}"
     return f"there is no setting {word}; {instead(closest(word, known, 0.5), known)}"

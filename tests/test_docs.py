@@ -241,7 +241,7 @@ def test_every_metric_is_described() -> None:
         " would decide it",
         "more launches would not decide it",
         "no practicable number of launches would decide it",
-        "worse in these launches, but not suspicious in those before them",
+        "worse in the last launches, but not in the first ones",
         "stored times decide nothing: ",
         "they are of another machine",
         "slower than the stored times, but not surely by more than ",

@@ -134,6 +134,8 @@ def test_the_stronger_layer_wins_and_leaves_the_rest() -> None:
 def test_an_unknown_word_is_refused_with_the_closest_one() -> None:
     with pytest.raises(SettingError, match=r"there is no setting tolerence; did you mean tolerance\?"):
         overlay_words(Settings(), {"tolerence": 0.1}, where="@pytest.mark.ddpperf")
+    with pytest.raises(SettingError, match=r"there is no setting strategy; "):
+        overlay_words(Settings(), {"strategy": "ddp"}, where="ddpperf.converge")
 
 
 def test_a_session_knob_is_refused_on_a_test_and_says_where_it_belongs() -> None:

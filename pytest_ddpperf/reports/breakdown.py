@@ -50,7 +50,7 @@ def phase_table(results: Sequence[Result]) -> Table:
         "benchmark": lambda each: each[0],
         **{phase.replace("_", " "): Quantity(value=partial(_part, phase), unit="%") for phase in PHASES},
     }
-    title = "shares of a step, of the average rank, in steps of their own"
+    title = "shares of a step, averaged over the ranks; measured in separate steps"
     return table_of(taken_apart, columns, title=title, right=0)
 
 

@@ -99,9 +99,9 @@ CAUSES: Mapping[str, str] = {
 }
 """The name of each cause."""
 _FIGURES: Mapping[str, str | Callable[..., str]] = {
-    "compute": "{flops:FLOP} at up to {rate:G}FLOP/s of a rank",
+    "compute": "{flops:FLOP}; a rank computes up to {rate:G}FLOP/s",
     "communication": "{sent:B} in {collectives:collective}",
-    "memory_bandwidth": "{moved:B} moved at up to {rate:G}B/s of a rank",
+    "memory_bandwidth": "{moved:B} moved; a rank moves up to {rate:G}B/s",
     "overhead": "{operators:operator}, a small one takes {each:s}",
     "straggler": "rank {rank} takes {own:s}, the others {others:s}; most of it in {phase}",
     "oversubscribed": lambda wanted, there, resource: (

@@ -28,7 +28,7 @@ from pytest_ddpperf.units import (
 )
 
 _PACKAGES = 8  # packages that are named, at most
-_PREDICTED = "on the stored network, the collectives of a step would take {predicted:s} (median error {error:%})"
+_PREDICTED = "on the measured network, the collectives of a step would take {predicted:s} (median error {error:%})"
 MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
     | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
@@ -377,8 +377,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         "its commit is the reference"
     ),
     # What a verdict rests on.
-    "unconfirmed": "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it "
-    "again",
+    "unconfirmed": "worse in the last launches, but not in the first ones, so it is not confirmed: run it again",
     "to_confirm": "worse, but the session ended before fresh launches could confirm it: run it again",
     "no_change_from": "no change can be computed from a baseline of {baseline:g}",
     "proven_earlier": "the first {launches:launch} showed that it is not worse by the margin; it looked better, so "
@@ -402,7 +401,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "not_the_code": "not this repository's code: the commit of the baseline takes as long now, {change:+%} compared "
     "with the stored times; packages, data or the machine have changed: --ddpperf-against-python compares packages",
     "slower_than_stored": lambda change, differ: (
-        f"this run and the commit of the baseline both take {format_change(change)} compared with the stored times: "
+        f"this run and the commit of the baseline both changed by {format_change(change)} from the stored times: "
         f"packages, data or the machine have changed{': ' + ', '.join(differ) if differ else ''}"
     ),
     "unpaired": "times: only gross slowdowns can fail ({reason})",

@@ -110,8 +110,8 @@ def green_meanings(results: Sequence[Result]) -> dict[str, str]:
     margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
     stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}
     meanings = {
-        "unchanged": f"shown to be slower by less than {span(format_percent, margins)}" if margins else "",
-        "ok": "slower by no more than the resolution (--ddpperf-must-detect)" if False in stored else "",
+        "unchanged": f"shown not to be slower by {span(format_percent, margins)}" if margins else "",
+        "ok": "shown not to be slower by the resolution (--ddpperf-must-detect)" if False in stored else "",
         STORED_TIMES: "not slower by more than the tolerance; stored times show only gross slowdowns"
         * (True in stored),
     }

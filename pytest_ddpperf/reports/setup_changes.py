@@ -33,8 +33,6 @@ _MOVED = (*_SENT, "ddp_buckets", *_MEMORY, "full_precision_flops", "host_to_devi
 
 
 class _Side(NamedTuple):
-    """The setup of the training on one side."""
-
     numbers: Mapping[str, float]  # by kind, and by name of a setting
     sites: Mapping[str, CallSite]  # one of each, if possible one that the other side does not have
 

@@ -81,10 +81,8 @@ def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> st
     if len(moved) > _NAMED:
         most = _s(max(map(abs, alignment.shifts)))
         moved = [f"{len(moved)} ranks by at most {most} +- at most {_s(max(alignment.uncertainties))}"]
-    by = (
-        f"the clock of rank {traces[0].rank} and the ends of {format_count(alignment.collectives, 'common collective')}"
-    )
-    return f"merged by {by}; moved: {', '.join(moved)}"
+    by = format_count(alignment.collectives, "common collective")
+    return f"merged on the clock of rank {traces[0].rank}, aligned by the ends of {by}; moved: {', '.join(moved)}"
 
 
 def difference_table(found: TraceDifference, most: int) -> Table:

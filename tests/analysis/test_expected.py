@@ -93,8 +93,8 @@ def test_the_prediction_stands_beside_what_was_measured() -> None:
     found = finding(profiled(0.012), (*FITS, replace(FIT, collective="reduce_scatter", error=0.4)))
     assert found.code == "on_network"
     assert finding_text(found) == (
-        "on the stored network, the collectives of a step would take 11.0 ms (median error 6 %); the profiler "
-        "saw 12.0 ms"
+        "on the measured network, the collectives of a step would take 11.0 ms (median error 6 %); the "
+        "profiler saw 12.0 ms"
     )
 
 

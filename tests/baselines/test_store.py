@@ -223,7 +223,9 @@ def test_a_copied_file_of_another_environment_is_foreign(store: Store) -> None:
     target = store.file(TEST, here)
     target.parent.mkdir(parents=True)
     shutil.copy(store.file(TEST, make_record().environment), target)
-    with pytest.raises(BaselineError, match=rf"field records\[0\]\.environment: it is of {KEY}, not of the folder's"):
+    with pytest.raises(
+        BaselineError, match=rf"field records\[0\]\.environment: a result of {KEY} lies in the folder of"
+    ):
         store.find(TEST, "ddp", here)
 
 

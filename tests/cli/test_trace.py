@@ -32,7 +32,7 @@ def test_a_summary_has_each_rank_and_who_comes_last(tmp_path: Path, printed: Run
     waits = "a rank waits 500 us of a step for the last one, and the transfer takes 1.00 ms"
     assert f"rank 1 came last to 100 % of the collectives; {waits}" in lines
     assert lines[-1] == (
-        "merged by the clock of rank 0 and the ends of 1 common collective; moved: rank 1 by 0 s +- 2.00 ms"
+        "merged on the clock of rank 0, aligned by the ends of 1 common collective; moved: rank 1 by 0 s +- 2.00 ms"
     )
     assert {each["pid"] // 1000 for each in json.loads((tmp_path / "all.json").read_text())["traceEvents"]} == {0, 1}
 

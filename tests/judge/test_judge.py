@@ -375,7 +375,7 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
     assert one(sides(1.0, 1.2), after(8.0)) == Action("more", 1, benchmarks=frozenset({("b", 2)}))
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
     assert finding_text(one.results[1]["step_time"].note) == (
-        "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
+        "worse in the last launches, but not in the first ones, so it is not confirmed: run it again"
     )
     assert one(sides(1.2, 1.2), after(9.0)) == Action("stop", explain=True, worse=True)
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED, Verdict.INCONCLUSIVE]

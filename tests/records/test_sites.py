@@ -61,7 +61,7 @@ def test_sites_are_matched_by_function_and_text_and_not_by_line(
 
 def called(line: int, text: str, value: float = 1.0, function: str = "main", **where: object) -> CallSite:
     """The calls of a line of a helper function that one line of another function causes."""
-    return site(41, value=value, caller=f"train.py:{line} in {function}", caller_source=text, **where)
+    return site(41, value=value, caller=f"train.py:{line} in {function}", caller_source=text, **where)  # type: ignore[arg-type]
 
 
 LOG, EVALUATE = called(60, "log()"), called(80, "evaluate()")

@@ -83,7 +83,7 @@ STACKS = [
 ]
 CRASH = RankFailed(
     f"rank 1 of 2 raised ValueError: boom\n\n{STACK}\n\n"
-    "rank 0: stopped (victims: RuntimeError: Connection closed by peer)",
+    "rank 0: stopped (as a consequence: RuntimeError: Connection closed by peer)",
     rank=1,
     where="trainer.py:12 in __init__",
     stack=STACK,

@@ -42,9 +42,13 @@ def test_only_what_bounds_is_told_as_the_most(code: str, estimated: bool, words:
 @pytest.mark.parametrize(
     ("bottleneck", "facts", "words"),
     [
-        ("compute", {"flops": 5e9, "rate": 1e11}, "compute-bound: 50 % of the step (50.0 ms), 5.00 GFLOP at up to"),
+        (
+            "compute",
+            {"flops": 5e9, "rate": 1e11},
+            "compute-bound: 50 % of the step (50.0 ms), 5.00 GFLOP; a rank computes up to",
+        ),
         ("communication", {"sent": 1 << 20, "collectives": 3.0}, "1.00 MiB in 3 collectives"),
-        ("memory_bandwidth", {"moved": 1 << 30, "rate": 2e10}, "1.00 GiB moved at up to"),
+        ("memory_bandwidth", {"moved": 1 << 30, "rate": 2e10}, "1.00 GiB moved; a rank moves up to"),
         ("overhead", {"operators": 900.0, "each": 2e-6}, "900 operators, a small one takes"),
         (
             "straggler",

@@ -12,7 +12,7 @@ def test_many_clocks_are_told_together() -> None:
     shifts = (0.0, 1e-3, -3e-3, *[0.0] * 7)
     found = ClockAlignment(shifts=shifts, uncertainties=(0.0, 5e-3, *[1e-3] * 8), collectives=1)
     assert alignment_line(ranks, found) == (
-        "merged by the clock of rank 0 and the ends of 1 common collective; "
+        "merged on the clock of rank 0, aligned by the ends of 1 common collective; "
         "moved: 9 ranks by at most 3.00 ms +- at most 5.00 ms"
     )
     two = ClockAlignment(shifts=shifts[:2], uncertainties=(0.0, 5e-3), collectives=4)

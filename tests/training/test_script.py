@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import math
 import subprocess
 import sys
 import warnings
@@ -265,6 +266,19 @@ def test_optimizer_steps_are_followed_once_and_from_outside() -> None:
     assert stepped == [early, outer, inner]
 
 
+def test_a_step_that_a_scaler_skips_is_no_optimizer_step() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cpu")
+    stepped: list[float] = []
+    for loss in (math.inf, 1.0, math.inf, 2.0):
+        with after_optimizer_steps(lambda _, loss=loss: stepped.append(loss)):  # type: ignore[misc]  # of this step
+            optimizer.zero_grad()
+            scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]  # torch has no annotation
+            scaler.step(optimizer)
+            scaler.update()
+    assert stepped == [1.0, 2.0]
+
+
 def test_a_file_is_looked_for_beside_the_test_and_then_in_the_root(tmp_path: Path) -> None:
     beside, root = tmp_path / "perf", tmp_path
     (root / "train.py").touch()
@@ -404,18 +418,44 @@ def test_a_decorator_reads_the_arguments_of_the_function_that_it_completes() -> 
 
     assert Script(command, "trainer.epochs=1000").arguments == ("trainer.epochs=1000",)
 
+    @functools.wraps(main)
+    def recorded(*given: object) -> None: ...  # such as that of torch's record, which completes nothing
 
-@pytest.mark.parametrize("package", [False, True])
-def test_the_main_file_of_a_package_runs_as_with_python_m(tmp_path: Path, *, package: bool) -> None:
+    with pytest.raises(WorkloadError, match="give Script"):
+        Script(recorded, "trainer.epochs=1000")
+
+
+SPAWNS = """import math
+import multiprocessing
+import sys
+from {of} import NAME
+print(NAME, __name__, sys.path[0])
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(math.sqrt, [4.0]) == [2.0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "of", "expected"),
+    [
+        (True, ".part", "outer.kit.part __main__ {root}"),
+        (False, ".part", "kit.part __main__ {root}/outer/kit"),
+        (False, "part", "part __main__ {root}/outer/kit"),
+    ],
+)
+@pytest.mark.parametrize("name", ["__main__.py", "train.py"])
+def test_a_file_of_a_package_runs_as_with_python_m(
+    tmp_path: Path, name: str, *, package: bool, of: str, expected: str
+) -> None:
     folder = tmp_path / "outer" / "kit"
     folder.mkdir(parents=True)
     for file in (folder / "__init__.py", folder.parent / "__init__.py") if package else ():
         file.touch()
     (folder / "part.py").write_text("NAME = __name__")
-    start = "from .part" if package else "from part"
-    main = folder / "__main__.py"
-    main.write_text(f"import sys\n{start} import NAME\nprint(NAME, __name__, sys.path[0])")
+    main = folder / name
+    main.write_text(SPAWNS.format(of=of))
     code = f"from pytest_ddpperf import Script; Script({str(main)!r}).run()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    expected = f"outer.kit.part __main__ {tmp_path}" if package else f"part __main__ {folder}"
-    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+    shown = [line for line in done.stdout.splitlines() if name == "__main__.py" or "__mp_main__" not in line]
+    assert (shown, done.stderr) == ([expected.format(root=tmp_path)], "")

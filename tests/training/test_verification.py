@@ -20,12 +20,12 @@ from pytest_ddpperf.training.verification import Discrepancy, Extent, discrepanc
                 "rank": 1,
                 "step": 1,
                 "error": 0.33333,
-                "cause": "it is this rank's own gradient: it was not synchronised",
+                "cause": "the rank kept its own gradient, which was not synchronised",
                 "extent": Extent(differing=5, names=6, ranks=2, world_size=2),
             },
             (
                 "gradients differ from a single process: layers.0.weight on rank 1 at step 1, relative error 0.333, "
-                "tolerance 0.0001; likely cause: it is this rank's own gradient: it was not synchronised; "
+                "tolerance 0.0001; likely cause: the rank kept its own gradient, which was not synchronised; "
                 "5 of 6 parameters differ, on 2 of 2 ranks"
             ),
         ),

@@ -53,7 +53,7 @@ class RankResults(Generic[T]):
             told = f"rank {rank} of {len(self._values)} raised {error}\n\n{error.traceback}"
             raise RankFailed(told, rank=rank, stack=error.traceback)
         if not 0 <= rank < len(self._values):
-            raise IndexError(f"rank {rank} of {len(self._values)}: they are 0 to {len(self._values) - 1}")
+            raise IndexError(f"there is no rank {rank}: ranks are 0 to {len(self._values) - 1}")
         return self._values[rank]
 
 

@@ -96,7 +96,7 @@ def test_the_root_is_not_the_first_to_complain_of_a_lost_peer() -> None:
     assert error.rank == 1
     assert str(error) == (
         "rank 1 of 4 raised ValueError: boom\n\nTraceback of rank 1\n\n"
-        "ranks 0, 2: stopped (victims: RuntimeError: Connection closed by peer)\nrank 3: stopped"
+        "ranks 0, 2: stopped (as a consequence: RuntimeError: Connection closed by peer)\nrank 3: stopped"
     )
 
 
@@ -173,6 +173,7 @@ def test_the_cure_of_a_well_known_error_is_in_its_line(kind: str, message: str, 
         (died(0, 3, 1), "exited with status 3"),
         (died(0, 0, 1), f"exited with status 0, which os._exit() or a library does: {RETURN}"),
         (raised(0, "SystemExit", "sys.exit(3)", 1, "exited"), "called sys.exit(3)"),
+        (raised(0, "SystemExit", "sys.exit('train() failed')", 1, "exited"), "called sys.exit('train() failed')"),
         (raised(0, "SystemExit", "sys.exit(0)", 1, "exited"), f"called sys.exit(0); an exit ends the rank: {RETURN}"),
         (died(0, -signal.SIGABRT, 1, "  what():  vector::reserve\n"), "was killed by SIGABRT: vector::reserve"),
     ],
@@ -188,8 +189,11 @@ def test_the_same_failure_everywhere_is_told_once() -> None:
 
 
 def test_want_of_memory_has_words_of_its_own() -> None:
+    """The advice serves those, too, who give a script, which has no settings of a Workload."""
     assert str(told(raised(0, "MemoryError", "", 1, "memory"))).startswith(
-        "rank 0 of 1 ran out of memory: MemoryError: a smaller batch, accumulation_steps, activation_checkpointing=true"
+        "rank 0 of 1 ran out of memory: MemoryError: a smaller batch, accumulation of gradients, activation "
+        "checkpointing, bf16 or sharding (fsdp2, zero1) takes less: a Workload has settings for them, a script needs "
+        "them in its code\n\n"
     )
 
 
@@ -263,6 +267,24 @@ def test_who_receives_another_size_is_not_to_blame() -> None:
         f"rank 2: in all_reduce of float32[4] ({STEP})\n\n"
         "TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs"
     )
+
+
+def test_a_dump_of_stacks_among_the_output_is_without_our_frames() -> None:
+    """The report of a crash shows the dump itself, so the output of the rank does not repeat it."""
+    ours = f'Thread 0x01 (most recent call first):\n  File "{own("launch/streams.py")}", line 163 in asked\n\n'
+    first, thread, rest = ABORTED.partition("Thread")
+    whole = (
+        f'{first}{ours}{thread}{rest}  File "{own("training/script.py")}", line 112 in run\n\nExtension modules: a\n'
+    )
+    end = died(0, -signal.SIGABRT, 1, whole)
+    ((_, shown),) = told(end, lost(1, STEP, "float32[8]")).sections
+    assert shown == (
+        f"{first.rstrip()}\n"
+        '  File "/user/train.py", line 6 in step\n'
+        '  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 3245 in all_reduce\n'
+    )
+    crash = died(0, -signal.SIGSEGV, 1, f"before\n{whole[whole.index('Fatal') :]}")
+    assert told(crash).sections == (("rank 0 stderr", "before\n"),)
 
 
 ODD = "/user/train.py:9 in odd"

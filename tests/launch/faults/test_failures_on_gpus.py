@@ -134,7 +134,7 @@ def test_a_rank_whose_peer_is_gone_is_a_victim() -> None:
     ends = raised(0, REMOTE), aborted(1, aborted_by(REMOTE.partition("\n")[0])), raised(2, "boom", "ValueError")
     error = told(*ends)
     assert error.rank == 2
-    assert str(error).endswith("\n\nranks 0, 1: stopped (victims: DistBackendError: remote process exited)")
+    assert str(error).endswith("\n\nranks 0, 1: stopped (as a consequence: DistBackendError: remote process exited)")
     assert told(ends[1]).rank == 1  # where there is no other
 
 

@@ -142,7 +142,9 @@ def test_traces_of_four_ranks_are_aligned_within_what_is_told(ddp: tuple[Path, A
     """All ranks are on one machine here, whose clock they share: whatever they are moved by is an error."""
     folder = ddp[0]
     told = write_beside(folder, "ddp", 4)
-    assert told[0].startswith("merged by the clock of rank 0 and the ends of 4 common collectives; moved: rank 1 by ")
+    assert told[0].startswith(
+        "merged on the clock of rank 0, aligned by the ends of 4 common collectives; moved: rank 1 by "
+    )
     written = json.loads((folder / "ddp_merged_trace.json").read_text())
     clocks = written["ddpperf"]["clocks"]
     assert [each["rank"] for each in clocks] == [0, 1, 2, 3]
@@ -299,6 +301,6 @@ def test_a_run_writes_its_files_into_the_folder_and_tells_where_they_are(inner: 
         f"{name}_{end}" for end in ("rank_0_trace.json", "rank_1_trace.json", "merged_trace.json", "summary.txt")
     }
     run.stdout.fnmatch_lines(
-        [f"made/traces/{name}_summary.txt: merged by the clock of rank 0 and the ends of 5 common collectives; *"]
+        [f"made/traces/{name}_summary.txt: merged on the clock of rank 0, aligned by the ends of 5 common *"]
     )
     assert [path.name for path in (inner.path / "made").iterdir()] == ["traces"]

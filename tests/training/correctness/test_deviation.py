@@ -143,12 +143,12 @@ PARTS = [[of(1, 2), of(3, 4)], [of(2, 4), of(8, 0)]]
 @pytest.mark.parametrize(
     ("rank", "gradient", "cause"),
     [
-        (0, of(2, 3), "it is this rank's own gradient: it was not synchronised"),
-        (1, of(5, 2), "it is this rank's own gradient: it was not synchronised"),
-        (1, of(2, 3), "it is rank 0's own gradient: it was copied instead of averaged"),
+        (0, of(2, 3), "the rank kept its own gradient, which was not synchronised"),
+        (1, of(5, 2), "the rank kept its own gradient, which was not synchronised"),
+        (1, of(2, 3), "the gradient of rank 0 alone, copied instead of averaged"),
         (0, of(7, 5), "about 2 times too large: summed over the ranks instead of averaged"),
         (0, of(1.75, 1.25), "about 2 times too small: divided by the number of ranks twice"),
-        (0, of(1, 1.5), "it is this rank's own gradient, divided by the number of ranks: it was not summed"),
+        (0, of(1, 1.5), "the rank divided its own gradient by the number of ranks, but ranks were not summed"),
         # The first ones' mean (1.5, 3), halved as the trainer halves each of two; the last ones' (5.5, 2).
         (0, of(0.75, 1.5), "it is the first micro-batch's gradient: it was synchronised before accumulation ended"),
         (0, of(2.75, 1), "it is the last micro-batch's gradient: the gradients of earlier micro-batches were lost"),
@@ -180,7 +180,7 @@ def test_each_mistake_is_known_by_what_it_leaves(rank: int, gradient: Tensor | N
 
 
 def test_an_explanation_may_be_off_by_the_tolerance() -> None:
-    assert likely_cause(of(2.02, 3), PARTS, 0, 1e-2).startswith("it is this rank's own gradient")
+    assert likely_cause(of(2.02, 3), PARTS, 0, 1e-2).startswith("the rank kept its own gradient")
     assert likely_cause(of(2.02, 3), PARTS, 0, 1e-4) == ""
 
 
@@ -198,7 +198,7 @@ def test_with_one_part_a_factor_is_all_that_can_be_told() -> None:
 
 def test_complex_gradients() -> None:
     parts = [[torch.tensor([1 + 1j])], [torch.tensor([3 - 1j])]]
-    assert likely_cause(torch.tensor([1 + 1j]), parts, 0, 1e-4).startswith("it is this rank's own gradient")
+    assert likely_cause(torch.tensor([1 + 1j]), parts, 0, 1e-4).startswith("the rank kept its own gradient")
     assert likely_cause(torch.tensor([-2 + 0j]), parts, 0, 1e-4) == ""
 
 
