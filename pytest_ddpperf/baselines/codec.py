@@ -56,7 +56,7 @@ _Environment = object_of(
     nodes=Positive,
     world_size=Positive,
 )
-_Site = object_of(CallSite, sparse=("strategy", "through"))
+_Site = object_of(CallSite, sparse=("strategy", "through", "caller", "caller_source"))
 _Counts = object_of(
     Counts,
     without=("copy",),

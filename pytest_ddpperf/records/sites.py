@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ RECORDED_LINES = "recorded_lines"  # the key of lines that record operators for 
 CHECKPOINT, BACKWARD = "activation checkpointing", "backward"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class CallSite:
     """A line of code that causes a part of a count."""
 
@@ -26,6 +27,8 @@ class CallSite:
     value: float  # for one step
     strategy: str = ""  # the strategy that contains the line, or made torch run it; empty for the user's own code
     through: str = ""  # line of another package that it called, and that called torch: a.py:1 in f; else empty
+    caller: str = ""  # line of the project that called the function: a.py:1 in f; empty if unknown
+    caller_source: str = ""  # a digest of the text of that line; empty if unknown
 
 
 SiteChange = tuple[CallSite | None, CallSite | None]
@@ -40,9 +43,11 @@ def changed_sites(
     Sites that may only have moved, because an equal one is gone elsewhere, come last among the new ones. Two sites are
     the same if they agree in file and function, and there in their text, or else in their order. They are also the same
     if the text is now in another function or file. Line numbers may differ. If a line has several copies, ``same``
-    (from ``same_lines``) decides between them.
+    (from ``same_lines``) decides between them. Only if some of a line's callers changed and others did not, the sites
+    have callers.
     """
-    before, after = _by_place(then), _by_place(now)
+    old_lines, new_lines = (_grouped(sites, caller="", caller_source="") for sites in (then, now))
+    before, after = _by_place(old_lines), _by_place(new_lines)
     pairs = [
         pair
         for place in {**before, **after}
@@ -57,10 +62,38 @@ def changed_sites(
             if old is not None:
                 gone.remove(old)
         if new is not None and (old is None or old.value != new.value):
-            changes.append((old, new))
+            called = old_lines.get(old, ()) if old is not None else ()
+            changes += _by_caller((old, new), called, new_lines[new])
     changes += [(old, None) for old in gone]
     lost = {(site.part, site.backward, site.value) for site in gone}
     return sorted(changes, key=lambda change: _rank(change, lost))
+
+
+def _grouped(sites: Iterable[CallSite], **common: str) -> dict[CallSite, list[CallSite]]:
+    """Groups sites that agree in all other fields than ``common``; a key has the sum of the values."""
+    groups: dict[CallSite, list[CallSite]] = {}
+    for site in sites:
+        groups.setdefault(replace(site, value=0.0, **common), []).append(site)  # type: ignore[arg-type]  # all are str
+    return {replace(common, value=math.fsum(each.value for each in group)): group for common, group in groups.items()}
+
+
+def _by_caller(change: SiteChange, then: Sequence[CallSite], now: Sequence[CallSite]) -> list[SiteChange]:
+    """Returns the changes of a line's callers if only some of the callers changed, else the change of the line."""
+    if not all(site.caller for site in (*then, *now)):  # of a baseline from before callers were kept
+        return [change]
+    before, after = ({_caller_of(site): site for site in sites} for sites in (then, now))
+    changes = changed_sites(before, after)
+    if sum(new is not None for _, new in changes) == len(now):
+        return [change]
+    return [(old and before[old], new and after[new]) for old, new in changes]
+
+
+def _caller_of(site: CallSite) -> CallSite:
+    """Returns a site of the line that called the function."""
+    place, _, function = site.caller.rpartition(" in ")
+    file, _, line = place.rpartition(":")
+    where = replace(site, caller="", caller_source="", through="", source=site.caller_source)
+    return replace(where, file=file, line=int(line), function=function)
 
 
 def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSite]]:
@@ -74,11 +107,7 @@ def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSi
 
 def of_lines(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
     """Returns one site for each line, with the sum of the values of all parts."""
-    lines: dict[CallSite, float] = {}
-    for site in sites:
-        line = replace(site, part="all", value=0.0)
-        lines[line] = lines.get(line, 0.0) + site.value
-    return tuple(replace(line, value=value) for line, value in lines.items())
+    return tuple(_grouped(sites, part="all"))
 
 
 def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[str, int], int]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from pytest_ddpperf.metrics.communication import EXPOSED
-from pytest_ddpperf.records.counts import WORK, count_row
+from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
@@ -17,6 +17,7 @@ from pytest_ddpperf.reports.findings import broken_reason, finding_text
 from pytest_ddpperf.reports.phrases import counts_words
 from pytest_ddpperf.units import format_count
 
+_GAINS = 3  # counts that are named
 # The metrics that take a step apart, in words. Exposed communication is inside the phases.
 PARTS = {EXPOSED: "exposed communication", **{f"phase_{phase}": phase.replace("_", " ") for phase in PHASES}}
 EXPLAINING = frozenset({"not_the_code", "rare_long_steps"})  # notes on a change that say where it comes from
@@ -54,13 +55,10 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
         said = {"collective_bytes"} if "collective_calls" in metrics else set()
         # Counts that only show what others name are causes if there are no others.
         leading = [c for c in counts if not count_row(c.series.metric).symptom and c.series.metric not in said]
-        told = [
+        return [
             phrases.count_text(c) if c.note or c.difference else f"{c.series.metric} {phrases.count_text(c)}"
             for c in leading or counts
         ]
-        better = (phrases.find(result, name) for name in WORK)
-        traded = [c for c in better if c is not None and c.verdict is Verdict.IMPROVED and (c.note or c.difference)]
-        return [*told, *(f"in exchange: {phrases.count_text(c)}" for c in traded[:1])]
     skew, timed = phrases.find(result, "straggler_skew"), "step_time" in metrics
     codes = {"long_steps"} | ({"memory_growth"} & metrics)
     told = [finding_text(each) for each in phrases.every_finding(result) if each.code in codes]
@@ -71,6 +69,15 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
     unsure = {each.code for each in phrases.every_finding(result)} & {"unsure_counts", "ungated_counts"}
     same = counts_words(result) == "same" and not unsure
     return told or [f"not known{': by its counts a step does the same as before' if same else ''}"]
+
+
+def gains(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
+    """Returns a text on the counts that got better if others got worse, the largest shares first; else nothing."""
+    if general_cause(result, verdict) or all(head.series.scale != "exact" for head in heads):
+        return []
+    better = [c for c in phrases.decisive(result, {Verdict.IMPROVED}) if c.series.scale == "exact" and c.change]
+    better.sort(key=lambda c: -abs(c.change or 0.0) / max(c.baseline or 0.0, c.series.value))
+    return [f"in exchange: {', '.join(map(phrases.short_text, better[:_GAINS]))}"] if better else []
 
 
 def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:

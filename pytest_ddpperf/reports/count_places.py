@@ -35,7 +35,8 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
         return _line_of_operator(name, *every)
     if any(value and not sites for value, sites in zip(counted, sides, strict=True)):
         return ""  # of a baseline from before sites were kept
-    alone = max(map(len, sides)) == 1 and metric != "peak_tensor_bytes"  # no other site has a part of the value
+    lines_of = [{(site.file, site.line, site.backward, site.through) for site in side} for side in sides]
+    alone = max(map(len, lines_of)) == 1 and metric != "peak_tensor_bytes"  # no other line has a part of the value
     unit = count_row(metric).unit
     lines = [[site for sites in counts.sites.values() for site in sites] for counts in (then, now)]
     same, scale = same_lines(*lines), scale_of(metric, name or "", then, now)
@@ -81,21 +82,21 @@ def _change_text(
             return ""
         now = same.get((old.file, old.line))
         place = place_text(replace(old, line=now or old.line))
-        return f"{size(old.value)} gone from {place}{'' if now else ', a line of the reference'}"
+        return f"{size(old.value)} gone from {place}{'' if now and not old.caller else ', a line of the reference'}"
     place = place_text(new)
     if old is not None:
-        return f"all at {place}" if alone else f"{size(old.value)} -> {size(new.value)} at {place}"
+        return f"all at {place}" if alone and not new.caller else f"{size(old.value)} -> {size(new.value)} at {place}"
     if calls and math.isclose(new.value * scale, 1):
         return f"the new one at {place}"
     return f"{size(new.value)} new {'ones ' if calls else ''}at {place}"
 
 
 def place_text(site: CallSite) -> str:
-    """Returns a site as text, ``train.py:41 in step, under backward``; also names the plugin's strategy, if any."""
+    """Returns a site as text, ``train.py:41 in step, under backward``; also names strategy and caller, if any."""
     by = f"strategy {site.strategy}" if site.strategy else ""
     place = f"{site.file}:{site.line}{f' in {site.function}' * bool(site.function)}" if site.file else ""
-    through, under = f"through {site.through}" * bool(site.through), "under backward" * site.backward
-    return ", ".join(filter(None, (by, place, through, under))) or "an unknown place"
+    through, called = f"through {site.through}" * bool(site.through), f"called at {site.caller}" * bool(site.caller)
+    return ", ".join(filter(None, (by, place, through, called, "under backward" * site.backward))) or "an unknown place"
 
 
 def made_at(metric: str, then: Counts, now: Counts) -> list[str]:

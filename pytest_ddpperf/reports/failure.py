@@ -12,7 +12,7 @@ from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, heads_of, parts_text
+from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, gains, heads_of, parts_text
 from pytest_ddpperf.reports.count_changes import count_difference
 from pytest_ddpperf.reports.findings import MACHINE, finding_text
 from pytest_ddpperf.reports.lines import INDENT, command, cut_after, folded, labelled, printable, words_of
@@ -89,14 +89,17 @@ def _sections(
 ) -> list[list[str]]:
     """Returns title, causes, table and paragraphs of one benchmark; cut to fit if ``rows`` limits the table."""
     most, heads = None if rows is None else _PARAGRAPH, heads_of(result, verdict, failing)
-    told = causes(result, verdict, heads)
+    told, better = causes(result, verdict, heads), _under("", gains(result, verdict, heads), width)
     shown, more = _in_table(result, heads, rows)
     table = failure_table(shown, heads, width) if shown else []
     details = _details(result, heads, told) if rows is None else []
     paragraphs = [*_paragraphs(result, heads), *details]
     return [
         cut_after(most, folded(printable(_title(result, verdict)), width, INDENT), width),
-        cut_after(most and 2 * most, _under("Cause", told, width), width),
+        [
+            *cut_after(most and 2 * most, _under("Cause", told, width), width),
+            *cut_after(most and most + 1, better, width),
+        ],
         [*table, *([f"{more} more: -v"] if more else [])],
         [line for label, text in paragraphs for line in cut_after(most, labelled(label, text, width), width)],
     ]

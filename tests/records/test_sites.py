@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites, same_lines
@@ -52,6 +54,41 @@ A, B = site(41), site(45, "reduce(b)")
     ],
 )
 def test_sites_are_matched_by_function_and_text_and_not_by_line(
+    then: list[CallSite], now: list[CallSite], expected: list[SiteChange]
+) -> None:
+    assert changed_sites(then, now) == expected
+
+
+def called(line: int, text: str, value: float = 1.0, function: str = "main", **where: object) -> CallSite:
+    """The calls of a line of a helper function that one line of another function causes."""
+    return site(41, value=value, caller=f"train.py:{line} in {function}", caller_source=text, **where)  # type: ignore[arg-type]
+
+
+LOG, EVALUATE = called(60, "log()"), called(80, "evaluate()")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        ([LOG], [called(61, "log()"), called(60, "again()")], [(None, called(60, "again()"))]),  # another line calls it
+        ([LOG, EVALUATE], [LOG], [(EVALUATE, None)]),
+        ([LOG, EVALUATE], [LOG, called(81, "evaluate()", 4.0)], [(EVALUATE, called(81, "evaluate()", 4.0))]),
+        ([LOG], [called(70, "log(all)", function="run")], []),  # the caller was renamed and changed
+        ([LOG, EVALUATE], [LOG, called(9, "other()")], []),  # as many calls as before
+        # All callers changed: the change is the line's.
+        ([LOG], [called(60, "log()", 2.0)], [(A, site(41, value=2.0))]),
+        (
+            [LOG, EVALUATE],
+            [called(60, "log()", 2.0), called(80, "evaluate()", 2.0)],
+            [(replace(A, value=2.0), site(41, value=4.0))],
+        ),
+        ([], [LOG, EVALUATE], [(None, site(41, value=2.0))]),
+        # Baselines from before callers were kept.
+        ([A], [LOG], []),
+        ([A], [LOG, EVALUATE], [(A, site(41, value=2.0))]),
+    ],
+)
+def test_a_line_has_callers_if_some_of_them_changed_and_others_did_not(
     then: list[CallSite], now: list[CallSite], expected: list[SiteChange]
 ) -> None:
     assert changed_sites(then, now) == expected

@@ -370,6 +370,25 @@ def test_a_line_inside_of_a_package_is_named_beside_the_users() -> None:
     )
 
 
+def test_a_second_call_of_a_helper_function_is_named_by_the_line_of_the_call() -> None:
+    def called(caller: str, **more: Any) -> CallSite:
+        return site(7, "mean_of_ranks", file="utils.py", caller=caller, caller_source=caller, **more)
+
+    log, step = called("train.py:60 in log"), called("train.py:31 in step")
+    assert places(reduced(log), reduced(log, step)) == (
+        "the new one at utils.py:7 in mean_of_ranks, called at train.py:31 in step"
+    )
+    assert places(reduced(log, step), reduced(log)) == (
+        "1 gone from utils.py:7 in mean_of_ranks, called at train.py:31 in step, a line of the reference"
+    )
+    assert places(reduced(log), reduced(replace(log, value=4.0))) == "all at utils.py:7 in mean_of_ranks"
+    assert places(reduced(log, step), reduced(log, replace(step, value=4.0))) == (
+        "1 -> 4 at utils.py:7 in mean_of_ranks, called at train.py:31 in step"
+    )
+    of_baseline = site(7, "mean_of_ranks", file="utils.py")
+    assert places(reduced(of_baseline), reduced(log, step)) == "all at utils.py:7 in mean_of_ranks"
+
+
 def test_backward_and_strategies_are_named_beside_lines() -> None:
     ours, new = "pytest_ddpperf/strategies/naive.py", reduced(site(41))
     more = site(38, "synchronise", 6.0, ours, strategy="naive")

@@ -160,8 +160,25 @@ def test_what_a_step_does_less_of_in_exchange_is_part_of_the_cause() -> None:
     state = counted("model_state_bytes", 100, 200, "parameters 100 B -> 200 B per step (+100 B)")
     calls = counted("collective_calls", 2, 1, "all_gather 2 -> 1 calls per step (-1): 1 gone from a:2")
     assert paragraph(failure_text(make_result(comparisons=(state, calls))), "Cause") == (
-        "parameters 100 B -> 200 B per step (+100 B) "
-        "in exchange: all_gather 2 -> 1 calls per step (-1): 1 gone from a:2"
+        "parameters 100 B -> 200 B per step (+100 B) in exchange: collective_calls 2 -> 1"
+    )
+
+
+def test_counts_of_all_kinds_are_named_in_exchange_the_largest_shares_first() -> None:
+    """They are named even if the cause is too long for a failure: -100 %, -30 %, -25 %; the fourth, -10 %, is not."""
+    casts = counted("operators", 215, 221, "; ".join(f"aten.cast{number} 0 -> 1 per step (+1)" for number in range(20)))
+    less = [
+        counted("synchronisations", 10, 9, ""),
+        counted("collective_bytes", 8 * MIB, 6 * MIB, ""),
+        counted("full_precision_flops", 4e6, 0, ""),
+        counted("peak_tensor_bytes", 10 * MIB, 7 * MIB, ""),
+        counted("collective_send_bytes", 8 * MIB, 1 * MIB, "", gated=False),
+    ]
+    cause = paragraph(failure_text(make_result(comparisons=(casts, *less))), "Cause")
+    assert cause.startswith("aten.cast0 0 -> 1 per step (+1)")
+    assert cause.endswith(
+        "in exchange: full_precision_flops 4 MFLOP -> 0 MFLOP, peak_tensor_bytes "
+        "10.0 MiB -> 7.00 MiB, collective_bytes 8.00 MiB -> 6.00 MiB"
     )
 
 
@@ -519,7 +536,7 @@ def test_the_summary_says_the_cause_with_its_line() -> None:
 def test_an_error_of_ranks_has_a_summary_and_without_a_benchmark_no_title() -> None:
     assert CRASH.summary == "rank 1 of 2 raised ValueError: boom (trainer.py:12)"
     assert INCORRECT.summary == (
-        "gradients differ from a single process: it is this rank's own gradient: it was not synchronised"
+        "gradients differ from a single process: the rank kept its own gradient, which was not synchronised"
     )
     asked_for = RankFailed(str(CRASH), stack=CRASH.stack)  # by ddpperf_group, which measures nothing
     assert error_text(asked_for).startswith("Cause      rank 1 of 2 raised")

@@ -269,7 +269,7 @@ class _Pass:
         del shown["operator_bytes"]
         placed = shown.keys() & sites.keys() - {*_OF_MODEL}
         without = {each: {(part, None): value for part, value in parts.items()} for each, parts in shown.items()}
-        return {**without, **{each: sites[each] for each in placed}}, sites
+        return {**without, **self._operators.lines(placed)}, sites
 
     def _file_known(self) -> None:
         tracker, used = self._tracker, self.used

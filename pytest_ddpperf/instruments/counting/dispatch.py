@@ -7,7 +7,7 @@ import inspect
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -31,7 +31,7 @@ from pytest_ddpperf.instruments.counting.collectives import (
     tensors_in,
 )
 from pytest_ddpperf.instruments.counting.module_tracker import Attribution, Running
-from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines, without_callers
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
 from pytest_ddpperf.records.sites import RECORDED_LINES
@@ -108,6 +108,10 @@ class OperatorCounter(TorchDispatchMode):
         """Returns the counts since the step began, by metric, and by part and line of code."""
         return {metric: dict(found) for metric, found in self._sites.items()}
 
+    def lines(self, metrics: Iterable[str]) -> dict[str, Mapping[tuple[str, Place], float]]:
+        """Returns the places without callers, of some metrics."""
+        return {metric: without_callers(self._sites[metric]) for metric in metrics}
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Pauses counting in this context, because code that only inspects tensors is no part of the step."""
@@ -121,7 +125,7 @@ class OperatorCounter(TorchDispatchMode):
         """Adds to a count, also under the line of code that made the call; adds nothing while counting is paused."""
         if not self.is_paused:
             self._counts[metric][part] += value
-            self._sites[metric][part, place or self._stack.place()] += value
+            self._sites[metric][part, place or self._stack.call()] += value
 
     def __torch_dispatch__(
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -150,7 +154,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def _here(self) -> Place:
         """Returns the line of code that called the running operator; it is searched only once for each operator."""
-        self._place = self._place or self._stack.place()
+        self._place = self._place or self._stack.call()
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, apart: bool) -> bool:
@@ -199,7 +203,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         calls = collectives_of(func, args, kwargs)
-        place = self._stack.place() if calls else None
+        place = self._here() if calls else None
         for call in calls:
             self.add("collective_calls", call.name, 1, place)
             self.add("collective_bytes", call.name, call.nbytes, place)
@@ -213,7 +217,7 @@ class OperatorCounter(TorchDispatchMode):
         dtype, running = next(tensor.dtype for tensor in tensors), self._running()
         times = operators.full_precision(func, dtype)
         if backward_under_way() == -1 and (times or running.called_at is None):
-            at = self._stack.place()
+            at = self._here()
             running = Running(running.module, running.called_at or at, at)
         (module, called_at, line), backward, again = self._attribution.place(running)
         found = {

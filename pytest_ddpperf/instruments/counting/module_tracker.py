@@ -176,7 +176,7 @@ class ModuleTracker:
             self.add(module)
         around = self.running
         path = self._paths.get(module) or around.module
-        self._running.append(Running(path, around.called_at or self._stack.place()))
+        self._running.append(Running(path, around.called_at or self._stack.call()))
 
     def _leave(self, module: nn.Module, args: Any, *others: Any) -> None:
         if self._running:

@@ -12,6 +12,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -42,11 +43,7 @@ class Place(NamedTuple):
     function: str
     backward: bool  # whether autograd's backward led to it
     through: tuple[str, int, str] | None = None  # file, line and function of another package that called torch for it
-
-    @property
-    def innermost(self) -> tuple[str, int, str]:
-        """Returns file, line and function of the code that called torch."""
-        return self.through or (self.file, self.line, self.function)
+    caller: tuple[str, int, str] | None = None  # the same of the user's code that called the function, if asked for
 
 
 T = TypeVar("T")
@@ -69,8 +66,18 @@ class Stack:
 
         If the user's code has no line in the stack, the package's line is returned.
         """
+        return self.call()._replace(caller=None)
+
+    def call(self) -> Place:
+        """Returns the same place and its caller, the next line outwards in another function of the user's code."""
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
-        return place_of(self._frames(), _frame_file, _frame_line, backward=backward)
+        frames = self._frames()
+        place = place_of(frames, _frame_file, _frame_line, backward=backward)
+        for frame in frames:  # those around the place's
+            code = frame.f_code
+            if _owner(code.co_filename) == "user" and (code.co_filename, code.co_name) != (place.file, place.function):
+                return Place(*place[:5], (code.co_filename, frame.f_lineno, code.co_name))
+        return place
 
     def comes_from(self, codes: frozenset[CodeType]) -> bool:
         """Returns whether a function with one of these code objects is in the stack."""
@@ -162,6 +169,14 @@ def made_at(made: object) -> Place | None:
     return None if found is None else Place(*found)
 
 
+def without_callers(found: Mapping[tuple[str, Place], float]) -> dict[tuple[str, Place], float]:
+    """Returns counts without callers, because a step does the same if other lines call the same function as often."""
+    lines: defaultdict[tuple[str, Place], float] = defaultdict(float)
+    for (part, place), value in found.items():
+        lines[part, place._replace(caller=None)] += value
+    return dict(lines)
+
+
 def call_sites(
     steps: Sequence[SiteCounts], roots: Sequence[str], strategy: str = ""
 ) -> dict[str, tuple[CallSite, ...]]:
@@ -174,29 +189,33 @@ def call_sites(
 def _sites(
     steps: Sequence[Mapping[tuple[str, Place], float]], roots: Sequence[str], strategy: str
 ) -> tuple[CallSite, ...]:
-    found: defaultdict[tuple[str, str, int, str, str, bool, str], float] = defaultdict(float)
+    found: defaultdict[CallSite, float] = defaultdict(float)
     for key in dict.fromkeys(key for step in steps for key in step):
         part, place = key
-        file, line, function = place.innermost
-        source = digest(linecache.getline(file, line).strip())
-        through = f"{_relative(file, roots)}:{line} in {function}" if place.through else ""
-        mean = rhythm_of([step.get(key, 0.0) for step in steps]).mean
-        found[part, _relative(place.file, roots), place.line, place.function, source, place.backward, through] += mean
-    return tuple(
-        CallSite(
+        file = _relative(place.file, roots)
+        site = CallSite(
             part=part,
             file=file,
-            line=line,
-            function=function,
-            source=source,
-            backward=backward,
-            value=value,
+            line=place.line,
+            function=place.function,
+            source=_source(place.through or place[:3]),
+            backward=place.backward,
+            value=0.0,
             strategy="" if file and not file.startswith(STRATEGIES) else strategy,
-            through=through,
+            through=_text(place.through, roots),
+            caller=_text(place.caller, roots),
+            caller_source=_source(place.caller),
         )
-        for (part, file, line, function, source, backward, through), value in sorted(found.items())
-        if value
-    )
+        found[site] += rhythm_of([step.get(key, 0.0) for step in steps]).mean
+    return tuple(replace(site, value=found[site]) for site in sorted(found) if found[site])
+
+
+def _source(line: tuple[str, int, str] | None) -> str:
+    return "" if line is None else digest(linecache.getline(*line[:2]).strip())
+
+
+def _text(line: tuple[str, int, str] | None, roots: Sequence[str]) -> str:
+    return "" if line is None else f"{_relative(line[0], roots)}:{line[1]} in {line[2]}"
 
 
 def place_of(

@@ -64,6 +64,8 @@ class SiteEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
     value: float
     strategy: str = ""
     through: str = ""
+    caller: str = ""
+    caller_source: str = ""
 
 
 class CountsEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):

@@ -143,7 +143,7 @@ class StrategyVerifier:
         expected = self._consensus.tensors_from_first(lambda: reference[0].gradients)
         self._consensus.compare_losses(index + 1, loss, reference_loss, self._tolerance)
         deviations = deviation.deviations_of(gradients, expected, sizes)
-        if not self._consensus.all_agree(all(deviation.error <= self._tolerance for deviation in deviations)):
+        if not self._consensus.all_agree(all(each.error <= self._tolerance for each in deviations)):
             # Only now, because it costs several more backward passes.
             noise = self._from_reference(lambda reference: reference.noise(index, self._buffers, self._unit))
             deviations = deviation.apart_from_rounding(deviations, sizes, noise, self._tolerance, self._smallest)

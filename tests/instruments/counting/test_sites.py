@@ -19,10 +19,10 @@ USERS, OURS, STRATEGY = "/project/train.py", str(timing.__file__), str(handwritt
 PACKAGE, TORCH = f"{sysconfig.get_path('purelib')}/somebodys/trainer.py", str(torch.__file__)
 
 
-def through(*files: str, stack: Callable[[], Stack] = Stack) -> Callable[[], Place]:
+def through(*files: str, stack: Callable[[], Stack] = Stack, called: bool = False) -> Callable[[], Place]:
     """A function ``step`` of the first of these files that calls one of the next, in its third line, and so on."""
     scope: dict[str, Any] = {"stack": stack}
-    exec(compile("def step():\n    return stack().place()", TORCH, "exec"), scope)  # noqa: S102
+    exec(compile(f"def step():\n    return stack().{'call' if called else 'place'}()", TORCH, "exec"), scope)  # noqa: S102
     for file in reversed(files):
         scope = {"inner": scope["step"]}
         exec(compile("def step():\n    pass\n    return inner()", file, "exec"), scope)  # noqa: S102
@@ -54,6 +54,21 @@ def test_a_place_has_the_innermost_line_of_a_package_that_the_projects_line_call
     assert in_a_thread(through(OURS, PACKAGE, TORCH)).through is None, "it is the place itself"
     (site,) = call_sites([{"collective_calls": {("all_reduce", place): 1.0}}], ("/project",))["collective_calls"]
     assert (site.file, site.through) == ("train.py", "somebodys/accelerator.py:3 in step")
+
+
+def test_a_call_has_the_next_line_outwards_in_another_function_of_the_project() -> None:
+    utils = USERS.replace("train", "utils")
+
+    def caller(*files: str) -> tuple[str, int, str] | None:
+        return in_a_thread(through(*files, called=True)).caller
+
+    assert caller(USERS, OURS, TORCH, utils, PACKAGE, TORCH) == (USERS, 3, "step")
+    assert caller(USERS, utils, utils, TORCH) == (USERS, 3, "step"), "the function called itself"
+    assert caller(PACKAGE, USERS, TORCH) is None
+    assert in_a_thread(through(USERS, utils, TORCH)).caller is None, "it was not asked for"
+    place = in_a_thread(through(USERS, utils, TORCH, called=True))
+    (site,) = call_sites([{"collective_calls": {("all_reduce", place): 1.0}}], ("/project",))["collective_calls"]
+    assert (site.file, site.caller) == ("utils.py", "train.py:3 in step")
 
 
 def test_a_thread_of_autograd_has_the_line_that_waits_for_it() -> None:
