@@ -110,8 +110,8 @@ MEMORY = RankFailed(
 )
 INCORRECT = IncorrectTraining(
     "broken: gradients differ from a single process: 0.weight on rank 1 at step 1, relative error 1.2, tolerance "
-    "0.0001; likely cause: the rank kept its own gradient, which was not synchronised; 3 of 4 parameters differ, on 2 of "
-    "2 ranks\n  benchmark forgetful(), 2 ranks, gloo",
+    "0.0001; likely cause: the rank kept its own gradient, which was not synchronised; 3 of 4 parameters differ, on 2 "
+    "of 2 ranks\n  benchmark forgetful(), 2 ranks, gloo",
     wrong={},
 )
 for error in (CRASH, HANG, MEMORY):
