@@ -62,7 +62,7 @@ def _add(options: argparse.Namespace) -> int:
 def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
     document = read_run(file)
     if document.date is None:
-        raise RESULTS.error(file, "field date: is null, and a history needs it")
+        raise RESULTS.error(file, "field date: is null, and a history needs a date")
     of_code = {name: getattr(document, name) for name in ("commit", "commit_date", "branch", "dirty")}
     return HistoryRun(date=document.date, **of_code), document.results
 

@@ -128,7 +128,7 @@ def stale(test: str, record: BaselineRecord, save: str | None) -> str:
         return ""
     ranks = f" {KNOBS['world_size'].option}={record.world_size}" if record.mode is None else ""
     option = KNOBS["save"].option + (f"={save}" if save else "")
-    return f'\nstale: the run of {date[:10]} was better; tighten it with: pytest "{printable(test)}"{ranks} {option}'
+    return f'\nstale: the run of {date[:10]} was better; save again with: pytest "{printable(test)}"{ranks} {option}'
 
 
 def history_file(named: Path | None) -> Path:

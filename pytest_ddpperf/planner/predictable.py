@@ -101,7 +101,7 @@ def require_network(
     if given not in {None, HERE} or ranks == 1:
         return
     named = ", ".join(CLUSTERS)
-    cramped = f"{ranks} ranks have no cores or GPUs of their own here" if ranks > room else ""
+    cramped = f"{ranks} ranks would share cores or GPUs here" if ranks > room else ""
     if given == HERE and (environment.simulated or cramped):
         what = "a simulated benchmark measures nothing between ranks" if environment.simulated else cramped
         raise SettingError(f"network={HERE!r}: {what}; give one of {named}")

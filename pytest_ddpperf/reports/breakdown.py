@@ -50,7 +50,7 @@ def phase_table(results: Sequence[Result]) -> Table:
         "benchmark": lambda each: each[0],
         **{phase.replace("_", " "): Quantity(value=partial(_part, phase), unit="%") for phase in PHASES},
     }
-    title = "shares of a step, averaged over the ranks; measured in separate steps"
+    title = "share of each phase in a step, mean over the ranks; phases are timed in separate steps"
     return table_of(taken_apart, columns, title=title, right=0)
 
 
@@ -177,7 +177,7 @@ def _bandwidth(kind: str, named: tuple[str, CommunicationProfile]) -> str:
 
 def _left_out(result: Result) -> list[str]:
     sent, profile = result.step.still_sent, result.measurement.profile
-    notes = [f"exposed communication is without {sent}"] if sent else []
+    notes = [f"exposed communication does not include {sent}"] if sent else []
     if profile is not None and profile.unplaced:
         notes.append(
             "transfer, wait and bandwidths are unknown: some process groups have fewer ranks, and the profile does "

@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 _EFFICIENCY = ("efficiency", "efficiency_low", "efficiency_high")
 _MEANINGS_OF_CONVERGENCE = {
-    "worse": "than the first strategy, in the same launches; below 0 if it is better",
-    "equal": "the same except for rounding, known from the first strategy with weights that rounding changed",
+    "worse": "how much worse the last value is than with the first strategy, in the same launches; below 0 is better",
+    "equal": "no difference beyond rounding, whose size the first strategy shows with weights changed by rounding",
     "within tolerance": "surely not worse by more than the tolerance; gradients are not exact, or buffers differ",
     "inconclusive": "may be worse by more than the tolerance: use more launches or steps",
-    "differs": "by more than rounding explains, although the strategies declare exact gradients",
+    "differs": "the values differ by more than rounding explains, although both strategies declare exact gradients",
 }
 _MEANINGS_OF_CALIBRATION = {
     "red": "runs in which unchanged code was called slower",
     "green": "runs that were unchanged or ok",
-    "at most": "the slowdown that a run rules out, the median",
-    "finds": "the smallest slowdown that a run finds in 95 of 100 cases, the median",
+    "at most": "the slowdown that a run rules out (median of the runs)",
+    "finds": "the smallest slowdown that a run finds in 95 of 100 cases (median of the runs)",
     "gross": "a suitable value of ddpperf_gross: 1.5 times the largest difference between two runs",
 }
 _MEANINGS_OF_PREDICTIONS = {
     "memory": "the most bytes of tensors on a rank; 10 % of the memory is kept free for the allocator and NCCL",
-    "advice": "by the predicted time of a sample, or of a step if samples are unknown",
+    "advice": "the ranking by the predicted time of a sample, or of a step if the number of samples is unknown",
     "step": "the most likely time; in brackets the best and the worst case",
     "sample": "the predicted time of a step divided by the samples of all ranks",
     "exposed": "communication that computing does not hide, as a share of the step",
@@ -199,7 +199,7 @@ def _computing(step: Any) -> str:
 def _explained(table: Table, steps: Iterable[Any]) -> Table:
     """Returns the table with the meanings of its columns, and a note if other processes disturbed the timing."""
     lost = max((step.lost for step in steps), default=0.0)
-    busy = f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine is faster"
+    busy = f"other processes used {format_percent(lost)} of the cores during the timing: a quiet machine is faster"
     return with_meanings(replace(table, notes=(busy,) if lost > LOAD else ()), _MEANINGS_OF_PREDICTIONS)
 
 

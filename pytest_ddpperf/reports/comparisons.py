@@ -38,7 +38,7 @@ def what_pays(results: Sequence[Result]) -> list[str]:
         known = len(compared.compared)
         told = [f"{word} {' or '.join(names)}" for word, names in bests.items() if 0 < len(names) < known]
         if len(told) > 1 and len(compared.unbeaten) <= _FEW < known:
-            told.append(f"no variant is better in both than {' or '.join(compared.unbeaten)}")
+            told.append(f"no variant is faster and needs less memory than {' or '.join(compared.unbeaten)}")
         if told:
             lines.append(f"{test.partition('::')[2]}: {'; '.join(told)}")
     return first_of(lines, _MOST)
@@ -78,9 +78,9 @@ def _scaling_line(test: str, points: Sequence[Result]) -> str:
         f"{word} with {' and '.join(str(size) for _, size in alike)}" for word, alike in groupby(words, itemgetter(0))
     )
     pays = stops_paying(fit, ranks)
-    end = "" if pays is None else f"; from {format_count(pays, 'rank')} on, one more adds less than half a rank's work"
+    end = "" if pays is None else f"; from {format_count(pays, 'rank')} on, each more adds less than half a rank's work"
     left = [str(point.world_size) for point in others if point.environment.oversubscribed]
-    out = f"; without {' and '.join(left)} ranks, which share cores or GPUs" if left else ""
+    out = f"; the fit omits {' and '.join(left)} ranks, which share cores or GPUs" if left else ""
     interval = possible(fit.interval, 0.0, 1.0)
     ends = f" [{100 * interval.low:.1f} .. {100 * interval.high:.1f}]" if interval is not None else ""
     serial = f"{format_percent(min(max(0.0, fit.serial), 1.0))}{ends} ({fit.law.capitalize()})"

@@ -50,7 +50,7 @@ def other_batch_size(size: int, samples: float, passes: int) -> str:
     a_step = f"a step has {passes} backward passes and " if passes > 1 else ""
     return (
         f"samples_per_step={samples:g}, but {a_step}the tensors of a batch begin with a dimension of {size}: rates "
-        f"would be wrong; give samples_per_step={passes * size} if that is their number"
+        f"would be wrong; give samples_per_step={passes * size} if that is the number of samples"
     )
 
 

@@ -110,8 +110,8 @@ def green_meanings(results: Sequence[Result]) -> dict[str, str]:
     margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
     stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}
     meanings = {
-        "unchanged": f"shown not to be slower by {span(format_percent, margins)}" if margins else "",
-        "ok": "shown not to be slower by the resolution (--ddpperf-must-detect)" if False in stored else "",
+        "unchanged": f"shown not to be slower by {span(format_percent, margins)} or more" if margins else "",
+        "ok": "shown not to be slower by the resolution (--ddpperf-must-detect) or more" if False in stored else "",
         STORED_TIMES: "not slower by more than the tolerance; stored times show only gross slowdowns"
         * (True in stored),
     }
@@ -143,7 +143,7 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
     told = [f"{number} {word}" for word, number in numbers.items() if number]
     targets = [f"{format_count(sum(numbers.values()), 'target')}: {', '.join(told)}"] if told else []
     bound = ruled_out(results)
-    return [*targets, *([f"passed: {bound} (the highest end of an interval)"] if bound else [])]
+    return [*targets, *([f"passed: {bound} (the highest upper end of their intervals)"] if bound else [])]
 
 
 def cause_in_words(result: Result, *, below: bool = False) -> str:

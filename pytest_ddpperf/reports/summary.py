@@ -178,14 +178,14 @@ def _meanings(results: Sequence[Result]) -> dict[str, str]:
         "memory": "; or ".join(memory),
         "eff.": "scaling efficiency, 1 if ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
-        "change": "of the step time, from the reference to now",
-        "at most": "the step is slower by no more than this, one-sided, with "
-        f"{format_percent(1 - UNPROVEN)} confidence; long steps are seen that come at least in every "
+        "change": "change of the step time from the reference to now",
+        "at most": "upper limit of the slowdown, one-sided, with "
+        f"{format_percent(1 - UNPROVEN)} confidence; includes long steps that recur at least every "
         f"{span(ordinal, steps)} step",
-        "calls": "of collectives, by a rank in a step",
-        "sent": "by a rank in a step's collectives",
+        "calls": "calls of collectives by a rank in a step",
+        "sent": "bytes that a rank sends in a step's collectives",
         "peak": "of the bytes in live tensors",
         "inconclusive": "a slowdown larger than the resolution (--ddpperf-must-detect) may be hidden",
-        "does_not_fit": "a rank ran out of memory; the others were measured without it",
+        "does_not_fit": "a rank ran out of memory; only the other benchmarks were measured",
         **green_meanings(results),
     }
