@@ -121,7 +121,7 @@ class RevisionSide:
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Returns the launchers of this side and the opposite ones."""
+        """Returns this side's launchers, and those that run this checkout for comparison, if any."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class RevisionSide:
 
 
 def under(python: Interpreter, project: Redirection) -> Redirection:
-    """Returns the redirection of a project to another interpreter with its packages, without this one's packages."""
+    """Returns the redirection with another interpreter, whose packages replace this environment's packages."""
     from pytest_ddpperf.against.interpreter import foreign_entries
 
     root = project.root

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(options: argparse.Namespace) -> int:
-    """Adds runs; all files are read before the first run is added."""
+    """Adds runs to a history; if a file cannot be read, none is added, because all are read first."""
     history = history_file(options.history)
     runs = [(file, *_run_of(file)) for file in options.results]
     for file, run_, results in runs:

@@ -1,4 +1,4 @@
-"""Tables of calls other than check: searches, full trainings, calibrations, predictions, advice."""
+"""Tables of find_batch_size, converge, calibrate, predict, what_if and advise."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def call_tables(
 
 
 def batch_size_table(searches: Sequence[Search]) -> Table:
-    """Returns one row for each search: the sizes that fit, do not fit and were tried, and the memory."""
+    """Returns one row for each search of a batch size: which sizes fit, which do not, and the peak memory."""
     return table_of(
         searches,
         {
@@ -94,7 +94,7 @@ def batch_size_table(searches: Sequence[Search]) -> Table:
 
 
 def convergence_table(convergences: Sequence[Convergence]) -> Table:
-    """Returns one row for each strategy: last loss, last metric, by how much each is worse, and the verdict on it."""
+    """Returns one row for each strategy: last loss and metric, how much worse they are than the first's, a verdict."""
     trainings = [(found, one) for found in convergences for one in found.strategies]
     finals = [final for _, one in trainings for final in one.finals.values()]
     kept = [row.worse for found in convergences for row in found.kept]
@@ -133,7 +133,7 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
 
 
 def _standings(found: Convergence, one: Trainings) -> dict[str, Standing]:
-    """Returns the comparisons of a strategy's last values with the first strategy's, by quantity."""
+    """Returns how a strategy's last loss and metrics compare with the first strategy's, by name of the quantity."""
     return {row.quantity: row for row in found.kept if row.name == one.name}
 
 
@@ -142,13 +142,13 @@ def _number(value: float) -> str:
 
 
 def _quality(agreements: Sequence[str]) -> str:
-    """Returns the worst verdict on the quantities of a strategy."""
+    """Returns the worst of the verdicts on a strategy's last loss and metrics."""
     order = ("worse", "differs", "inconclusive", "within tolerance", "equal")
     return next((each for each in order if each in agreements), "first")
 
 
 def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
-    """Returns one row for each benchmark that was measured against itself: how reliable its verdicts are here."""
+    """Returns how often each benchmark, measured against itself, had a false alarm, and the slowdowns that it finds."""
     machines = dict.fromkeys(environment_text(benchmark.measurement.environment) for benchmark in calibrated)
     alarms = sum(benchmark.alarms.found for benchmark in calibrated)
     runs = sum(benchmark.alarms.of for benchmark in calibrated)
@@ -240,7 +240,7 @@ def best_line(advice: StrategyAdvice) -> str:
 
 
 def _band(step_of: Callable[[Any], Any], unit: str, *fields: str) -> Quantity[Any]:
-    """Returns a column with a figure of a step and both ends of its band."""
+    """Returns a column of a predicted figure, followed by its best and its worst case in brackets."""
 
     def text(item: Any, number: Callable[[float], str]) -> str:
         return "{} [{}, {}]".format(*(number(getattr(step_of(item), field)) for field in fields))

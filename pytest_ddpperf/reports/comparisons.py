@@ -15,14 +15,14 @@ from pytest_ddpperf.stats.intervals import possible
 from pytest_ddpperf.units import format_count, format_percent, format_values
 
 _MOST = 5  # comparisons, and curves, in the summary
-_LOSES = 0.05  # of the ideal: a smaller loss needs no explanation
-_TOLD = 0.05  # of the loss: a smaller part is not shown
+_LOSES = 0.05  # share of the ideal scaling: a smaller loss is not explained
+_TOLD = 0.05  # share of the loss: a smaller part is not shown
 _FEW = 2  # unbeaten variants that are named, at most
 LOST_TO = {**CAUSES, "computing": "slower computing", "cores": "shared cores", "unclear": "an unknown cause"}
 
 
 def what_pays(results: Sequence[Result]) -> list[str]:
-    """Returns a line for each comparison with its best variants: several if intervals do not separate them."""
+    """Returns a line for each comparison: the fastest and smallest variants, several if intervals overlap."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.measurement.over is not None:

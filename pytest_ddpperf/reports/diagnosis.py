@@ -23,7 +23,7 @@ def diagnosis_lines(results: Sequence[Result]) -> list[str]:
 
 
 def in_words(diagnosis: Diagnosis) -> Diagnosis:
-    """Returns the diagnosis with texts in all its parts."""
+    """Returns the diagnosis with ``text`` filled in: its own, and those of its causes and its advice."""
     return replace(
         diagnosis,
         text=diagnosis_text(diagnosis),

@@ -87,7 +87,7 @@ def _joined(sections: Sequence[Sequence[str]], gap: str) -> str:
 def _sections(
     result: Result, verdict: Verdict, failing: Collection[Verdict], width: int, rows: int | None
 ) -> list[list[str]]:
-    """Returns title, causes, table and paragraphs of one benchmark; cut to fit if ``rows`` limits the table."""
+    """Returns title, causes, table and paragraphs of a failure; ``rows``: limit of the table, None for all details."""
     most, heads = None if rows is None else _PARAGRAPH, heads_of(result, verdict, failing)
     told = causes(result, verdict, heads)
     shown, more = _in_table(result, heads, rows)
@@ -229,7 +229,7 @@ def _interval(row: Comparison) -> str:
 
 
 def _limit(row: Comparison) -> str:
-    """Returns the accepted change: the tolerance, or the floor of a count."""
+    """Returns the accepted change: a tolerance with its sign, or for a count the change that it ignores."""
     if row.baseline is None or not phrases.judges(row):
         return ""
     if row.series.scale == "exact":

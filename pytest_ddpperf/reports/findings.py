@@ -78,7 +78,7 @@ def sentence(words: str | Callable[..., str], facts: Mapping[str, Any]) -> str:
 
 
 def broken_reason(result: Result) -> str:
-    """Returns why a benchmark could not be measured."""
+    """Returns the text of the finding that says why a benchmark broke or does not fit into memory."""
     codes = {"broken", "does_not_fit", *APART}
     return next((finding_text(each) for each in result.findings if each.code in codes), "it could not be measured")
 
@@ -117,7 +117,7 @@ def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> 
 
 
 def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
-    """Returns a function that makes a sentence on a machine in some launches, with the range of a figure."""
+    """Returns a function that makes a sentence on the machine: ``the machine swapped 2 MiB in 3 of 4 launches``."""
 
     def sentence(least: float, most: float, seen: int, launches: int, node: str = "") -> str:
         where = f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"
@@ -140,7 +140,7 @@ def _busy(now: float | None, then: float | None) -> str:
 
 
 def _taken(share: float) -> str:
-    """Returns the share of the cores that others took; a general phrase if it is 0, as for a GPU."""
+    """Returns the share of the cores that other processes took; a general phrase if it is 0, as for a GPU."""
     return f"other processes took {format_percent(share)} of the cores" if share else "the machine may have been busy"
 
 
@@ -243,7 +243,7 @@ def _on_network(predicted: float, error: float, measured: float | None, how: str
 
 WORDS: Mapping[str, str | Callable[..., str]] = {
     "broken": "{reason}",
-    "read_again": "{text}",  # of a file that has the words alone
+    "read_again": "{text}",  # read from a results file, which has only texts
     "does_not_fit": lambda reason, fitted: (
         f"it does not fit into memory: {reason}{'; the reference fitted' if fitted else ''}"
     ),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, slots=True)
 class Stored:
-    """The stored and failed baselines; files are relative to the root of the project."""
+    """The baselines that were saved or not saved; file names are relative to the root of the project."""
 
     saved: list[tuple[Result, SavedRecord]] = field(default_factory=list)
     unfit: list[Result] = field(default_factory=list)  # which do not fit into memory, and whose baselines stay
@@ -53,7 +53,7 @@ class Outputs:
 
     @property
     def _of_tests(self) -> tuple[list[Any], ...]:
-        """All lists whose items have the attribute ``test``."""
+        """All lists of results; each item has the attribute ``test``."""
         return self.results, self.searches, self.convergences, self.calibrated, self.predictions, self.advice
 
     @property
@@ -80,7 +80,7 @@ class Outputs:
             listed[:] = [each for each in listed if each.test != test]
 
     def remark(self, test: str, key: tuple[str, int], *findings: Finding) -> None:
-        """Adds remarks to the listed result of a benchmark."""
+        """Adds findings to the result of the test's benchmark ``key``: its name and number of ranks."""
         for i, each in enumerate(self.results):
             if (each.test, each.measurement.key) == (test, key):
                 self.results[i] = replace(each, findings=(*each.findings, *findings))

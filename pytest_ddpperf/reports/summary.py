@@ -31,7 +31,7 @@ _MOST = 30  # benchmarks that are not red and have a row of their own
 
 
 def summary_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """Returns ``benchmark_table`` with the best variants, the scaling, and the meanings of its words."""
+    """Returns ``benchmark_table`` with notes on the best variants and the scaling, and a legend."""
     results = worst_first(results)
     table = replace(benchmark_table(results, accepted), notes=(*what_pays(results), *how_it_scales(results)))
     return with_meanings(table, _meanings(results))

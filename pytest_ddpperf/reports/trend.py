@@ -24,7 +24,7 @@ _UNTOLD = f"a change in the newest {MIN_SIDE - 1} commits would not show yet"
 
 
 class TrendsFile(JsonEntry, frozen=True):
-    """The file of ddpperf trend --json: a metric over commits, and its changes; places are indices of points."""
+    """The file of ddpperf trend --json: a metric over commits, and its changes; changes refer to points by index."""
 
     schema: Literal["pytest-ddpperf/trend/2"]  # name and version of this format
     metric: str  # what all trends are of
@@ -64,7 +64,7 @@ def trend_table(trend: Trend) -> Table:
 
 
 def changes_text(trends: Sequence[Trend], metric: str) -> str:
-    """Returns all trends with a change, the worst first, and how many of all trends these are."""
+    """Returns the trends that changed, the worst first, and a line with the numbers of changed and of all trends."""
     changed = sorted((trend for trend in trends if trend.changes), key=lambda trend: -trend.worst)
     parts = ["\n".join((_heading(trend), *(f"  {text}" for text in change_texts(trend)))) for trend in changed]
     # A count has no noise: two points are enough.

@@ -21,7 +21,7 @@ Style = Literal["lines", "points"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """The quantity of an axis."""
+    """An axis: the quantity that it shows, with its unit or labels."""
 
     name: str  # in a few words
     unit: str = ""  # an SI base unit, ``B``, a rate of them, or ``1``; empty for places and numbers of steps and ranks
@@ -41,7 +41,7 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChartSeries:
-    """Points that are drawn alike.
+    """Points of one line or one group, drawn in the same style.
 
     ``of`` is the name of the series to which a reference belongs; empty if it belongs to all series.
     """
@@ -88,7 +88,7 @@ def view_of(chart: Chart) -> tuple[float, float, bool]:
 
 
 def in_units(chart: Chart) -> Chart:
-    """Returns the chart with its numbers in readable units on both axes."""
+    """Returns the chart with its numbers converted to readable units, such as ms, on both axes."""
     values = [(each.x, each.y) for series in chart.series for each in series.points]
     by_x = scale([x for x, _ in values] if chart.x.unit else [], chart.x.unit or "1")
     by_y = scale([y for _, y in values], chart.y.unit or "1")

@@ -76,7 +76,7 @@ def test_wrong_and_not_to_fail(ddpperf):
     run.stdout.fnmatch_lines(
         [
             "BROKEN: it does not train as a single process does",
-            "Cause      it is this rank's own gradient: it was not synchronised",
+            "Cause      the rank kept its own gradient, which was not synchronised",
             " * gradients differ from a single process: * on rank * at step 1,*",
             "Which      benchmark forgetful(), 2 ranks, gloo",
             "  at test_suite.py:* in test_wrong_among_others",

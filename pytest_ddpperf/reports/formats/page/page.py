@@ -31,7 +31,7 @@ _WHOLE = 12  # digits of a place: all that it has but for what a division leaves
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A part of a page, with a title."""
+    """A titled part of a page, with charts, tables, facts or sentences."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -54,7 +54,7 @@ class PageRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """The content of a page."""
+    """The content of a page: title, facts, an overview with a row for each benchmark, and parts below."""
 
     title: str
     facts: tuple[str, ...] = ()  # code, day, machine
@@ -160,7 +160,7 @@ def html_of(page: Page) -> str:
 
 
 def _broken(name: str) -> Any:
-    """Returns a name that a browser breaks only after punctuation, not inside words."""
+    """Returns a name as HTML in which a browser breaks a line only after punctuation, not inside words."""
     from markupsafe import Markup
 
     return Markup("<wbr>").join(_PIECES.findall(printable(name)))
