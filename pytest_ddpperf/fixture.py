@@ -469,7 +469,7 @@ class Ddpperf:
             self._meet(targets(found, metrics))
 
     def _meet(self, wanted: Sequence[MetricTarget]) -> None:
-        """Lists the outcomes of targets; fails the test if one was missed, or is inconclusive and ``fail_on`` has it."""
+        """Lists the outcomes of targets; fails the test if one was missed, or inconclusive and ``fail_on`` has it."""
         for target in wanted:
             unmet = self._session.archive.never_met(self._test, target.measurement, target.series, target.wanted)
             self._session.outputs.remark(self._test, target.measurement.key, target.finding, *unmet)
