@@ -61,13 +61,10 @@ def conclusion(bisector: Bisector, packages: PackageRange) -> tuple[list[str], b
         lines.append("  pip cannot change one of these alone: they need each other's versions")
     earlier = [name for before in packages.steps[: int(found) - 1] for name in before]
     if not earlier:
-        return [*lines, f"  it alone suffices, with all else as in {packages.names[0]}"], True
+        return [*lines, f"  it alone suffices with all else as in {packages.names[0]}"], True
     alone = bisector.classified(ALONE + found)
     if alone.answer == "bad":
-        return [
-            *lines,
-            f"  it alone suffices, with all else as in {packages.names[0]}: {alone.text}".rstrip(", "),
-        ], True
+        return [*lines, f"  it alone suffices with all else as in {packages.names[0]}: {alone.text}".rstrip(", ")], True
     changed = ", ".join(first_of(earlier))
     if alone.answer == "good":
         told = f"  only together with changes of {changed}, not alone: {alone.text}".rstrip(", ")
