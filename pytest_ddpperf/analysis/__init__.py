@@ -1,1 +1,1 @@
-"""Interprets measured figures: the diagnosis of a step, traces, and laws of scaling; pure, each with its source."""
+"""Interprets measured figures: the diagnosis of a step, traces, and laws of scaling. Pure functions with sources."""

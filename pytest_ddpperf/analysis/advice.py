@@ -14,10 +14,10 @@ from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import BACKWARD, OPTIMIZER, OTHER
 
-WORTH = 0.03  # of the step: a smaller gain is not worth advice
-WORKERS = 4  # of a loader
-_PREFETCHED = 2  # batches that torch's workers hold ready by default
-TIMES = 4  # the factor for more micro-batches, or samples, in a step
+WORTH = 0.03  # share of the step: a smaller gain is not worth advice
+WORKERS = 4  # how many more workers of a DataLoader are advised
+_PREFETCHED = 2  # torch's default prefetch_factor
+TIMES = 4  # the advised factor for more micro-batches, or samples, in a step
 ROOM = 0.9  # of a memory, that tensors may take: the rest is for the allocator, the context and NCCL's buffers
 FRAGMENTED = 0.20  # of the memory that the allocator holds: above, too much of it is unused
 _BY_SETTING = frozenset(
@@ -32,7 +32,7 @@ _ESTIMATED = frozenset(
         *("fusion", "fused_optimizer", "compile", "static_graph", "fewer_ranks", "smaller_group", "alone"),
     }
 )
-"""Changes that may save more than their stated gain: half of the bytes may hide fully, more samples may be free."""
+"""Changes whose gain is only estimated and may be larger: half of the bytes may be hidden fully, for example."""
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
 _UPDATE: tuple[Bottleneck, ...] = ("memory_bandwidth", "overhead")  # the causes of an optimizer's time
 _KEEPING = {"fsdp1": "fsdp1[sharding=SHARD_GRAD_OP]", "fsdp2": "fsdp2[reshard_after_forward=false]"}
@@ -43,8 +43,8 @@ _OVERLAPPED = 0.8  # the share of backward that can hide communication: the last
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
     """Returns the changes that may pay, the largest gain first; changes that only free memory come last.
 
-    A gain that is not estimated is an upper bound: a cause goes away, and all else stays. For a larger batch or more
-    micro-batches it is the gain per sample.
+    A gain that is not ``estimated`` is an upper bound: the change removes time of one cause, and all else stays. For a
+    larger batch or more micro-batches it is the gain per sample.
     """
     advisers = [_BY_CAUSE[cause.bottleneck] for cause in diagnosis.causes if cause.bottleneck in _BY_CAUSE]
     found = [advice for adviser in advisers for advice in adviser(diagnosis, measurement)]
@@ -67,7 +67,7 @@ def _share(diagnosis: Diagnosis, bottleneck: Bottleneck) -> float:
 
 
 def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Advises on loading: workers load while the rank trains, so the slower of the two decides how long a step is."""
+    """Returns advice on loading: workers load while the rank trains, so the slower of both determines the step time."""
     wait = max(_share(diagnosis, "data"), longest_data_wait(measurement))  # others wait for that rank as well
     found = [Advice(code="cheaper_loading", bottleneck="data", gain=wait)]
     loader = measurement.recipe.get("loader", "")
@@ -87,7 +87,7 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
 
 
 def _missing(loader: str) -> str:
-    """Returns the missing settings that keep workers and batches ready, as the option's text; empty without workers."""
+    """Returns advised loader settings that are not given, as the option's text; empty without workers."""
     given = loader_settings(loader) if loader else None
     if given is None or not given.workers:
         return ""
@@ -122,14 +122,14 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
 
 
 def _bucket_size(measurement: Measurement) -> float | None:
-    """Returns the MiB of buckets that cut gradients into four; None if there are about as many, or few bytes."""
+    """Returns the MiB of a bucket if gradients fill four; None if there are four to eight buckets, or below 0.5 MiB."""
     nbytes = [] if measurement.counts is None else [*measurement.counts.details.get("ddp_buckets", {}).values()]
     size = float(round(sum(nbytes) / _BUCKETS / 2**20))
     return size if size >= 1 and not _BUCKETS <= len(nbytes) <= 2 * _BUCKETS else None
 
 
 def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
-    """Returns whether each rank has room for all of the model's state; False if that is unknown."""
+    """Returns whether each rank has room for the whole model's parameters, gradients and optimizer state, if known."""
     limit, counts = memory_limit(measurement), measurement.counts
     if limit is None or diagnosis.memory is None or counts is None or "model_state_bytes" not in counts.totals:
         return False
@@ -138,7 +138,7 @@ def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
 
 
 def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Advises the smaller group of ranks that does the most work a second, if smaller groups do more than this one."""
+    """Returns advice to use a smaller group of ranks if one does more work per second; it names the fastest."""
     slower = [each.facts for each in measurement.findings if each.code == "negative_scaling"]
     if not slower:
         return []
@@ -148,9 +148,9 @@ def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
 
 
 def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Advises more samples in a step: work that is done once in a step then costs less time for each sample.
+    """Returns advice to process more samples in a step: work that is done once in a step then costs less per sample.
 
-    Micro-batches need no more memory, but do not reduce operator calls. A larger batch has to gain more than they do.
+    More micro-batches need no more memory, but as many operator calls. A larger batch is advised only if it gains more.
     """
     communication, overhead = _share(diagnosis, "communication"), _share(diagnosis, "overhead")
     computing = sum(_share(diagnosis, each) for each in ("compute", "memory_bandwidth", "overhead"))
@@ -162,7 +162,7 @@ def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
     accumulated = saved * min(1.0, communication * sent_once + update)
     larger = saved * min(1.0, communication + update + calls)
     found = []
-    if communication and not _synchronises_each(measurement):  # else first of all what it accumulates already
+    if communication and not _synchronises_each(measurement):  # else no_sync for the present micro-batches comes first
         facts = {"steps": _micro_batches(measurement) * TIMES}
         cause = _largest(diagnosis, "communication", *(_UPDATE if update > communication else ()))
         found.append(Advice(code="accumulation", bottleneck=cause, gain=accumulated, facts=facts))
@@ -214,7 +214,7 @@ def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Ad
 
 
 def _copied_back(diagnosis: Diagnosis) -> float:
-    """Returns the share of the step that copies gradients out of their buckets, which reads and writes them once."""
+    """Returns the share of the step that copies gradients out of buckets: each byte is read once and written once."""
     communication, moving = diagnosis.cause("communication"), diagnosis.cause("memory_bandwidth")
     if communication is None or moving is None or not moving.facts.get("rate") or not diagnosis.step:
         return 0.0
@@ -249,7 +249,7 @@ def _oversubscribed(diagnosis: Diagnosis, measurement: Measurement) -> list[Advi
 
 
 def _room(measurement: Measurement) -> list[Advice]:
-    """Advises changes that free memory, for a larger batch or a larger model."""
+    """Returns advice to free memory, for a larger batch or a larger model."""
     split = next((series.value for series in measurement.series if series.metric == "fragmentation"), 0.0)
     whole = not strategy_name(measurement).startswith(("fsdp", "zero")) and measurement.world_size > 1
     codes = {

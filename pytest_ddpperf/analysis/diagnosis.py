@@ -1,9 +1,9 @@
 """The diagnosis of a step: it divides the step's time among causes, and the largest cause is the bottleneck.
 
-Waits are measured: for data, for communication that nothing hides, for a slow rank. Time that was not measured is
-called ``unclear``. The rest is computing. It is divided among causes by the machine's rates in simple work, as in the
-roofline model (Williams, Waterman and Patterson, 2009): FLOPs over the rate of matrix products, bytes over the rate of
-copies, and operators times the time of a small operator.
+Waits are measured: for data, for exposed communication, for a slow rank. Time that nothing explains is ``unclear``. The
+rest is computing. It is divided among causes by the machine's speeds in micro-benchmarks (``MachineRates``), as in the
+roofline model (Williams, Waterman and Patterson, 2009): FLOPs divided by the rate of matrix products, bytes divided by
+the rate of copies, and operators times the time of a small operator.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pytest_ddpperf.records.results import StepAnalysis
 _COMPUTING = frozenset({"compute", "memory_bandwidth", "overhead"})
 
 LEAST_SHARE = 1 / 3  # of the step: a smaller cause is no bottleneck
-CAPACITY = 0.90  # of its memory, above which a rank has no room for more
-DISTURBED = 0.15  # of the cores' time
-SATURATED = 0.70  # of the cores' time, above which ranks waited for cores
-SCALED = 2.0  # times simple work on a CPU: if collectives were not timed, the rest of longer computing is unclear
-EXPLAINED = 0.20  # of computing: below, the time of operators explains too little of it
+CAPACITY = 0.90  # share of its memory above which a rank has no room for more
+DISTURBED = 0.15  # share of the cores' time above which other processes disturb the ranks
+SATURATED = 0.70  # share of the cores' time in use above which ranks waited for cores
+SCALED = 2.0  # times the micro-benchmarks' time on a CPU; if collectives were not timed, computing beyond it is unclear
+EXPLAINED = 0.20  # share of computing: below, the time of operators explains too little of it
 SLOW_RANK = 0.05  # of a step: below, the ranks are alike
 SCATTER = 0.10  # of a step: a rank that alone takes longer than the group's step by more than this was disturbed
 IDLE = 0.10  # of a step: below, a rank was busy
@@ -64,8 +64,8 @@ def analysis_of(measurement: Measurement) -> StepAnalysis:
 def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
     """Returns the diagnosis that follows from the evidence, without advice."""
     step, slow = evidence.step, evidence.slow
-    facts: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent}
-    waits = [_cause("data", evidence.data, step), _cause("communication", evidence.communication, step, **facts)]
+    sent: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent} if evidence.collectives else {}
+    waits = [_cause("data", evidence.data, step), _cause("communication", evidence.communication, step, **sent)]
     possible = slow is not None and slow.own <= (1 + SCATTER) * step
     if slow is not None and possible and slow.own - slow.others >= SLOW_RANK * step:
         told = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
@@ -73,7 +73,7 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
     computing = max(0.0, step - sum(cause.seconds for cause in waits))
     queued = _queued(evidence, environment, computing)
     causes = [*waits, *queued, *_computing(evidence, environment, computing - sum(cause.seconds for cause in queued))]
-    longer = max(1.0, sum(cause.share for cause in causes))  # waits are of steps of their own, which may be longer
+    longer = max(1.0, sum(cause.share for cause in causes))  # waits were measured in other steps, maybe longer ones
     scaled = [replace(cause, seconds=cause.seconds / longer, share=cause.share / longer) for cause in causes]
     largest_first = tuple(sorted((cause for cause in scaled if cause.share > 0), key=lambda cause: -cause.share))
     bottleneck = _bottleneck(largest_first, evidence, environment)
@@ -81,7 +81,7 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
 
 
 def _bottleneck(largest_first: tuple[Cause, ...], evidence: StepEvidence, environment: Environment) -> Bottleneck:
-    """Returns the largest cause; but if ranks share cores, causes other than data say little about the code."""
+    """Returns the largest cause, or what overrides it: ranks that share cores or GPUs, other processes, full memory."""
     first = largest_first[0] if largest_first else None
     if first is None or first.share < LEAST_SHARE:
         return "disturbed" if evidence.lost >= LEAST_SHARE else "unclear"
@@ -96,7 +96,7 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
 
 
 def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:
-    """Returns the time in which a rank has no core or GPU, or waits for a reason that no instrument sees."""
+    """Returns as causes the time in which a rank lacks a core or a GPU, or waits for an unknown reason."""
     step, short = evidence.step, _shortage(evidence, environment)
     idle = 0.0 if evidence.cpu is None else computing - evidence.cpu
     if short:
@@ -112,11 +112,11 @@ def _queued(evidence: StepEvidence, environment: Environment, computing: float) 
 
 
 def _computing(evidence: StepEvidence, environment: Environment, busy: float) -> list[Cause]:
-    """Divides the computing time among its limits, in proportion to the times that simple work would take."""
+    """Divides the computing time among products, memory traffic and operator calls, by the micro-benchmarks' speeds."""
     rates, step = evidence.rates, evidence.step
     if rates is None or not evidence.operators:
         return [_cause("unclear", busy, step)]
-    # Seconds that simple work of the same amount takes: products, copies, calls.
+    # Seconds that the same number of FLOPs, bytes and calls takes in the micro-benchmarks.
     products, moving = evidence.flops / rates.products, evidence.moved / rates.copies
     calling = evidence.operators * rates.operator
     if environment.device == "cuda":  # the host calls while the device works: the longer one is the limit
@@ -140,7 +140,7 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
 
 
 def _unclear(evidence: StepEvidence, seconds: float) -> Cause:
-    """Returns unexplained time as a cause: time outside of all phases, or with collectives that were not timed."""
+    """Returns unexplained time as a cause, with its likely origin: outside of all phases, or untimed collectives."""
     outside = {"outside": evidence.outside}
     told = outside if 2 * evidence.outside >= seconds else {"collectives": evidence.collectives * evidence.unmeasured}
     return _cause("unclear", seconds, evidence.step, idle=seconds, **told)
@@ -154,7 +154,7 @@ def _threads(environment: Environment) -> tuple[int, int]:
 
 
 def _shortage(evidence: StepEvidence, environment: Environment) -> float:
-    """Returns the share of its time in which a rank lacks a core or a GPU, because ranks share them; 0 if none does."""
+    """Returns the share of time in which a rank lacks a core or a GPU, because ranks share these; 0 if each has one."""
     wanted, there = _threads(environment)
     short = wanted > there and (environment.device != "cpu" or _saturation(evidence, environment) >= SATURATED)
     return 1 - there / wanted if short else 0.0

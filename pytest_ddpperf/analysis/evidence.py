@@ -17,7 +17,7 @@ from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES
 from pytest_ddpperf.strategies.table import STRATEGIES
 
-_WAITS = 0.10  # of a step: if ranks wait less outside of backward, no phase shows how long each computes
+_WAITS = 0.10  # of a step: if ranks wait less than this outside of backward, they wait inside of it, which is not timed
 # Names of operators whose time follows from their FLOPs: aten.addmm, aten.convolution_backward, aten.mkldnn_rnn_layer.
 _PRODUCTS = re.compile(r"mm|mv|dot|conv|attention|linear|rnn|encoder_layer")
 
@@ -27,9 +27,9 @@ class SlowRank:
     """The rank that the others wait for."""
 
     rank: int
-    own: float  # seconds of its step without the others
-    others: float  # those of the typical other rank
-    phase: str  # in which it is slower by most
+    own: float  # seconds of its step without waits for other ranks
+    others: float  # the same for the typical other rank
+    phase: str  # the phase in which it is slower by most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,16 +37,16 @@ class StepEvidence:
     """The figures that a diagnosis uses; seconds are of one step."""
 
     step: float  # the whole step
-    data: float  # the wait for data that every rank has
+    data: float  # the wait for data of the rank that waits least
     communication: float  # exposed communication, as far as it was measured
-    unmeasured: bool  # whether steps may wait for collectives that this leaves out, such as those under backward
+    unmeasured: bool  # whether steps may also wait for other collectives, such as those in backward
     outside: float  # the time outside of all phases that have a name
     slow: SlowRank | None  # the rank that the others wait for; None if ranks are alike
     cpu: float | None  # CPU seconds of the average rank; None on GPUs, and if the system does not report them
     flops: float  # on the rank with the most
-    operators: float  # calls of operators, likewise; 0 if nothing was counted
+    operators: float  # calls of operators on the rank with the most; 0 if nothing was counted
     moved: float  # bytes that operators other than matrix products read and write
-    rates: MachineRates | None  # speeds of ranks in simple work, on average; None if they did not try
+    rates: MachineRates | None  # speeds of ranks in micro-benchmarks, on average; None if these were not run
     sent: float  # bytes that a rank puts into collectives
     collectives: float  # calls of them
     lost: float  # share of the cores that other processes took
@@ -89,7 +89,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
 
 
 def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[dict[str, float]]]:
-    """Returns each phase's share of the steps of each rank, by launch; of a whole period if long steps have one."""
+    """Returns, by launch and rank, each phase's share of the typical step; of all steps if long steps are periodic."""
     typical = median if long_steps_of(measurement).period is None else math.fsum
     found: list[list[dict[str, float]]] = []
     for launch in launches:
@@ -106,8 +106,8 @@ def _communication(
 ) -> tuple[float, bool]:
     """Returns the exposed communication, and whether this figure is complete.
 
-    It comes from steps with and without synchronisation, else from the profiler, without the wait for a slow rank. Else
-    it is the time of sending outside of backward, which is complete if the strategy sends nothing in backward.
+    It comes from steps with and without synchronisation, else from the profiler, without the wait for a slow rank. If
+    both lack, it is the phase ``gradient_sync``, which is complete if the strategy sends nothing in backward.
     """
     if measurement.world_size == 1:
         return 0.0, True
@@ -139,7 +139,7 @@ def strategy_name(measurement: Measurement) -> str:
 
 
 def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
-    """Returns the rank whose own step is longest, scaled to the step; None for one rank, or if no own time is known."""
+    """Returns the rank whose step without waits for others is longest, scaled to ``step``; None if unknown."""
     own = [seconds for seconds in map(_own_steps, launches) if seconds is not None]
     if not own or len(own[0][0]) < 2:  # noqa: PLR2004  a rank alone waits for none
         return None
@@ -150,7 +150,7 @@ def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
 
 
 def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
-    """Returns the seconds of each rank's step without the others, and of the group's step; None if they are unknown."""
+    """Returns seconds of each rank's step without waits for others, and of the group's step; None if unknown."""
     blocks = complete(rank.communication for rank in launch.ranks)
     if blocks is not None:
         whole = median(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
@@ -168,7 +168,7 @@ def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
 def _rank_with_most_work(
     measurement: Measurement, launches: Sequence[Launch], step: float, rates: MachineRates | None
 ) -> SlowRank | None:
-    """Returns the rank with the most FLOPs, if ranks differ; the others wait at least for the difference."""
+    """Returns the rank with the most FLOPs, for which the others wait; None if ranks have equal or unknown FLOPs."""
     counts = measurement.counts
     if rates is None or counts is None or "flops" in counts.differing or not counts.totals.get("collective_calls"):
         return None

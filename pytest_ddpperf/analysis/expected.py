@@ -1,4 +1,4 @@
-"""The expected time of a step's collectives on a network that was measured, compared with the measured time."""
+"""The time of a step's collectives as the measured network predicts it, compared with the time in the step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, 
 
 
 def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
-    """Returns whether all ranks take part in each collective; the share of the bytes that a rank sends shows it."""
+    """Returns whether all ranks take part in each collective: a rank then sends a known share of each one's bytes."""
     nbytes, sent = counts.details.get("collective_bytes", {}), counts.totals.get("collective_send_bytes")
     if sent is None or not fits:
         return True

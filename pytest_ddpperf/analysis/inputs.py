@@ -1,4 +1,4 @@
-"""Checks of the models' arguments: an error names the argument, its value, and the possible values."""
+"""Checks of numbers and names that users give to formulas; an error names argument, value and possible values."""
 
 from __future__ import annotations
 

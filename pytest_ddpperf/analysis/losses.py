@@ -1,4 +1,4 @@
-"""The reasons why a scaling curve falls short of the ideal: the lost time of a step, by cause."""
+"""The reasons why scaling is not ideal: by how much a step is longer than with ideal scaling, by cause."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class ScalingLoss:
 def scaling_loss(base: Diagnosis, point: Diagnosis, efficiency: float) -> ScalingLoss:
     """Returns the loss of a point of a curve, from the causes of its step and of the base's step.
 
-    Ideally the time of each cause is a fixed part of its time at the base: with strong scaling and twice the ranks a
-    half, with weak scaling all of it. That part follows from the efficiency, which is the ideal step over the measured
-    step. Computing loses time if a smaller batch uses the cores worse, or if ranks share the bandwidth of memory.
+    With ideal scaling, each cause takes a fixed share of its time at the base: a half with strong scaling and twice the
+    ranks, all of it with weak scaling. The share follows from the efficiency, which is the ideal divided by the
+    measured step. Computing loses time if a smaller batch uses cores worse, or if ranks share the memory's bandwidth.
     """
     ideal = efficiency * point.step
     share = ideal / base.step

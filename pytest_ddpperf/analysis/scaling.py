@@ -1,4 +1,4 @@
-"""The laws of a scaling curve: its serial fraction, the number of ranks that stops to pay, and a word for a point."""
+"""Amdahl's and Gustafson's laws: the serial fraction of a scaling curve, and how many ranks are worth their cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_RANKS = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingPoint:
-    """A measured point: its ranks as a multiple of the base's, and its speedups over the base, one for each round."""
+    """A point of a scaling curve: its ranks as a multiple of the base's, and its speedup in each round."""
 
     ranks: float
     speedups: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""The format of baseline files: the JSON of each record, for writing and reading."""
+"""The format of baseline files: converts records to JSON and back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BaselineFile:
     records: tuple[BaselineRecord, ...]
 
 
-_OLDER = (Any, None)  # a field of older files; at most its presence counts
+_OLDER = (Any, None)  # type and default of a field that only older files have; its value is not used
 _Environment = object_of(
     Environment,
     sparse=("gpu_setup",),
@@ -118,9 +118,9 @@ def _short(series: Series) -> Series:
 
 
 def _stored(record: BaselineRecord) -> BaselineRecord:
-    """Returns a record reduced to the data that a file keeps.
+    """Returns a record reduced to the data that a file stores.
 
-    Files have operators and FLOPs by line, not by operator or module.
+    Operators and FLOPs are stored by line of code, not by operator or module.
     """
     changes: dict[str, Any] = {"series": tuple(map(_short, record.series)), "lost": rounded(record.lost) or None}
     if record.counts is not None:
@@ -132,7 +132,7 @@ def _stored(record: BaselineRecord) -> BaselineRecord:
 
 
 def _read(stored: Any, schema: str) -> BaselineRecord:
-    """Returns the record of an object in a file; before version 3 a step time is the mean of typical steps only."""
+    """Returns the record of a file's object; in versions 1 and 2 a step time may be the mean of typical steps only."""
     typical = stored.typical or (schema.endswith(("/1", "/2")) and bool(stored.steps))
     stored = msgspec.structs.replace(stored, lost=stored.lost or 0.0, typical=typical)
     record = msgspec.convert(stored, BaselineRecord, from_attributes=True)
@@ -164,6 +164,6 @@ def decode(text: str, file: Path) -> BaselineFile:
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
-    """Returns a hash of the content, not of its layout: a formatter may change the file, an editor may not."""
+    """Returns a hash of a document's values; another layout of the JSON text does not change it."""
     content = {name: value for name, value in document.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

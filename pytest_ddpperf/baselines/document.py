@@ -1,4 +1,4 @@
-"""The JSON objects in files: msgspec types, made from records, to write and read data."""
+"""The JSON objects in files: makes msgspec types from dataclasses, to write and read their data."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def object_of(
     rename: Mapping[str, str] | None = None,
     **kinds: Any,
 ) -> Any:
-    """Makes msgspec's type of a record's JSON object, which has all fields of the record except ``without``.
+    """Returns msgspec's type of the JSON object of a dataclass, with all its fields except ``without``.
 
-    Its ``sparse`` fields are omitted if they have the record's default. ``kinds`` are types that replace the type of a
-    field or add a field; a pair is a type with a default.
+    ``sparse`` fields are omitted if they have the default of the dataclass. ``kinds`` are types that replace the type
+    of a field or add a field; a pair is a type with a default.
     """
     hints = {name: hint for name, hint in {**get_type_hints(record), **kinds}.items() if name not in without}
     defaults: dict[str, list[Any]] = {name: [] for name in hints}

@@ -1,4 +1,4 @@
-"""Results of a run, judged as if an earlier run had stored its results as baselines."""
+"""Compares two recorded runs: judges the results of one as if the earlier one had stored baselines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytest_ddpperf.records.verdict import Verdict
 
 
 def key_of(result: Result) -> tuple[str, str, int]:
-    """Returns the key that a benchmark shares with the same benchmark of another run."""
+    """Returns the key of a result's benchmark, which is equal in all runs: test, name and number of ranks."""
     return result.test, *result.measurement.key
 
 
 def judged_by(earlier: Sequence[Result], provenance: Provenance, results: Sequence[Result]) -> list[Result]:
-    """Returns the results of benchmarks that the earlier run has too, judged anew; ``provenance`` is the earlier's."""
+    """Returns the ``results`` of benchmarks in both runs, compared with ``earlier``, whose code is ``provenance``."""
     old, new = ({key_of(result): result for result in each} for each in (earlier, results))
     alpha = alpha_of_benchmark(len(new))
     return [

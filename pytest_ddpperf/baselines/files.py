@@ -1,4 +1,4 @@
-"""Writes files that users name: completely, by one process at a time, and never over other things."""
+"""Writes files that users name: atomically, by one process at a time, and never in place of pipes or devices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def located(root: Path, path: Path) -> Path:
 
 
 def require_regular(file: Path) -> None:
-    """Raises OSError for a pipe or a device that the shell has not opened: its reader may wait for ever."""
+    """Raises OSError for a pipe or a device, because reading it may wait for ever, unless the shell has opened it."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
         raise OSError(errno.EINVAL, "it is a pipe or a device: name a file", str(file))
 
@@ -81,13 +81,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def remove_drafts(file: Path) -> None:
-    """Removes drafts of processes that were killed while they wrote the file; its folder has to be locked."""
+    """Removes temporary files of processes that were killed while they wrote ``file``; its folder has to be locked."""
     for draft in file.parent.glob(f".{file.name[:100]}.*.tmp"):
         draft.unlink(missing_ok=True)
 
 
 def _open_stream(path: Path) -> int | None:
-    """Opens a path that is no regular file, or that names a process's descriptor; returns None for other files."""
+    """Returns a descriptor of a pipe, a device or an open stream such as ``/dev/stdout``; None for other files."""
     with contextlib.suppress(FileNotFoundError):
         path.stat()  # links in a circle raise OSError here
     link = path

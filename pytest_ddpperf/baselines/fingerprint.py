@@ -1,4 +1,4 @@
-"""The environment of a run: its facts, the key of its baselines, and the differences of two environments."""
+"""The environment of a run: its facts, the name of its folder of baselines, and how two environments differ."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def environment_key(env: Environment) -> str:
 
     Simulated ranks have no machine: ``simulated-w1024-torch2.13``.
 
-    Two environments have the same key if and only if they have the same keyed facts: if the facts cannot be read back
-    from a key, the key carries a hash of the facts. Letter case and spacing of model names do not count.
+    Two environments have the same key if and only if all facts in ``_LABELS`` are equal: if these cannot be read back
+    from a key, a hash of them is added. Letter case and spacing of model names do not count.
     """
     if env.simulated:
         return f"simulated-w{env.world_size}-torch{_slug(env.torch)}"
@@ -148,10 +148,9 @@ def environment_key(env: Environment) -> str:
 
 
 def differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Returns the keyed facts that differ, ``a``'s first: ``torch 2.11 -> 2.13``, ``world size 2 -> 4``.
+    """Returns a text for each fact of the key that differs, ``a``'s value first: ``torch 2.11 -> 2.13``.
 
-    These texts are made here and not in ``reports``, because each stands for one fact with its two values: all callers
-    count the texts or show them unchanged.
+    The texts are made here, not in ``reports``, because each stands for one fact: callers count them or show them.
     """
     return _differences(a, b, _LABELS)
 
@@ -162,7 +161,7 @@ def counted_differences(a: Environment, b: Environment) -> tuple[str, ...]:
 
 
 def kernel_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Returns the differing facts by which torch picks kernels on GPUs; empty on the CPU."""
+    """Returns the differing facts on which torch's choice of GPU kernels depends; empty on the CPU."""
     return _differences(a, b, ("device_model", "cuda")) if a.device == b.device == "cuda" else ()
 
 
@@ -225,7 +224,7 @@ def _facts(env: Environment) -> dict[str, Fact]:
 
 
 def _read_back(key: str) -> dict[str, Fact] | None:
-    """Returns the facts that a key spells out; None if it does not spell them out."""
+    """Returns the facts that can be read from a key; None if the key has another form."""
     match = _KEY.fullmatch(key)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""JSON files that people review: reads them completely or rejects them, and renders them for small diffs."""
+"""JSON files that users keep in git: writes them so that diffs are small, and rejects damaged ones with a cure."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class FileKind:
 
     @property
     def name(self) -> str:
-        """Returns the name of a file in errors."""
+        """Returns the words for such a file in error messages."""
         return f"{self.subject} file"
 
     @property
     def schema(self) -> str:
-        """Returns the current schema."""
+        """Returns the value of the field ``schema`` in files that this version writes."""
         return f"{TOOL}/{self.subject}/{self.version}"
 
     def error(self, file: Path, problem: str) -> BaselineError:
@@ -136,7 +136,7 @@ def _complaint(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object; ValueError if a name occurs twice, because JSON would silently keep only the last value."""
+    """Returns a JSON object's pairs as a dict; ValueError if a name occurs twice, as JSON would keep only one value."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

@@ -23,8 +23,8 @@ class NetworkFile:
 
     environment: str  # the environment's key
     date: str
-    taken: float  # the share of computing that stands still during a collective
-    usual: float  # how many times the fastest call's time a usual call takes
+    taken: float  # the share of computing that stops during a collective
+    usual: float  # the time of a usual call divided by the time of the fastest call
     fits: tuple[CollectiveFit, ...]
     timings: tuple[Timing, ...]
 
@@ -64,7 +64,7 @@ def network_file(root: Path, environment: Environment) -> Path:
 
 
 def read_network(file: Path) -> NetworkFile | None:
-    """Returns a file's content, None if there is no file; BaselineError if it is broken or of another environment."""
+    """Returns a file's content; None if there is no file, BaselineError if it is broken or of another environment."""
     text = read_text(file, NETWORK)
     if text is None:
         return None

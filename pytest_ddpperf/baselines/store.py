@@ -32,7 +32,7 @@ _TEST = re.compile(r"\w+(?:::\w+)*(?:\[[A-Za-z0-9._-]+\])?", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedRecord:
-    """A record that was saved, with the record that it replaced; None if it replaced none."""
+    """A record that was saved (``new``), and the record that it replaced (``old``; None if there was none)."""
 
     file: Path
     old: BaselineRecord | None
@@ -54,7 +54,7 @@ class Store:
         return self.folder / key / module_folder(test) / test_file(test)
 
     def find(self, test: str, name: str, environment: Environment) -> StoredBaseline:
-        """Returns the record to compare a benchmark with."""
+        """Returns the record to compare a benchmark with: its own, or the nearest one of another environment."""
         own = environment_key(environment)
         mine = next((record for record in self._records(test, own) if record.name == name), None)
         recorded = () if mine is None else recorded_differences(mine.environment, environment)
@@ -231,7 +231,7 @@ def test_file(nodeid: str) -> str:
 
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
-    """Returns a safe slug; if ``whole`` cannot be read from it, a hash follows ``~``, which no plain slug contains."""
+    """Returns ``slug`` as a safe file name; if it is long or loses a part of ``whole``, ``~`` and a hash are added."""
     if lossless and len(slug) <= _MAX_LENGTH:
         return slug
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]
@@ -239,7 +239,7 @@ def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
 
 
 def warned(result: Result) -> Result:
-    """Returns a stored result, with findings that warn of a weak baseline."""
+    """Returns a result that was saved as a baseline, with warnings if its launches are few or the machine was busy."""
     measured = result.measurement
     warnings = thin_baseline(measured), busy_baseline(measured)
     return replace(result, findings=(*result.findings, *filter(None, warnings)))

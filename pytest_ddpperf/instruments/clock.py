@@ -1,4 +1,4 @@
-"""Clocks that mark the borders of steps; they pause garbage collection in between."""
+"""Clocks that time steps, a pause of Python's garbage collector, and the tools that slow Python down."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _TOOLS = 6  # of sys.monitoring
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
-    """The functions that mark times, and that turn marks into seconds."""
+    """The functions that time steps on a device: ``mark`` notes a moment, ``seconds`` turns moments into durations."""
 
     settle: Callable[[], None]  # waits until all queued work is done, so that the first mark does not time earlier work
     mark: Callable[[], Any]  # the moment now, for ``seconds``; cheap, and never waits for the device
     seconds: Callable[[Sequence[Any]], tuple[float, ...]]  # between consecutive marks, one fewer than there are marks
-    wall: Callable[[], float] | None = None  # the host's seconds, if marks may miss work; None if they cannot
+    wall: Callable[[], float] | None = None  # the host's clock, if marks may miss work of other streams; else None
     missed: list[float] = field(default_factory=list)  # the share of each block's wall time that its marks missed
 
 
 def clock_for(device: torch.device, marks: int) -> Clock:
-    """Returns the clock of a device; on CUDA each mark beyond the number ``marks`` costs the creation of an event.
+    """Returns a clock that times work on a device.
 
-    On CUDA the clock belongs to the present stream, even if marks are made while another stream is current.
+    On CUDA all marks go to the present stream, and each mark beyond the number ``marks`` first creates an event.
     """
     return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 
@@ -54,7 +54,7 @@ CPU_CLOCK = Clock(
 
 
 def _event_clock(device: torch.device, marks: int) -> Clock:
-    """Returns a clock of events on one stream: the host waits only when the times are read, never inside the block."""
+    """Returns a clock of CUDA events on one stream: the host waits only in ``seconds``, never in ``mark``."""
     import torch
 
     make_event: Callable[..., torch.cuda.Event] = torch.cuda.Event  # torch leaves it untyped
@@ -78,9 +78,9 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pauses garbage collection in this context; garbage is collected before.
+    """Collects garbage once, then pauses Python's garbage collector in this context.
 
-    Objects that ranks inherit from the zygote stay frozen, because a collection of them would copy its whole memory.
+    Objects that a rank inherits from its parent process stay frozen, because to collect them would copy their memory.
     """
     enabled = gc.isenabled()
     gc.collect()
@@ -93,9 +93,9 @@ def collector_paused() -> Iterator[None]:
 
 
 def tracers() -> tuple[str, ...]:
-    """Returns the modules of tools that Python calls for each line or call now, such as coverage or a profiler.
+    """Returns the names of active tools that trace Python and slow it down, such as ``coverage`` or a profiler.
 
-    Threads that start from now on count as well.
+    Tools that trace only threads that start later are included.
     """
     functions = [sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()]
     modules = [getattr(each, "__module__", None) or type(each).__module__ for each in functions if each is not None]

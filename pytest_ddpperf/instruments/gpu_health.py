@@ -1,4 +1,4 @@
-"""Reads GPUs during a launch, by NVIDIA's management library, in a thread of the controller."""
+"""Reads clocks, temperature and load of GPUs during a launch, through NVML, in a thread of the controller."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ since the driver was loaded), and ``held by`` one of POLICIES (ns for which cloc
 does not report are missing.
 """
 GpusSeen = tuple[tuple[GpuHealth, ...], tuple[str, ...]]
-"""The health of GPUs, and in words why it is unknown for others."""
+"""The health of each GPU that was read, and for each other GPU a text that says why it is unknown."""
 
 
 def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[Window | None], GpusSeen]:
-    """Starts to read GPUs by their PCI ids.
+    """Starts to read the GPUs with these PCI ids every ``interval`` seconds.
 
-    The returned function stops the readings. It returns each GPU's health in the window, or since the start; nothing
-    without a driver, and nothing for GPUs that this process may not open.
+    The returned function stops the readings, and returns the GPUs' health in a window of time (None: since the start).
+    GPUs that this process may not open have only a reason; so have all GPUs without a driver.
     """
     nvml, missing = library()
     if nvml is None:
@@ -70,7 +70,7 @@ def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[
 
 
 def read_gpu(nvml: Any, handle: Any) -> GpuReading:
-    """Reads a GPU once."""
+    """Returns the driver's present report on a GPU."""
     utilisation = ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
     held = {text: ask(nvml, "nvmlDeviceGetViolationStatus", handle, policy) for policy, text in POLICIES.items()}
     # Libraries of newer drivers have another name for why clocks are held back.
@@ -89,7 +89,7 @@ def read_gpu(nvml: Any, handle: Any) -> GpuReading:
 
 
 def processes(nvml: Any, handle: Any) -> dict[int, int | None]:
-    """Returns the bytes of a GPU's memory by process id; in a container the ids may be the host's."""
+    """Returns the bytes of a GPU's memory that each process uses, by id; in a container the ids may be the host's."""
     found = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     return {process.pid: process.usedGpuMemory for process in found}
 
@@ -102,10 +102,10 @@ def gpu_health(
     *,
     mig: bool = False,
 ) -> GpuHealth:
-    """Summarises the readings of a device with their times, in seconds; steps that end within the interval have none.
+    """Summarises a GPU's readings, each with its time in seconds; a window shorter than the interval may have none.
 
-    ``limits`` are the highest clocks of multiprocessors and memory, in MHz, ``others`` the processes that stayed. The
-    driver's counters have priority over its samples.
+    ``limits`` are the highest clocks of multiprocessors and memory, in MHz; ``others`` are the bytes of other processes
+    that used the GPU before and after. For power and throttling the driver's counters have priority over samples.
     """
 
     def known(name: str) -> list[tuple[float, int]]:

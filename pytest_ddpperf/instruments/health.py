@@ -1,4 +1,4 @@
-"""Reads the machine's health during a launch, in the controller; the ranks do nothing for it. Imports no torch."""
+"""Reads, in the controller, signs that other processes, throttling, heat or swapping disturb a launch. No torch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_counters(pids: Collection[int], root: Path = _ROOT) -> Counters:
 
 
 def cpu_health(before: Counters, after: Counters, root: Path = _ROOT) -> CpuHealth:
-    """Returns the difference of two readings, and the present governor and frequency of the usable cores."""
+    """Returns the CPU's health between two readings, and the present governor and frequency of the usable cores."""
     more = {name: max(0, after[name] - before[name]) for name in before.keys() & after.keys()}
     total, throttled, hot, swapped = map(more.get, ("total", "throttled", "overheated", "swapped"))
     folders = [root / _CORES / f"cpu{core}/cpufreq" for core in sorted(os.sched_getaffinity(0))]
@@ -81,14 +81,14 @@ def core_ticks(text: str, usable: Collection[int]) -> dict[str, int]:
 
 
 def process_ticks(text: str) -> int | None:
-    """Returns the ticks that a process and its ended children have used, from /proc/PID/stat; None if it is empty."""
+    """Returns the CPU ticks of a process and its ended children, from /proc/PID/stat; None if that is empty."""
     _, _, rest = text.rpartition(")")  # the name may contain any character
     times = rest.split()[_OWN_TIMES]
     return sum(map(int, times)) if times else None
 
 
 def throttled_seconds(text: str) -> float | None:
-    """Returns how long the quota of a control group kept its cores waiting, from its cpu.stat (v2: us, v1: ns)."""
+    """Returns the seconds that a control group waited for its CPU quota, from cpu.stat (v2: us, v1: ns)."""
     facts = kernel_table(text)
     if "throttled_usec" in facts:
         return facts["throttled_usec"] / 1e6
@@ -98,8 +98,7 @@ def throttled_seconds(text: str) -> float | None:
 def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callable[[Window | None], float | None]:
     """Starts to read the energy of the processor packages (RAPL), which the kernel often shows to root alone.
 
-    The returned function stops the readings, and returns the packages' mean power in W; None if a package does not show
-    its counter.
+    The returned function stops the readings, and returns the mean power in W; None if a package has no counter.
     """
     zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))  # AMD's too
     packages = [
@@ -117,7 +116,7 @@ def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callab
 
 
 def mean_power(readings: Sequence[tuple[float, Sequence[int]]], ranges: Sequence[int]) -> float | None:
-    """Returns the energy between the readings over their time, in W; a counter restarts at 0 after its range."""
+    """Returns the mean power in W from readings of energy in uJ; a counter restarts at 0 after its range."""
     if not readings or readings[-1][0] <= readings[0][0]:
         return None
     used = sum(
@@ -129,11 +128,11 @@ def mean_power(readings: Sequence[tuple[float, Sequence[int]]], ranges: Sequence
 
 
 def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] = (), root: Path = _ROOT) -> Watch:
-    """Starts to watch; call the result with the window of the timed steps when the launch has ended.
+    """Starts to watch the machine; call the result after the launch, with the window of the timed steps.
 
     ``ranks_parents`` are the pids of the processes that fork the ranks and outlive them. None stands for a process that
     does not exist yet; then other processes' CPU time cannot be separated from the ranks'. ``gpus`` are the PCI ids of
-    the GPUs that ranks compute on, ``root`` holds the ``sys`` that shows energy.
+    the GPUs that ranks compute on; ``root`` is the folder that holds ``sys``, for the energy counters.
     """
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
     gpus_seen = None

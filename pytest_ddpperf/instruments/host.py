@@ -34,13 +34,13 @@ class MachineFacts:
 
     cpu_model: str
     cores: int  # usable by this process
-    machine: str  # as of ``machine_kind``
+    machine: str  # as ``machine_kind`` returns it
     host: str
     kernel: str
     python: str
-    clocks: str = ""  # as of ``clock_limits``
+    clocks: str = ""  # as ``clock_limits`` returns it
     affinity: str = ""  # the cores that this process may use, such as 0-3,8
-    numa_nodes: str = ""  # that these cores are of
+    numa_nodes: str = ""  # the NUMA nodes of these cores
 
 
 def machine_facts(root: Path = _ROOT) -> MachineFacts:
@@ -87,9 +87,9 @@ def cpu_model(root: Path = _ROOT) -> str:
 
 
 def machine_kind(root: Path = _ROOT) -> str:
-    """Returns who else may run on the machine's cores: ``virtual``, ``shared`` (by a CPU quota) or ``physical``.
+    """Returns ``virtual`` for a virtual machine, ``shared`` for a machine with a CPU quota, and else ``physical``.
 
-    On x86 a flag shows a hypervisor; elsewhere the firmware's names or the device tree show it.
+    On x86 a flag of the processor shows a hypervisor; elsewhere the firmware's names or the device tree show it.
     """
     processor = kernel_text(root / "proc/cpuinfo")
     flags = re.search(r"^flags\s*:(.*)$", processor, re.MULTILINE)
@@ -143,8 +143,7 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 def available_memory(root: Path = _ROOT) -> int | None:
     """Returns bytes that this process can take without swapping; None if the system does not report them.
 
-    It is the lower of the machine's remaining memory (MemAvailable in proc(5)) and the control groups' remaining
-    memory.
+    It is the lower of the remaining memory of the machine (MemAvailable in proc(5)) and of its control groups.
     """
     fields = kernel_table(kernel_text(root / "proc/meminfo").replace(":", ""))
     machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []
@@ -237,7 +236,7 @@ def kernel_number(file: Path) -> int | None:
 
 
 def from_here(file: str) -> str:
-    """Returns a path relative to the current folder; unchanged if the file or the current folder is elsewhere."""
+    """Returns a path relative to the current folder; unchanged if the file lies outside, or if the folder is gone."""
     try:
         relative = os.path.relpath(file)
     except OSError:
@@ -246,10 +245,10 @@ def from_here(file: str) -> str:
 
 
 def open_shared(file: Path, flags: int = 0) -> int:
-    """Opens a file for reading in a folder where other users may put anything: follows no link, waits for no pipe.
+    """Opens a file for reading in a folder that other users can write to: follows no link, waits for no pipe.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: the file cannot be opened, or is no regular file.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o444)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -269,12 +268,12 @@ def abandoned(prefix: str) -> Iterator[Path]:
 
 
 def private_folder() -> Path:
-    """Returns the folder, made if need be, for files of this user's processes that no other user may touch.
+    """Returns a folder for files of this user's processes that no other user may touch, and makes it if need be.
 
-    If another user has taken its place among the temporary files, it is the folder of the user's session.
+    The folder is among the temporary files; if another user has taken its name there, it is ``XDG_RUNTIME_DIR``.
 
     Raises:
-        OSError: the session's folder does not exist or is not this user's alone.
+        OSError: ``XDG_RUNTIME_DIR`` does not exist or is not this user's alone.
     """
     folder = Path(tempfile.gettempdir(), f"pytest-ddpperf-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):

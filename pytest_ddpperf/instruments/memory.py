@@ -54,7 +54,7 @@ class Resident:
 
 
 def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
-    """Starts to watch, before the model is built; returns a function for the peaks in bytes, by kinds of ``LABELS``.
+    """Starts to watch memory before the model is built; returns a function that returns the peaks, by ``LABELS``.
 
     There are no peaks if the system does not report memory, or if an allocator of CUDA memory has no statistics.
     """
@@ -94,7 +94,7 @@ def peaks_reset(device: torch.device) -> bool:
 
 
 def begin_peaks(device: torch.device) -> None:
-    """Resets the peaks of the caching allocator when all queued work is done; does nothing on CPU.
+    """Waits until all queued work is done, and resets the peaks of the caching allocator; does nothing on CPU.
 
     Called after the warm-up, because building a model and its first steps do much work that never happens again.
     """
@@ -108,7 +108,7 @@ def begin_peaks(device: torch.device) -> None:
 
 
 def read_device_memory(device: torch.device) -> DeviceMemory | None:
-    """Returns the device's memory that all its users use now, and the part that this process's allocator holds."""
+    """Returns the bytes in use on a GPU, by all processes and by this process's allocator; None on a CPU."""
     if device.type != "cuda":
         return None
     import torch
@@ -137,7 +137,7 @@ def most_taken(proc: Path = _PROC) -> int | None:
     """Returns the most bytes that this process has taken from the machine; None if the system does not report them.
 
     It is the memory that the process shares with no other now (Private_Clean and Private_Dirty, proc(5)), plus the
-    memory returned since its peak. Memory inherited at the fork and the code of libraries are not its own.
+    memory returned since its peak. Memory inherited at the fork and the code of libraries do not count.
     """
     resident = read_resident(proc)
     try:
@@ -151,9 +151,9 @@ def most_taken(proc: Path = _PROC) -> int | None:
 def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
     """Returns the bytes of the peak above the level before the model, without pages of mapped files.
 
-    A forked process maps those pages anew as it first calls into a library: tens of MB that training does not use. They
-    hardly ever leave, so their last number is also their number at the peak. A peak that was not ``reset`` before and
-    has not risen since is from an earlier time; then the level after the last step is the best known figure.
+    A forked process maps those pages anew as it first calls into a library: tens of MB that training does not use. Such
+    pages hardly ever leave memory, so their bytes at the end stand for their bytes at the peak. If the peak was not
+    ``reset`` and has not risen since, it dates from before; then the level after the last step is used.
     """
     peak = after.peak if reset or after.peak > before.peak else after.now
     return max(0, (peak - after.files) - (before.now - before.files))

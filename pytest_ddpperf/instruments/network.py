@@ -38,7 +38,7 @@ class _OnRank(Protocol):
 
 
 def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
-    """Returns this rank's measurements by a plan; all ranks have to run the same plan."""
+    """Times the collectives, messages and overlap of a plan on this rank; all ranks have to run the same plan."""
     cells = [(collective, size) for collective in plan.collectives for size in plan.sizes]
     largest = _elements(max(plan.sizes), ctx.world_size)  # all sizes are parts of the same buffers
     room = max(largest, _COLD_BYTES[ctx.device.type] // ELEMENT)
@@ -107,7 +107,7 @@ def _call(ctx: _OnRank, collective: str, whole: torch.Tensor, other: torch.Tenso
 def _turn(
     calls: Iterator[Callable[[], Any]], repeats: int, device: torch.device
 ) -> Iterator[tuple[float, float, float]]:
-    """Yields for each call, which ranks begin together, the seconds to start it, the seconds to its end, the time."""
+    """Yields for each call, after a barrier, the seconds to start it, the seconds to its end, and the time between."""
     for call in islice(calls, repeats):
         _meet(device)
         start = time.perf_counter()
@@ -131,7 +131,7 @@ def _products(device: torch.device) -> Callable[[int], None]:
 
 
 def _beside(ctx: _OnRank, size: int, buffer: torch.Tensor, compute: Callable[[int], None]) -> Beside:
-    """Times an all-reduce alone, computing of about twice its time alone, and both together."""
+    """Times an all-reduce, matrix products that take about twice as long, and both at the same time."""
     whole = buffer[: _elements(size, ctx.world_size)]
 
     def timed(work: Callable[[], object]) -> float:
@@ -159,7 +159,7 @@ def _meet(device: torch.device) -> None:
 
 
 def _fastest_message(ctx: _OnRank, pair: tuple[int, int], message: torch.Tensor) -> float | None:
-    """Returns half the seconds of the fastest of several messages there and back; None on ranks outside the pair."""
+    """Returns half the seconds of the fastest of several round trips of a message; None on ranks outside the pair."""
     _meet(ctx.device)
     if ctx.rank not in pair:
         return None

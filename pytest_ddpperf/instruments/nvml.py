@@ -20,7 +20,7 @@ _SWITCH = {0: "off", 1: "on"}
 
 @cache
 def library() -> tuple[Any, str]:
-    """Returns ``pynvml``, initialised once for the session, or None and the reason."""
+    """Returns ``pynvml``, initialised once for the session, and an empty text; or None and the reason."""
     try:
         import pynvml
     except ImportError:
@@ -43,7 +43,7 @@ def ask(nvml: Any, name: str, *arguments: Any) -> Any:
 
 
 def opened(nvml: Any, devices: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the handles of GPUs by their PCI ids, and in words which GPUs this process may not open, with reasons."""
+    """Returns the handles of GPUs by their PCI ids, and a text with the reason for each GPU that cannot be opened."""
     handles: dict[str, Any] = {}
     refused: list[str] = []
     for device in dict.fromkeys(devices):
@@ -120,5 +120,5 @@ def _link(nvml: Any, one: Any, other: Any) -> str | None:
 
 
 def _joined(words: Any) -> str:
-    """Returns each word once, in order; GPUs that differ give several words: ``400w 700w``."""
+    """Returns the different words in alphabetical order; GPUs that differ give several words: ``400w 700w``."""
     return " ".join(sorted({word for word in words if word}))

@@ -1,4 +1,4 @@
-"""Periodic readings in a thread, while a launch runs."""
+"""Reads values every few tenths of a second, in a thread, while a launch runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Sampler(Generic[T]):
-    """A thread that reads at its start, every ``interval`` seconds, and at its end, unless there is nothing to read."""
+    """A thread that calls ``read`` every ``interval`` seconds until ``stop``; none if the first reading is empty."""
 
     def __init__(self, read: Callable[[], T], interval: float) -> None:
         self._read, self._interval = read, interval
@@ -27,7 +27,7 @@ class Sampler(Generic[T]):
             self._thread.start()
 
     def stop(self, window: Window | None) -> Sequence[tuple[float, T]] | None:
-        """Returns the readings in the window, or all of them, with their times; None if a reading does not end."""
+        """Returns the readings in the window (None: all), with their times; None if the last reading does not end."""
         self._stopped.set()
         if self._samples:
             self._thread.join(_MAX_WAIT)

@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 SEED = 0
 """The seed of each rank's generators: without it, ranks draw different numbers, unless the training code seeds them."""
+_UNNAMED = " (as importlib._bootstrap)"
 _NUMBER = re.compile(r"(?<=== )-?[\d.]+(e[+-]?\d+)?$")
 
 
 def activity_of(event: Any) -> str:
     """Returns kineto's kind of an event: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op``.
 
-    torch before 2.12 does not report it; then it follows from the event's device and name.
+    torch before 2.12 does not report the kind; there it is derived from the event's device and name.
     """
     tell = getattr(event, "activity_type", None)
     if tell is not None:
@@ -57,7 +58,7 @@ def gpu_software() -> dict[str, str]:
 
 
 def fp32_switches() -> list[Any]:
-    """Returns the objects with ``fp32_precision``: products, convolutions, recurrent layers; none before torch 2.9."""
+    """Returns torch's objects with ``fp32_precision``, for products, convolutions and RNNs; none before torch 2.9."""
     import torch
 
     backends: Any = torch.backends  # not all of them are typed
@@ -107,13 +108,19 @@ def _counted(group: str, name: str) -> int:
     return 0 if dynamo is None else int(dynamo.counters[group][name])
 
 
-def uncompiled(function: F) -> F:
-    """Marks a function that torch.compile must not compile; the functions that it calls are compiled as usual.
+def unnamed(function: F) -> F:
+    """Lets warnings name the line that calls the function: Python passes over it as over importlib's own frames."""
+    code = function.__code__
+    if not code.co_filename.endswith(_UNNAMED):
+        function.__code__ = code.replace(co_filename=f"{code.co_filename}{_UNNAMED}")
+    return function
 
-    ``torch.compiler.disable(recursive=False)`` does the same, but imports the whole compiler, which most steps do not
-    use, and wraps the function in another one.
-    """
+
+def uncompiled(function: F) -> F:
+    """Marks a function that torch.compile must not compile, unlike its callees, and whose lines no warning names."""
+    # torch.compiler.disable(recursive=False) imports the whole compiler, and wraps the function in another one.
     skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    unnamed(function)
     if skip_code is not None:
         skip_code(function.__code__)
     function.__dict__["_torchdynamo_disable"] = True  # read before the function is inlined into its caller
@@ -121,7 +128,7 @@ def uncompiled(function: F) -> F:
 
 
 def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, float]]:
-    """Runs steps; returns the details of ``graph_breaks`` (by reason) and ``recompiles``, of all steps so far.
+    """Runs ``steps`` steps; returns the ``graph_breaks`` and ``recompiles`` of all steps so far, by reason.
 
     A graph that is compiled after the first of these steps counts as a recompilation.
     """
@@ -134,7 +141,7 @@ def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, floa
 
 
 def compiled_since(first: int) -> dict[str, dict[str, float]]:
-    """Returns details of ``graph_breaks`` and ``recompiles``; ``first``: the number of graphs after the first step."""
+    """Returns ``graph_breaks`` and ``recompiles`` by reason; ``first`` is the number of graphs after the first step."""
     again = compiled_graphs() - first
     told = Counter(reason for reason, _ in compilations()[first : first + again])
     unknown = again - told.total()
@@ -148,7 +155,7 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
-    """Returns each graph's reason, with the failed guard (numbers as NUMBER), and function; none of over 64 graphs."""
+    """Returns why each graph was compiled (a failed guard, its number as NUMBER), and its function; empty beyond 64."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []
@@ -178,9 +185,9 @@ def graph_breaks() -> list[tuple[str, Sequence[FrameSummary]]]:
 
 @contextmanager
 def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
-    """Calls ``call(optimizer)``, in this context, after each optimizer step that is not part of another one's step.
+    """Calls ``call(optimizer)``, in this context, after each optimizer step that no other optimizer's step contains.
 
-    It does not use torch's own hooks: they run inside the step, and meanwhile no other hooks may be added to them.
+    torch's own hooks would run inside the step, and meanwhile no other hooks may be added to them.
     """
     from torch.optim import Optimizer
 
@@ -216,7 +223,7 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 def meet(group: Any) -> None:
     """Waits at a barrier of a group, or of the default group for None.
 
-    On a machine with a GPU torch's own barrier warns of a bare backend, which the ranks that measure a script have.
+    Ranks that measure a script meet in a bare backend, of which torch's own barrier warns on a machine with a GPU.
     """
     import torch
     import torch.distributed as dist
@@ -232,9 +239,9 @@ def meet(group: Any) -> None:
 def tcp_store(
     address: str, port: int, ranks: int, timeout: timedelta, listening: int | None = None, *, waits: bool = False
 ) -> Any:
-    """Returns the store at an address and port; with ``listening``, a socket's descriptor, this process serves it.
+    """Returns the store at an address and port; this process serves it if ``listening`` is a socket's descriptor.
 
-    The server that torch prefers accepts a socket since 2.8. If it ``waits`` for all ranks, none joins after its end.
+    torch's preferred server accepts a socket since 2.8. With ``waits`` the call returns when all ranks have joined.
     """
     import torch
     import torch.distributed as dist
@@ -247,7 +254,7 @@ def tcp_store(
 
 
 def forget_received() -> None:
-    """Drops torch's notes of dead tensors from other processes; before 2.11 all notes, because each keeps memory."""
+    """Drops torch's notes of dead tensors from other processes, which keep memory; before torch 2.11 all notes."""
     import torch
 
     if (received := sys.modules.get("torch.multiprocessing.reductions")) is not None:
@@ -264,7 +271,7 @@ def process_groups() -> list[Any]:
 
 
 def collectives_called(groups: Sequence[Any] = ()) -> int:
-    """Returns how many collectives this rank has called in the default group, or in ``groups``; 0 if uncounted."""
+    """Returns how many collectives this rank has called in the default group, or in ``groups``; 0 if not counted."""
     import torch.distributed as dist
 
     called, default = 0, dist.group.WORLD
@@ -290,7 +297,7 @@ def subclasses(kind: type[T]) -> Iterator[type[T]]:
 
 @contextmanager
 def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
-    """Replaces, in this context, an attribute of a module, class or object; then restores its own or inherited one."""
+    """Replaces, in this context, an attribute of a module, class or object; then restores the earlier attribute."""
     own = vars(owner)
     inherited = name not in own
     before = own.get(name)

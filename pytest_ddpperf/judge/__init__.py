@@ -1,1 +1,1 @@
-"""The only place that makes a verdict: compares series with a reference, metric by metric."""
+"""The only package that makes verdicts: compares each metric of a measurement with the reference's."""

@@ -1,4 +1,4 @@
-"""The judgement on a benchmark: compares each of its metrics with the reference; the worst gated one decides."""
+"""The verdict on a benchmark: the worst of its gated metrics' verdicts, each compared with the reference."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pytest_ddpperf.records.results import PairedRevision, Reference, Result, St
 from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.settings import KNOBS, Settings
 
-LONG_SHARE = 0.1  # by how much long steps' share of the time has to exceed the reference's
+LONG_SHARE = 0.1  # by how much long steps' share of the time has to exceed the reference's share, for a finding
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> Result:
-    """Judges one benchmark; compared with a reference of another environment, only counts get a verdict."""
+    """Returns the judged benchmark; if the reference is of another environment, at most counts are compared with it."""
     every = [
         compare_counted(series, measurement, reference)
         if series.scale == "exact"
@@ -61,16 +61,16 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 
 
 def unconfirmed(result: Result) -> Result:
-    """Returns the result without the worse metrics that fresh launches have to confirm first."""
+    """Returns the result; metrics that got worse are ``inconclusive`` in it until fresh launches confirm them."""
     if result.verdict is Verdict.BROKEN:
         return result
     return decision.to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
 def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[Acceptance]:
-    """Returns the worsenings that a test and the run accept; raises SettingError for an unknown metric.
+    """Returns the worsenings that the test's settings or the run's options accept, to be given to ``with_accepted``.
 
-    ``added``: the metrics that hooks add.
+    Raises SettingError for a metric that is neither the plugin's nor among those that hooks ``added``.
     """
     option, reason = KNOBS["allow"].option, settings.reason or ""
     found = [
@@ -84,7 +84,7 @@ def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[
 
 
 def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
-    """Returns the result without accepted worsenings, with a remark on each acceptance."""
+    """Returns the result; accepted worsenings no longer fail it, and findings say which acceptances were needed."""
     if result.measurement.unfit:
         return result  # it could not be measured
     known = {each.series.metric: each for each in result.comparisons if each.gated and each.baseline is not None}
@@ -104,7 +104,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
             known |= {each.series.metric: replace(each, gated=each.series.metric in worse) for each in (one, *also)}
     comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
     if result.verdict is not Verdict.REGRESSED:
-        return result  # it is worse as a whole
+        return result  # nothing to accept, or broken
     return decision.decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
@@ -151,7 +151,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
 
 
 def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
-    """Returns the result; its notes name the benchmarks of the same call that do not fit into memory."""
+    """Returns the result; notes of metrics that were timed alone name the ``unfit`` benchmarks of the same call."""
 
     def told(note: Finding | None) -> Finding | None:
         alone = note is not None and note.code == "timed_otherwise" and note.facts["then_in_turns"]
@@ -162,14 +162,14 @@ def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
 
 
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns the gated metrics that a comparable reference has and this measurement lacks, except substitutes.
+    """Returns a finding for each gated metric that a comparable reference has and this measurement lacks.
 
-    If a session's budget left no time for a diagnosing launch, its metrics do not count as lost.
+    The CPU time is no such metric, nor are metrics of diagnosing launches if the budget left no time for a diagnosis.
     """
     if reference.record is None or reference.differs:
         return ()
     there = {series.metric for series in measurement.series}
-    told = reference.paired and reference.counted_differs  # of another torch: counts gate nothing
+    told = reference.paired and reference.counted_differs  # another torch: counts are shown, but not gated
     looked_at = {series.scale == "exact" for series in measurement.series}  # a run may only count, or not count at all
     return tuple(
         Finding("lost_metric", {"metric": series.metric, "paired": reference.paired})
@@ -186,7 +186,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
 
 
 def _warnings(measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> tuple[Finding, ...]:
-    """Returns warnings: times are compared only with stored ones, or a step is slower than stored with equal code."""
+    """Returns warnings: times are compared only with stored times, or both sides are slower than the stored times."""
     if not isinstance(reference, StoredBaseline) or reference.record is None or not measurement.launches:
         return ()
     slower = slower_than_stored(measurement, reference, context)

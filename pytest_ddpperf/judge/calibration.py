@@ -1,4 +1,4 @@
-"""The reliability of verdicts on this machine, from benchmarks that were measured against themselves."""
+"""The reliability of verdicts on this machine, from comparisons of benchmarks with the same code on both sides."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import Rate
 
-ROOM = 1.5  # times the largest difference of two runs of the same code
+ROOM = 1.5  # ``gross``, as a multiple of the largest difference between two runs of the same code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """One benchmark, judged against itself several times."""
+    """One benchmark, compared in several runs with the same code on both sides."""
 
     test: str
     results: tuple[Result, ...]  # of each run
@@ -49,12 +49,12 @@ class Calibrated:
 
     @property
     def bound(self) -> float | None:
-        """The slowdown of the step time that a typical run excludes: the median over runs; None if unknown."""
+        """The smallest slowdown of the step time that a run rules out, as a fraction: median over runs, or None."""
         return self._median(result[STEP_TIME].bound for result in self.results)
 
     @property
     def mde(self) -> float | None:
-        """The smallest slowdown of the step time that 95 of 100 runs find: the median over runs; None if unknown."""
+        """The smallest slowdown that 95 of 100 runs find in the step time, as a fraction: median over runs, or None."""
         return self._median(result[STEP_TIME].mde for result in self.results)
 
     @property

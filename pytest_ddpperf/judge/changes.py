@@ -11,11 +11,11 @@ from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change
 from pytest_ddpperf.stats.launches import CERTAINTY, OWN_IN_TURNS, Expected, expected, paired_blocks
 
-CERTAIN = 100.0  # degrees of freedom of a scatter that was measured thousands of times, for a single launch
+CERTAIN = 100.0  # degrees of freedom of ``usual_scatter``, known from thousands of launches, for a single launch
 
 
 def change_from(series: Series, base: Series, measurement: Measurement, *, paired: bool) -> Change | None:
-    """Returns the change from the reference; compares round by round if both sides share their rounds."""
+    """Returns the change from the reference, round by round if ``paired``; None if it cannot be computed."""
     if paired and len(series.samples) == len(base.samples):
         return intervals.paired(
             series.samples,
@@ -33,10 +33,10 @@ def part_of(series: Series, launches: slice) -> Series:
 
 
 def worsening_of_all_steps(series: Series, base: Series) -> float | None:
-    """Returns how much worse all steps together are, as a fraction; omits the worst round; None if unknown.
+    """Returns how much longer the mean of all steps is than the reference's, as a fraction; None if unknown.
 
-    Rounds are weighted by their seconds, and long steps count in full. The machine's pauses affect one round, the
-    code's many.
+    Long steps count in full. The worst round is omitted, because a pause of the machine affects a single round, but a
+    pause of the code affects many.
     """
     new, old = series.samples, base.samples
     if not series.rules.timed or series.scale != "ratio" or len(new) != len(old) or min((*new, *old)) <= 0:
@@ -47,7 +47,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Returns in how many launches a metric is worse than in the base's same round, else its median; None below two."""
+    """Returns how many launches are worse than the base's in their round (unpaired: than its median); None for one."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None
@@ -57,12 +57,12 @@ def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
 
 
 def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:
-    """Returns the tolerance of one metric: the test's, but at least the metric's smallest one.
+    """Returns the tolerance of one metric: the test's ``tolerance``, but at least the metric's ``min_tolerance``.
 
-    If values are subtracted, it is an amount that grows with a baseline above 1, as in numpy.allclose: 3 % of a loss of
-    10, but 0.03 for a loss of 0.001. Bytes are far above 1: their smallest tolerance stays a plain amount. The
-    tolerance of CPU time and of the parts of a step is a share of the ``step`` time: if ranks mostly wait, a change of
-    their little work by some per cent is irrelevant.
+    It is a fraction for ratios, and an amount for differences: a loss of 10 may grow by 3 % of 10, but a loss below 1
+    by 0.03. The ``min_tolerance`` of a difference of bytes is a number of bytes. For CPU time and the parts of a step,
+    the fraction is of the ``step`` time: if ranks mostly wait, a change of their little work by some per cent is
+    irrelevant.
     """
     if series.scale == "difference" and series.unit == "B":
         return max(series.min_tolerance, tolerance * abs(baseline))
@@ -77,14 +77,14 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
 
 
 def _expected_alone(series: Series) -> Expected | None:
-    """Returns the expected scatter of a metric between the launches of a separate run; None if unknown."""
+    """Returns the scatter to expect between launches that are not paired with the reference's; None if unknown."""
     if series.rules.usual_scatter is not None and series.scale != "ratio" and len(series.samples) == 1:
         return Expected(series.rules.usual_scatter**2, CERTAIN)
     return expected(series.within, series.own) if series.within else None
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """Returns the expected scatter of the differences within rounds; uses blocks if the sides were interleaved."""
+    """Returns the scatter to expect between the differences of paired launches; None if unknown."""
     usual, alone = series.rules.usual_scatter, len(series.samples) == 1
     if usual is not None and alone != (series.scale == "ratio"):
         return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)

@@ -1,4 +1,4 @@
-"""The judgement on counts: they are compared exactly, because no noise explains a difference."""
+"""The verdicts on counts, which are compared exactly, because no noise explains a difference."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, Reference
 from pytest_ddpperf.records.verdict import Verdict
 
-OF_GRADIENTS = 0.25  # share of the gradients' bytes: ranks that send as much synchronise gradients, compressed ones too
+OF_GRADIENTS = 0.25  # least share of the gradients' bytes that ranks send if they synchronise (compressed) gradients
 
 
 def compare_counted(series: Series, measurement: Measurement, reference: Reference) -> Comparison:
-    """Judges a count on any machine: unchanged, regressed (more or different work) or improved (less work)."""
+    """Returns the comparison of a count with the reference's; more or other work is worse, and less work is better."""
     metric, then, now = series.metric, _counts_of(reference), measurement.counts
     differs = _differs(metric, reference)
-    told = bool(differs) and reference.paired  # a difference of another torch is no regression of this code
+    told = bool(differs) and reference.paired  # with another torch, other counts are no regression of this code
     verdict = decide_compared_count(metric, then, now, differs=bool(differs) and not told)
     if then is None or now is None or metric not in then.totals:
         absent = Finding("not_in_reference", {"paired": reference.paired})
@@ -30,7 +30,7 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
             series=series,
             tolerance=0.0,
             verdict=verdict,
-            # An unsteady count asks for no baseline, and neither does a count that came with a later version.
+            # No baseline is missing for a count that differs between steps, or that the baseline's plugin did not have.
             gated=series.gated and then is None and (now is None or metric not in now.unstable),
             note=absent if compared else None,
         )
@@ -62,13 +62,13 @@ def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | N
     if restless and (not judged or verdict is Verdict.INCONCLUSIVE):
         reason = restless[0].unstable[metric]
         return judged, Finding("unsteady_count", {"reason": reason, "doubled": judged})
-    changed = verdict is not Verdict.UNCHANGED or then.totals[metric] != now.totals[metric]  # or may have, or below
+    changed = verdict is not Verdict.UNCHANGED or then.totals[metric] != now.totals[metric]  # maybe within the floor
     note = Finding("count_changed", {"metric": metric, "then": then, "now": now}) if changed else None
     return not _follows(metric, verdict, then, now), note
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
-    """Returns whether the count depends on another count, whose change is already reported."""
+    """Returns whether the count usually changes with another one (``CountRow.follows``) whose change is reported."""
     leader = count_row(metric).follows
     if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False
@@ -118,10 +118,10 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
 
 
 def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding if ranks with copies of one model train on equal data, or their parameters became different.
+    """Returns findings if ranks with copies of one model train on equal data, or if their parameters differ.
 
-    Equal batches may be correct, because all ranks have the same seed here. They are wrong if the ranks used equal
-    random numbers to draw them from a dataset, or if the reference's ranks had different batches.
+    Equal batches may be correct, because the plugin gives all ranks the same seed. They are wrong if the ranks drew the
+    same samples of a dataset by random numbers, or if the reference's ranks had different batches.
     """
     counts, before = measurement.counts, _counts_of(reference)
     now, then = (None if each is None else each.alike for each in (counts, before))
@@ -151,7 +151,7 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
 
 
 def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if a step does another amount of work than before, only counts of work are gated."""
+    """Returns the comparisons; if a step's amount of work (such as its batch) changed, only counts of it are gated."""
     if not any(_is_other_work(each) for each in comparisons):
         return tuple(comparisons)
     return tuple(each if _is_other_work(each) else replace(each, gated=False) for each in comparisons)
@@ -173,7 +173,7 @@ def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[st
 
 
 def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns findings on counts that are not gated, because they differ between steps, now or in the baseline."""
+    """Returns a finding on counts that are not gated, because they differ between steps, now or in the reference."""
     then, now = ({} if counts is None else counts.unstable for counts in (_counts_of(reference), measurement.counts))
     restless = {**then, **now}
     ungated = [
@@ -195,7 +195,7 @@ def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, refer
 
 
 def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns findings on counts that may have changed: they differ between steps, and too few steps were counted."""
+    """Returns a finding on counts that differ between steps, if too few steps were counted to say if they changed."""
     then, now = _counts_of(reference), measurement.counts
     if then is None or now is None:
         return ()
@@ -206,7 +206,7 @@ def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, refere
 
 
 def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Returns findings on changes of counts between two versions of torch; such changes are not gated."""
+    """Returns a finding on counts that changed between two versions of torch; such changes are not gated."""
     told = [c for c in exact if c.baseline is not None and c.series.gated and _differs(c.series.metric, reference)]
     if not reference.paired or not told:
         return ()

@@ -29,25 +29,25 @@ from pytest_ddpperf.stats.intervals import Change, half_width
 
 NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, *OPEN}
 
-TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015  # the worsening accepted if a test sets none; less in pairs
+TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015  # the accepted worsening if a test sets none, and the same for paired sides
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionContext:
-    """The settings of a judgement, and how far the measurement has come."""
+    """The settings of one look (a judgement after some launches), and how far the measurement has come."""
 
     tolerance: float | None = None  # the worsening that the test accepts, as a fraction (absolute for differences)
     alpha: float  # two-sided significance level of the benchmark
     gross: float = Settings.gross  # the worsening beyond which stored times alone turn a test red
-    weights: float = 1.0  # sum over all metrics that share the level
-    proofs: Proofs = ONE_LOOK  # proofs at this look that a metric is no worse
+    weights: float = 1.0  # sum of the weights of all metrics that share ``alpha``
+    proofs: Proofs = ONE_LOOK  # the error that this look may spend to prove that a metric is no worse
     margin: float = EQUIVALENCE_MARGIN  # times the tolerance: the worsening that ``unchanged`` rules out
     resolution: float | None = None  # the worsening that ``ok`` rules out; None if nothing is ok
-    affordable: int = 0  # launches in the time left that would show a suspect to be worse; 0: the present ones
-    last: bool = False  # whether no time is left for another look: a judgement after more launches
-    # Metrics proven no worse that were measured on because they looked better: launches and bound at the proof.
+    affordable: int = 0  # launches that could prove a suspect worse in the time left; 0: only the present ones
+    last: bool = False  # whether no time is left for more launches and another look
+    # Metrics that were proven no worse and continued because they looked better: launches and bound at the proof.
     proven: Mapping[str, tuple[int, float | None]] = field(default_factory=dict)
-    suspected: frozenset[str] | None = None  # the only metrics that may be worse, suspicious before; None for all
+    suspected: frozenset[str] | None = None  # metrics that looked worse: only they may be ``regressed``; None for all
     max_time_for: Callable[[int], float] | None = None  # the ``max_time`` that leaves time for so many more launches
 
     def accepted(self, *, paired: bool) -> float:
@@ -74,7 +74,7 @@ class Evidence:
     obstacle: Finding | None = None  # why both sides cannot be compared
     negligible: bool = False  # whether both values are too small to mean anything
     change: Change | None = None  # from the reference to the candidate; None if none can be computed
-    fresh: Change | None = None  # the same from the launches after a suspicion; from all without a suspicion
+    fresh: Change | None = None  # the same from only the launches after a suspicion; from all if nothing looked worse
     tolerance: float = 0.0  # of this metric
     whole: float | None = None  # the worsening of all steps together, without the worst round; None if not paired
 
@@ -84,7 +84,7 @@ class StoredTimes:
     """The change of a machine-dependent metric from stored times."""
 
     change: Change | None  # from the stored launches to these; None if none can be computed
-    doubt: Finding | None = None  # why it decides nothing: another host or clock, or a busy machine, then or now
+    doubt: Finding | None = None  # why the change decides nothing: another host or clock, or a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +110,14 @@ def decide(
 ) -> Verdict:
     """Returns the verdict on a change from the reference to the candidate.
 
-    ``REGRESSED`` needs two conditions: the change is a significant worsening (the two-sided ``1 - alpha`` interval
-    excludes no change), and its estimate exceeds the tolerance. After a suspicion compared with a stored baseline,
-    fresh launches alone have to meet both conditions. Side by side, all launches together have to meet both, and fresh
-    launches alone have to be worse at the level of a suspicion. ``IMPROVED`` has the mirrored conditions, for all
-    launches. ``UNCHANGED`` is a proof, not a lack of evidence: the one-sided 95 % bound of the worsening, over all
-    looks, lies within the margin, and the estimate within the tolerance. ``OK`` is a weaker proof: the bound lies
-    within the resolution. Neither verdict is given while all steps together are worse by more, because the estimate
-    gives little weight to rare launches with long steps. Everything else is ``INCONCLUSIVE``.
+    ``REGRESSED`` needs two conditions: the change is a significant worsening (zero lies outside the two-sided
+    ``1 - alpha`` interval), and its estimate exceeds the tolerance. If the metric looked worse earlier, fresh launches
+    follow: compared with a stored baseline, they alone have to meet both conditions. Paired, all launches together have
+    to meet both, and fresh launches alone have to look worse (``looks_worse``). ``IMPROVED`` has the mirrored
+    conditions, for all launches. ``UNCHANGED`` is a proof, not a lack of evidence: the one-sided 95 % bound of the
+    worsening lies within the margin, and the estimate within the tolerance. ``OK`` is a weaker proof: the bound lies
+    within the resolution. Neither verdict is given while ``whole`` is worse by more, because the estimate gives little
+    weight to rare launches with long steps. Everything else is ``INCONCLUSIVE``.
 
     Args:
         change: from the reference to the candidate.
@@ -129,8 +129,8 @@ def decide(
         margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
         resolution: the worsening that ``OK`` rules out, in the unit of the tolerance; None if nothing is ok.
         last: whether no time is left for another look.
-        fresh: the change by the launches after a suspicion; by all launches without a suspicion.
-        proofs: the level of the bound at this look, and whether this look may prove.
+        fresh: the change by only the launches after a suspicion; by all launches if nothing looked worse.
+        proofs: the level of the bound at this look (a judgement after some launches), and whether the look may prove.
         whole: the worsening of all steps together, without the worst round; None if both sides share no rounds.
     """
     accepted = limit(change, tolerance)
@@ -157,7 +157,7 @@ def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float
 
 
 def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
-    """Returns the verdict on one metric, from the scatter of its launches."""
+    """Returns the verdict on one metric: by its reference if nothing can be compared, else by its change."""
     note, metric, change = None, evidence.series.metric, evidence.change
     if evidence.base is None and not evidence.differs:
         return Decision(Verdict.NEW, evidence.obstacle)
@@ -191,8 +191,8 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
 def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
     """Returns the verdict on a machine-dependent metric by stored times alone, which show only gross slowdowns.
 
-    It is ``REGRESSED`` if the whole 99 % interval of the change lies beyond ``gross``. It is ``OK`` if the estimate is
-    not worse than the tolerance; smaller slowdowns may stay hidden, and no bound is given.
+    It is ``REGRESSED`` if the whole 99 % interval of the change lies beyond ``gross``, and ``OK`` if the estimate is
+    within the tolerance. A slowdown below ``gross`` may stay hidden behind ``OK``.
     """
     if evidence.base is None or evidence.obstacle is not None:
         return decide_metric(evidence, context)
@@ -222,9 +222,9 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """Returns ``regressed`` for more or other work on any rank, ``improved`` for less, ``unchanged`` otherwise.
 
-    Changes below the count's floor are ignored, and changes that the choice of the counted steps may explain. If the
-    amount of work of a step changed, less work is ``regressed``, and more ``incompatible``: it is another step. If
-    steps differ irregularly, a doubled mean is ``inconclusive``: times have to decide. Both sides have the count.
+    Changes below the count's floor are ignored, and changes that the choice of the counted steps may explain. Other
+    rules hold for counts of a step's amount of work (``of_work``): if the step became another one, less work is
+    ``regressed``, more ``incompatible``. If steps differ irregularly, a doubled count is ``inconclusive``.
     """
     if count_row(metric).wanted_of:
         return Verdict.REGRESSED if is_lost(metric, then, now) else Verdict.UNCHANGED
@@ -241,14 +241,14 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
-    """Returns the verdict on a count; the reference may lack it; ``differs``: the reference is not comparable."""
+    """Returns the verdict on a count: ``new`` if a side lacks it, ``incompatible`` if the reference ``differs``."""
     if then is None or now is None or metric not in then.totals:
         return Verdict.NEW
     return Verdict.INCOMPATIBLE if differs else decide_count(metric, then, now)
 
 
 def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
-    """Returns ``regressed`` if any value grew, else ``improved`` if any value fell, else ``unchanged``."""
+    """Returns ``regressed`` if a value grew in any (before, now) pair, ``improved`` if one fell, or ``unchanged``."""
     signs = {after - before > 0 for before, after in pairs if after != before}
     return Verdict.REGRESSED if True in signs else Verdict.IMPROVED if signs else Verdict.UNCHANGED
 
@@ -256,9 +256,9 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
 def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool) -> tuple[Comparison, ...]:
     """Returns the comparisons; the CPU time is gated only in place of an undecided step time.
 
-    More work is no regression if steps are not longer. So the CPU time is gated only if the step time is not shorter,
-    and at looks that can prove that it is not longer. While the CPU time looks worse and time is left, the step time is
-    not yet proven unchanged. Less work does not prove that steps are shorter.
+    More work is no regression if steps are not longer. So the CPU time is gated only if the step time is undecided and
+    not shorter, and it is ``regressed`` only at looks that may prove (``proves``). If the CPU time looks worse and time
+    is left, an ``unchanged`` step time stays undecided. Less CPU time is not gated: it does not prove shorter steps.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -287,10 +287,10 @@ def decide_benchmark(
 ) -> Verdict:
     """Returns the worst verdict of the gated comparisons; without any, a verdict by the reference alone.
 
-    Compared with another revision, a benchmark is improved if a metric is improved and none is worse, even if it has
-    only counts. Compared with a baseline, all times have to be improved: then the baseline is out of date. ``lost``:
-    the candidate lacks gated metrics of the reference. ``untimed``: there was no time to measure. Undecided
-    ``alarm_only`` metrics are ignored if a time is green.
+    Compared with another revision or only by counts, a benchmark is improved if a metric is improved and none is worse.
+    With a baseline, all gated metrics have to be improved: then the baseline is out of date. ``lost``: the candidate
+    lacks gated metrics of the reference. ``untimed``: there was no time to measure. Undecided ``alarm_only`` metrics
+    are ignored if a time is green.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
@@ -310,7 +310,7 @@ def decide_benchmark(
 
 
 def to_confirm(result: Result, *, lost: bool) -> Result:
-    """Returns the result; its worse metrics are open until launches confirm them; ``lost``: see ``decided_anew``."""
+    """Returns the result; timed metrics that got worse are ``inconclusive``; ``lost``: as in ``decide_benchmark``."""
     comparisons = tuple(
         replace(each, verdict=Verdict.INCONCLUSIVE, note=Finding("to_confirm"), suspicious=True)
         if each.verdict is Verdict.REGRESSED and wants_launches(each)
@@ -327,10 +327,10 @@ def decided_anew(result: Result, comparisons: tuple[Comparison, ...], *, lost: b
 
 
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
-    """Returns the worst verdict that fails a benchmark's test; None if no verdict does.
+    """Returns the worst of a benchmark's verdicts that is among ``failing``, and so fails the test; None if none is.
 
-    Besides the benchmark's own verdict, verdicts of gated metrics that one side lacks count, even if a time is
-    undecided.
+    Its gated metrics' ``incompatible`` and (compared with a baseline) ``new`` count, too: a worse verdict of another
+    metric, such as ``inconclusive``, would hide them.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}
@@ -341,11 +341,11 @@ def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | N
 
 
 def decide_unfit(*, fitted: bool, counted: Sequence[Comparison] = ()) -> Verdict:
-    """Returns the verdict on a benchmark that does not fit into memory: worse if the reference fits, or by counts."""
+    """Returns ``regressed`` if the reference ``fitted`` into memory or a count got worse, else ``does_not_fit``."""
     worse = fitted or any(each.gated and each.verdict is Verdict.REGRESSED for each in counted)
     return Verdict.REGRESSED if worse else Verdict.DOES_NOT_FIT
 
 
 def decide_failure() -> Verdict:
-    """Returns the verdict on a benchmark that could not be measured, or whose ranks stopped training together."""
+    """Returns the verdict on a benchmark that could not be measured, or whose ranks no longer train one model."""
     return Verdict.BROKEN

@@ -1,4 +1,4 @@
-"""The evidence of launches for a change: the two conditions of a verdict, and the smallest detectable worsening."""
+"""Statistical tests on a change: does a metric look worse or better, is it proven no worse, what can a run detect."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile
 
 POWER = 0.95
-UNPROVEN = 0.05  # one-sided: how often a worsening just beyond the margin may pass as unchanged, over all looks
+UNPROVEN = 0.05  # one-sided: how often any look may call a worsening just beyond the margin ``unchanged``
 NEXT_PROOF = 2.0
 """The smallest factor by which the elapsed time must grow from one look that may prove to the next.
 
 Looks in quick succession see nearly the same launches, and each spends a part of ``UNPROVEN``.
 """
 OF_LOOK = 0.6
-"""The level of a proving look, as a part of the error of all looks so far; the first look has all of this error.
+"""The level of a look that may prove, as a part of the error that all looks so far may spend; the first has all of it.
 
 The looks share launches. With this part all looks together err in at most 5 %, at any times, if launches are evenly
 spaced, and in up to 6.5 % if a benchmark waits and has nearly all of them late: for independent launches by simulation
@@ -33,21 +33,21 @@ if launches scatter by 1 %.
 """
 SUSPICIOUS = 0.1  # one-sided: how often an unchanged metric may look worse (or better) at a look, and get launches
 
-GROSS_ALPHA = 0.01  # two-sided: the whole interval of a gross slowdown lies beyond ``gross``
+GROSS_ALPHA = 0.01  # two-sided error of the interval that lies wholly beyond ``gross`` if a slowdown is gross
 
 LAST_SHARE = 0.7  # of the significance level, for the last look, which sees most launches
 
 SEPARATE_LOOKS, PAIRED_LOOKS = 2, 16
-"""The cost of looking after every launch: each look before the last one tests at the remaining level over this number.
+"""Divisors of the level for the looks before the last one: each tests at the remaining level divided by this number.
 
-Any of the looks at 6 to 48 launches falls below a level many times as often as a single look. With these numbers, all
+Of many looks, after 6 to 48 launches, any one is wrong far more often than a single look is. With these numbers, all
 looks together keep their level (0.015 to 0.2 %, one-sided) within a factor of 1.2, by simulation. The number is smaller
 with a stored baseline, because all looks share its error and the smaller side's degrees of freedom.
 """
 
 
 def looks_worse(change: Change, *, better: Better, tolerance: float) -> bool:
-    """Returns whether a change looks worse, so that fresh launches have to judge it; easier than ``decide``."""
+    """Returns whether a change looks worse, so that fresh launches have to judge it; a weaker test than ``decide``."""
     half = half_width(change, 2 * SUSPICIOUS)
     return half is not None and worsening(change, better) > max(half, limit(change, tolerance))
 
@@ -60,9 +60,9 @@ def looks_better(change: Change, *, better: Better, tolerance: float) -> bool:
 def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None:
     """Returns the minimal detectable effect: the true worsening that a last look finds with probability ``POWER``.
 
-    ``(t(1 - alpha/2) + t(POWER)) * standard_error`` for the condition of significance (Bloom 1995, "Minimum detectable
-    effects"), and ``tolerance + t(POWER) * standard_error`` for the condition of size; the larger value meets both. It
-    has the unit of ``tolerance``; None if the scatter is unknown.
+    A significant change needs ``(t(1 - alpha/2) + t(POWER)) * standard_error`` (Bloom 1995, "Minimum detectable
+    effects"), and an estimate above the tolerance needs ``tolerance + t(POWER) * standard_error``. The result is the
+    larger one, in the unit of ``tolerance``; None if the scatter is unknown.
     """
     half = half_width(change, level_of_look(change, alpha, last=True))
     if half is None or change.standard_error is None:
@@ -80,13 +80,13 @@ def level_of_look(change: Change, alpha: float, *, last: bool) -> float:
 
 
 def worsening(change: Change, better: Better) -> float:
-    """Returns the change in the worse direction, on the scale of analysis."""
+    """Returns the change, with a positive sign for a worsening; for ratios the change of the logarithm."""
     return change.shift if better == "lower" else -change.shift
 
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """The part of the error ``UNPROVEN`` that a benchmark's looks have spent to prove that a metric is no worse.
+    """The error, of ``UNPROVEN`` in all, that a benchmark's looks have spent on proofs that a metric is no worse.
 
     The error that looks may spend grows with the elapsed share of the time (Lan and DeMets 1983, linear spending).
     """
@@ -94,15 +94,15 @@ class Proofs:
     spent: float = 0.0
     share: float = 0.0  # of the time, at the last look that could prove
     level: float = UNPROVEN  # one-sided, of the bound at this look
-    # Two-sided, of the interval at this look. A look ends the measuring if launches lie far apart, or seem to scatter
-    # little: over all looks an interval of a single look would miss the truth more often.
+    # Two-sided, of the interval at this look; smaller at early looks: a run stops early if its launches happen to show
+    # a large change or little scatter, and the usual interval would then miss the true change too often.
     interval: float = UNPROVEN
     proves: bool = False  # whether this look may prove
 
     def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
-        """Returns the proofs of a look; ``share`` is the error that all looks so far may have spent.
+        """Returns the proofs of a look; ``share``: the part of ``UNPROVEN`` that all looks up to this one may spend.
 
-        ``over``: another share, for the interval of this look.
+        ``over``: the same part for the interval, if it differs.
         """
         most = UNPROVEN * (OF_LOOK if self.share else 1.0)
         found = replace(self, level=most * (share or 1.0), interval=most * ((share if over is None else over) or 1.0))
@@ -116,18 +116,18 @@ ONE_LOOK = Proofs(proves=True)
 
 
 def highest(change: Change, better: Better, level: float = UNPROVEN) -> float | None:
-    """Returns the one-sided bound of the worsening, on the scale of analysis; None if the scatter is unknown."""
+    """Returns the smallest worsening that is ruled out with one-sided error ``level`` (of logarithms for ratios)."""
     half = half_width(change, 2 * level)
     return None if half is None else worsening(change, better) + half
 
 
 def limit(change: Change, tolerance: float) -> float:
-    """Converts a tolerance to the scale of analysis."""
+    """Converts a tolerance to the scale of ``change``: to a logarithm for ratios."""
     return math.log1p(tolerance) if change.logarithmic else tolerance
 
 
 def hides_long_steps(whole: float | None, resolution: float | None, margin: float) -> bool:
-    """Returns whether all steps together are worse than ``ok`` and ``unchanged`` allow."""
+    """Returns whether the worsening of all steps together, ``whole``, is larger than ``ok`` and ``unchanged`` allow."""
     return whole is not None and whole > max(margin, resolution or 0.0)
 
 

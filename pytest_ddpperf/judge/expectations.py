@@ -57,7 +57,7 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
     """Returns a line for each unexpected count of any rank; a count that differs between steps is always unexpected."""
     differing = counts.differing
-    # Each rank's total of calls is known, but not its collectives.
+    # For each rank the number of all calls is known, but not the number of calls of each collective.
     expected = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}
     lines = [
         f"expected {metric} to be the same in every step: {differing[metric]}"

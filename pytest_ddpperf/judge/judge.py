@@ -39,7 +39,7 @@ from pytest_ddpperf.settings import Settings
 
 
 class References(Protocol):
-    """The references of the benchmarks of one call."""
+    """The references of the benchmarks of one call, such as ``ddpperf.compare``."""
 
     @property
     def paired(self) -> bool:
@@ -50,11 +50,11 @@ class References(Protocol):
         """Returns the function that adds metrics that several candidates share, such as a speedup."""
 
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
-        """Returns the reference of each candidate; the candidates come first in ``measured``."""
+        """Returns one reference for each candidate; ``measured`` has the candidates first, then other measurements."""
 
 
 class Judge:
-    """The judge of one call's variants at each look, which comes after some launches; ``results``: of the last look."""
+    """Judges the variants of one call at each look, after some launches; ``results`` are of the last look."""
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class Judge:
     ) -> None:
         self.results: tuple[Result, ...] = ()
         self._proofs = AlphaLedger()
-        self._seeing: set[Key] = set()  # benchmarks that were not blind at the last look that could prove it
+        self._seeing: set[Key] = set()  # benchmarks without ``blind_metrics`` at the last look that could prove
         self._test, self._settings = test, settings
         self._references = references
         self._tests = tests
         self._margin = margin
-        self._resolution = None if margin < EQUIVALENCE_MARGIN else settings.must_detect  # a search asks for more
+        self._resolution = None if margin < EQUIVALENCE_MARGIN else settings.must_detect  # a bisection wants no ``ok``
         self._phase = Phase.SCREEN
         self._proven: dict[Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
-        self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in earlier diagnoses, which no longer count
+        self._grown: Mapping[Key, frozenset[str]] | None = None  # metrics that were worse in discarded diagnoses
 
     def __call__(self, measured: tuple[Measurement, ...], interim: Interim) -> Action:
         """Judges the variants and returns the next action."""
@@ -101,7 +101,7 @@ class Judge:
         paired = self._references.paired
         suspected = {key for key, names in suspects.items() if names and paired}
         worse = benchmarks_of(self.results, suspects) if suspected else None
-        # Time may have run out for some, and a confirmation has as many launches as the suspects had.
+        # Benchmarks may differ in launches if time ran out; a confirmation has as many as the suspects had.
         made = max(len(each.fresh) for each in measured if not suspected or each.key in suspected)
         action = next_action(
             self._phase,
@@ -113,7 +113,7 @@ class Judge:
         )
         worse_now = any(each.verdict is Verdict.REGRESSED for each in statistical)
         if action.kind == "stop" and worse_now and not interim.last:
-            # No other look follows, so the proofs of metrics that are not worse may spend the rest.
+            # No other look follows, so this look may spend the rest of the error to prove other metrics no worse.
             self._proofs.spend(interim.final, last=True, over=interim.over)
             self.results = self._judged(measured, interim)
         self._phase = phase_after(action, self._phase, screened=interim.screened)
@@ -138,13 +138,13 @@ class Judge:
         return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
 
     def resume(self, earlier: Judge) -> None:
-        """Continues from the judge of the first pass over a suite, with the same launches."""
+        """Takes over the state of the judge of the first pass over a suite; its launches count in this pass, too."""
         self._proofs, self._seeing, self._phase = earlier._proofs, earlier._seeing, earlier._phase
         self._proofs.keep()
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
 
     def _look_for_blind(self, interim: Interim) -> dict[Key, list[Comparison]]:
-        """Returns, under a budget, the metrics too uncertain to show a slowdown, now and at the last proving look."""
+        """Returns each benchmark's metrics that are too uncertain to show a slowdown; nothing without a budget."""
         if not interim.shared:
             return {}
         blind = {result.measurement.key: blind_metrics(result) for result in self.results}
@@ -187,7 +187,7 @@ class Judge:
         )
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
-        """Returns the metrics that may be judged worse: suspects of timed and of diagnosing launches; None for all."""
+        """Returns the metrics that may be ``regressed``: those that earlier launches showed worse; None for all."""
         if self._suspected is None and self._grown is None:
             return None
         diagnosed = frozenset(series.metric for series in measured.series if series.rules.diagnosed)
@@ -197,7 +197,7 @@ class Judge:
         )
 
     def _after_diagnosis(self) -> Action:
-        """Stops; but if a diagnosed metric seems worse, requests fresh diagnosing launches to confirm it."""
+        """Returns the action after a diagnosis: stop, or a second diagnosis if the first one has to be confirmed."""
         worse = {
             result.measurement.key: [
                 comparison.series.metric
@@ -213,7 +213,7 @@ class Judge:
         return Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: Interim) -> int:
-        """Returns how many launches may prove a suspect worse: side by side all, else the launches of half the time."""
+        """Returns how many launches can prove a suspect worse: if paired, all; else about half, for a confirmation."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._phase is Phase.CONFIRM:
@@ -225,7 +225,7 @@ class Judge:
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
     def _prove(self, gated: Sequence[Comparison]) -> None:
-        """Notes the metrics that are proven no worse, if only metrics that look better keep the run going."""
+        """Notes the metrics that look better and are proven no worse, if no gated metric is undecided."""
         if any(comparison.verdict in OPEN for comparison in gated):
             return
         for result in self.results:

@@ -1,4 +1,4 @@
-"""The judgement on one metric: its change from the reference, the verdict on it, and a note that explains it."""
+"""The comparison of one metric with the reference: its change, the verdict, and a note that explains the verdict."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change, with_launches
 
-OTHER_CLOCK = 0.05  # by how much the GPUs' clocks may differ between compared runs
-SHOWN = {"incomparable", "timed_otherwise"}  # obstacles that still let stored times be shown
+OTHER_CLOCK = 0.05  # by how much the logarithms of the GPUs' clocks may differ between compared runs
+SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which the change from stored times is shown nevertheless
 
 
 def reference_of(series: Series, reference: Reference) -> Reference:
-    """Returns the reference of a metric; if it drifts with the machine, the baseline's commit if it was measured."""
+    """Returns a metric's reference: the baseline's commit if it was measured and the metric drifts with the machine."""
     pair = None if isinstance(reference, PairedRevision) else reference.pair
     return pair if pair is not None and pair.record is not None and series.drifts else reference
 
@@ -39,7 +39,7 @@ def reference_of(series: Series, reference: Reference) -> Reference:
 def compare_metric(
     series: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> Comparison:
-    """Judges one metric: gives its verdict, and a note if the numbers alone do not explain the verdict."""
+    """Returns the comparison of one metric: change, verdict, and a note if the numbers do not explain the verdict."""
     if series.rules.diagnosed or not series.rules.weight:  # a single look, or nothing that differs between looks
         context = replace(context, proofs=detection.ONE_LOOK)
     judging = reference_of(series, reference)
@@ -107,7 +107,7 @@ def compare_metric(
 def _incomparable(
     series: Series, base: Series | None, reference: Reference, obstacle: Finding | None, context: DecisionContext
 ) -> Comparison:
-    """Judges a metric that the reference lacks, or measured as another quantity."""
+    """Returns the comparison of a metric that the reference lacks, or has with another unit, direction or scale."""
     evidence = Evidence(series=series, base=base, differs=bool(reference.differs), obstacle=obstacle)
     decision = decide_metric(evidence, context)
     return Comparison(
@@ -120,7 +120,7 @@ def _incomparable(
 
 
 def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, context: DecisionContext) -> Comparison:
-    """Judges a metric that drifts with the machine, by stored times alone."""
+    """Returns the comparison of a metric that drifts with the machine, if only stored values are known."""
     series, change = evidence.series, stored.change
     decision = decide_stored_times(evidence, stored, context)
     return Comparison(
@@ -139,8 +139,8 @@ def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, 
 def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseline) -> StoredTimes:
     """Returns the change of a drifting metric from stored times, and any doubt about this change.
 
-    A gross slowdown is visible even if the stored launches ran alone and these were interleaved, which makes steps a
-    little longer. Changes from another environment are shown.
+    The change is known even if the environments differ, or if only one side's launches were interleaved, which makes
+    steps a little longer.
     """
     record = stored.record
     base = _series_in(stored, series.metric)
@@ -181,7 +181,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """Returns the bound of the worsening in the tolerance's unit, and its error; None if it was proven earlier."""
+    """Returns the bound of the worsening in the tolerance's unit, and its error (None if an earlier look proved it)."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
     most = detection.highest(change, series.better, context.proofs.level)

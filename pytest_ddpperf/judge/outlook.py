@@ -10,7 +10,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change, with_launches
 
-FEW = 6  # launches; the scatter of fewer predicts little
+FEW = 6  # launches: the scatter of fewer launches predicts little
 PRACTICABLE = 200  # launches for which somebody may still wait: some minutes of short steps
 MAX_LAUNCHES = 100_000  # the most launches that are considered: nobody waits for so many
 
@@ -36,7 +36,7 @@ def what_it_takes(
 def enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
     """Returns about how many launches a verdict needs in all, if estimate and scatter stay the same.
 
-    This is a rough figure, because the estimate will change. More launches add degrees of freedom; the baseline's own
+    This is a rough figure, because the estimate will change. More launches add degrees of freedom; a stored baseline's
     error stays. The result is at least one more than the present number, or None if ``MAX_LAUNCHES`` are not enough or
     the scatter is unknown. ``resolution``: the worsening that the verdict has to exclude.
     """

@@ -1,4 +1,4 @@
-"""Compares the training quality of strategies with the first one's: last values, launch by launch."""
+"""Compares the training quality of strategies with the first strategy's: the last values of each launch's curves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_ddpperf.stats.intervals import CONFIDENCE, center
 from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 
 SAME_LOSS = 1e-4  # share of the loss by which strategies that average gradients exactly may differ in any case
-SMALLEST = 0.01  # of the largest value on the first one's curves: the least base of a share, as values may be near 0
+SMALLEST = 0.01  # least divisor of a difference, as a share of the first strategy's largest value: values may be near 0
 MOVED = 8.0  # times the effect of moving all weights by a unit in the last place: other rounding may do more
 
 
@@ -41,9 +41,9 @@ def held(
     *,
     same_buffers: bool = True,
 ) -> tuple[Standing, ...]:
-    """Compares each strategy with the first one: a row for the loss, and a row for the metric.
+    """Compares each strategy with the first one: returns a Standing for the loss, and one for the metric.
 
-    All rows share the level of one test (Bonferroni 1936): each of n rows has an interval of 1 - 0.05 / n confidence.
+    All n of them share the level of one test (Bonferroni 1936): each has an interval of 1 - 0.05 / n confidence.
 
     Args:
         strategies: trained on the same batches in the same launches.

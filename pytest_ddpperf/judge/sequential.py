@@ -1,11 +1,11 @@
 """The stopping rule: when to add a launch, when to stop, and when to start a confirmation because of a suspect.
 
 A screening phase judges after every launch (a look) until all metrics are decided or half of the time is up. A metric
-that looks worse in an easy test is only a suspect: a second phase has fresh launches, at least as many as the first.
-Compared with a stored baseline, only the fresh launches judge memory and losses, with a hard test. Side by side, fresh
-launches have to be worse in the easy test, and all launches together in the hard test. A false alarm has to pass all
-tests, so the first one may be easy, which finds more slowdowns. If a metric did not look worse in the first phase,
-further launches may prove that it is not worse, but cannot find it worse.
+that looks worse in a weak test is only a suspect: a second phase has fresh launches, at least as many as the first.
+Compared with a stored baseline, only the fresh launches judge memory and losses, with a strict test. Paired, fresh
+launches have to be worse in the weak test, and all launches together in the strict test. A false alarm is worse in all
+these tests, so the first one may be weak, which finds more slowdowns. If a metric did not look worse in the first
+phase, further launches may prove that it is not worse, but cannot find it worse.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ALPHA = 0.01  # two-sided, for one benchmark
 SUITE_ALPHA = 0.04
 """The two-sided level for all benchmarks of a suite; half of it is for worsenings: 2 % of suites raise a false alarm.
 
-Compared with a stored baseline, screening and confirmation share the baseline's error. A metric that passes one of them
-by chance is likely to pass the other, so the confirmation alone has to keep the error.
+Compared with a stored baseline, screening and confirmation share the baseline's error. A metric that looks worse in one
+of them by chance is likely to look worse in the other, so the confirmation alone has to keep the level.
 """
 
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
@@ -39,7 +39,7 @@ Key: TypeAlias = "tuple[str, int]"  # of a benchmark among those of one call: na
 
 
 class Phase(str, Enum):
-    """The purpose of a launch."""
+    """The purpose of launches: to find suspects, to confirm them, or (without suspects) to prove that none is worse."""
 
     SCREEN = "screen"
     CONFIRM = "confirm"
@@ -48,7 +48,7 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Interim:
-    """The progress of a benchmark's measurement at a look."""
+    """The progress of a measurement at a look (a judgement after some launches)."""
 
     elapsed: float  # seconds of measuring so far
     round_seconds: float  # of another launch of all benchmarks that go on
@@ -56,11 +56,11 @@ class Interim:
     screened: bool = False  # whether no time is left to confirm a suspicion that begins now
     diagnosed: bool = False  # whether the diagnosed launches have been made as well
     of_each: Mapping[Key, float] = field(default_factory=dict)  # seconds of another launch of each benchmark, all sides
-    over: float = 1.0  # share of the proofs' error that may be spent by now
+    over: float = 1.0  # share of the error of proofs (see ``Proofs``) that may be spent by now
     final: float = 1.0  # the same share for a last look
     shared: bool = False  # whether the session's budget deals out the time, which no setting of the test extends
     defers: bool = False  # whether suspects are confirmed in the second pass over the suite, not now
-    rounds: int = 0  # of all benchmarks, for which time is left after this look
+    rounds: int = 0  # how many rounds of all benchmarks fit into the time that is left
     diagnosis: float = 0.0  # seconds of a full diagnosis
     before: float = 0.0  # seconds of the call before the first timed launch
 
@@ -108,7 +108,7 @@ def next_action(
 ) -> Action:
     """Returns the action after a look; a suspect is always confirmed, at any cost, because it has no verdict yet.
 
-    ``launches``: the number of launches of a confirmation.
+    ``launches``: the number of launches of a confirmation; ``measure_on``: continue even if all metrics are decided.
     """
     seen = set(verdicts)
     if phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):

@@ -50,9 +50,9 @@ def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[obje
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """Returns the benchmarks that continue if nothing is suspected: undecided ones and better ones; None for all.
+    """Returns the benchmarks that get more launches if nothing looks worse: undecided and better ones; None for all.
 
-    If there are ``blind`` benchmarks, which cannot show a slowdown, only these continue.
+    If ``blind`` has metrics that are too uncertain to show a slowdown, only their benchmarks get more launches.
     """
     if any(blind.values()):
         return benchmarks_of(results, blind)
@@ -68,7 +68,7 @@ def undecided(
 
 
 def blind_metrics(result: Result) -> list[Comparison]:
-    """Returns the metrics that have too few launches to be green: they may hide a slowdown beyond the resolution."""
+    """Returns the metrics that have too few launches to be green: a slowdown that ``ok`` rules out may hide in them."""
     return [
         each
         for each in result.comparisons
@@ -81,7 +81,7 @@ def blind_metrics(result: Result) -> list[Comparison]:
 
 
 def suspicious_metrics(result: Result) -> tuple[str, ...]:
-    """Returns the metrics that fresh launches have to judge."""
+    """Returns the gated metrics that look or are worse, which fresh launches have to confirm."""
     return tuple(
         comparison.series.metric
         for comparison in result.comparisons
@@ -92,13 +92,13 @@ def suspicious_metrics(result: Result) -> tuple[str, ...]:
 
 
 def with_related_times(suspects: Sequence[str], result: Result) -> frozenset[str]:
-    """Returns the metrics that a confirmation may find worse: the suspects; if one is a time, also all times."""
+    """Returns the metrics that a confirmation may find worse: the suspects, and all times if a suspect is a time."""
     timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
     return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
 
 
 def named(suspects: Mapping[Key, Sequence[str]], results: Sequence[Result]) -> Iterator[str]:
-    """Yields the metrics that looked worse, with their variants if there are several; omits repeated verdicts."""
+    """Yields the metrics that looked worse, each with its variants if there are several; the step time only once."""
     repeated = {
         series.metric for result in results for series in result.measurement.series if series.rules.repeats_step_time
     }

@@ -1,4 +1,4 @@
-"""The cores of each rank if every rank is bound to its own share of them."""
+"""The choice of each rank's cores if ``cpu_binding=cores`` binds every rank to separate cores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROOT = Path("/")
 
 
 def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> list[int]:
-    """Returns the cores of one rank. ``addresses`` has all ranks' GPUs: cores near these are shared out first.
+    """Returns one rank's share of cores near its GPU (``addresses``: all ranks' PCI ids), else of all allowed cores.
 
     Raises:
         SettingError: there are fewer cores than ranks.
@@ -31,9 +31,9 @@ def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, 
 
 
 def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[int]]:
-    """Shares ``cores`` out to ``ranks`` ranks, as evenly as possible, in the order of NUMA nodes.
+    """Returns the cores of each of ``ranks`` ranks: ``cores``, divided as evenly as possible, by NUMA node.
 
-    One rank gets all hardware threads of a core, unless some rank would then get no core.
+    All hardware threads of a physical core go to the same rank, unless some rank would then get no core.
 
     Raises:
         SettingError: there are fewer cores than ranks.

@@ -1,4 +1,4 @@
-"""The device and backend of ranks, and the context that functions on ranks get."""
+"""The context that functions on ranks receive, and the choice of the ranks' device and backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankContext:
-    """The first argument of every function on a rank. The default process group is already initialised.
+    """The first argument of every function that runs on a rank. The default process group is already initialised.
 
     The same function runs on the ranks of one node or of many.
 
@@ -50,7 +50,7 @@ class RankContext:
 
         Sections may be nested, and entered many times in a step. A section with the name of a phase (``data_wait``,
         ``forward``, ``backward``, ``gradient_sync``, ``optimizer``) marks that phase in code where the plugin does not
-        recognise it. In timed steps a section does nothing, at no measurable cost.
+        recognise it. Its time and memory come from separate steps: in timed steps a section does nothing.
 
         Args:
             name: the name of the section.
@@ -73,7 +73,7 @@ class Gpus:
     names: tuple[str, ...] = ()
     pci: tuple[str | None, ...] = ()  # PCI ids, such as 0000:c1:00.0; None if torch does not say
     instances: tuple[str, ...] = ()
-    error: str = ""  # why CUDA can use none of those that are there
+    error: str = ""  # why CUDA can use none of the GPUs that are present
 
     def has_one_each(self, ranks: int) -> bool:
         """Returns whether NCCL finds a GPU for each rank. Two MIG instances of one GPU count as the same GPU."""
@@ -83,12 +83,12 @@ class Gpus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchMachine:
-    """The facts about torch and GPUs that a rank has found; the controller itself has no torch and no CUDA context."""
+    """The torch build and the GPUs of a machine, found by a rank, because the controller does not import torch."""
 
     torch: str  # full version, e.g. 2.13.0+cpu
     cuda: str | None  # the version of CUDA, or of ROCm's HIP, that torch was built for; None for a CPU build
-    gpus: Gpus  # none if nobody looked for them
-    backends: tuple[str, ...]  # of process groups, that this torch was built with
+    gpus: Gpus  # none if the rank was not asked to look for them
+    backends: tuple[str, ...]  # backends of process groups in this build of torch
     gpu_software: Mapping[str, str] = field(default_factory=dict)  # versions and the allocator, by name
     packages: Mapping[str, str] = field(default_factory=dict)  # versions of other packages that training may use
 
@@ -103,7 +103,7 @@ class Placement:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Returns the versions of the installed ones among ``packages``, by name, without importing any."""
+    """Returns the version of each installed package in ``packages``, by name, without importing the packages."""
     from importlib.metadata import distributions
 
     found = ((name, next(iter(distributions(name=name)), None)) for name in packages)
@@ -111,7 +111,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks take no keywords
-    """Finds the facts of this machine, on a rank. Without ``gpus`` it uses no GPU and no driver."""
+    """Returns this machine's torch build and GPUs; runs on a rank. Without ``gpus`` it uses no GPU and no driver."""
     import torch
     import torch.distributed as dist
 
@@ -132,7 +132,7 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
 
 
 def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
-    """Describes the machine. CUDA shows a process only one MIG instance, so each named instance gets a process."""
+    """Returns the result of ``probe`` on one rank; with MIG, on one per instance, as CUDA shows a process only one."""
     (found,) = ask(Gpus(), 1)
     names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):
@@ -144,7 +144,7 @@ def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence
 
 
 def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> Placement:
-    """Chooses CUDA if there is a GPU, and NCCL if each rank has its own GPU.
+    """Replaces ``auto``: by CUDA if there is a GPU, else CPU; by NCCL if each rank has its own GPU, else gloo.
 
     Raises:
         LaunchError: torch can use no GPU, or has no such backend.

@@ -1,4 +1,4 @@
-"""The GPUs that CUDA can use, and the preparation of a rank's own GPU."""
+"""Finds the GPUs that CUDA can use, and prepares the GPU of a rank."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _ROOT = Path("/")
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")  # by which users bind threads
 _TAKEN_SHARE = 0.25  # of a GPU's memory: more than the contexts of ranks that share it take
-_FREED_SECONDS, _FREEING_SECONDS = 0.5, 5.0  # in which memory begins to be freed, and has been
+_FREED_SECONDS, _FREEING_SECONDS = 0.5, 5.0  # the longest wait without newly freed memory, and the longest wait
 _POLL = 0.0625
 _AROUND = r"^CUDA initialization: |Unexpected error from .*\? (?=Error \d)|\s*\(Triggered internally.*|\n.*"
-_INTERNALS = re.compile(_AROUND, re.DOTALL)  # torch's words around the driver's
+_INTERNALS = re.compile(_AROUND, re.DOTALL)  # matches what torch adds to the driver's message
 
 
 def find_gpus() -> dict[str, Any]:
@@ -50,7 +50,7 @@ def find_gpus() -> dict[str, Any]:
 
 
 def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, *, check_memory: bool) -> str:
-    """Binds this rank to cores near its GPU, makes the GPU current, and returns a remark if its memory is taken."""
+    """Binds this rank to cores near its GPU and makes the GPU current; returns a warning if others use its memory."""
     import torch
 
     cores = near_cores(addresses, rank, os.environ)
@@ -77,7 +77,7 @@ def settled_memory(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Returns how much of a GPU's memory other processes keep taken; empty if it is little.
+    """Returns, as text, how much of a GPU's memory other processes use; empty if it is at most a quarter.
 
     Processes that have just ended get time to free their memory. ``read`` returns the free bytes and all bytes.
     """
@@ -94,8 +94,8 @@ def settled_memory(
 def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> set[int]:
     """Returns the allowed cores near the GPU of a rank; empty if the rank should not be bound.
 
-    ``addresses`` has the GPUs of all ranks. Ranks are not bound on machines with one NUMA node, if somebody has bound
-    them already, or if each would have fewer than two cores or fewer cores than threads.
+    ``addresses`` has the PCI ids of all ranks' GPUs. Ranks are not bound on a machine with one NUMA node, if the user
+    has bound the process or its threads, or if each rank would have fewer than two cores or fewer cores than threads.
     """
     allowed = os.sched_getaffinity(0)
     files = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # of control groups v2 and v1

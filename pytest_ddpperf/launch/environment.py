@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _CLOCKS = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time", "time_ns")
 Variables: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Variables that only some ranks have, names with values, sorted."""
+"""Environment variables that ``env=`` gives the ranks of a call, as sorted pairs of name and value."""
 
 
 def group_variables(
@@ -26,7 +26,7 @@ def group_variables(
 ) -> dict[str, str]:
     """Returns the variables that torchrun would set on this rank; ``local``: local rank and local world size.
 
-    The address of the store is always this node, which forwards connections to rank 0.
+    MASTER_ADDR is always 127.0.0.1: a node without rank 0 forwards connections to the node of rank 0.
     """
     local_rank, local_world_size = local or (rank, world_size)
     return {
@@ -44,7 +44,7 @@ def group_variables(
         "TORCHELASTIC_RUN_ID": "ddpperf",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the port above has a store, which a group made anew can use
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # a store listens at the port above, also for a group made anew
     }
 
 
@@ -52,9 +52,9 @@ LAUNCHER_VARIABLES = frozenset(group_variables(0, 1, 0))
 TASK_VARIABLES = re.compile(
     r"TORCHELASTIC_|OMPI_COMM_WORLD_|PMI_|PMIX_|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|TASK|STEP_)"
 )
-"""Variables of a task of torchrun, srun or mpirun, and the numbers of tasks; those that name the job stay."""
+"""Matches variables that torchrun, srun or mpirun set for one task, and numbers of tasks, but not the job's name."""
 MARK = "PYTEST_DDPPERF_ZYGOTE"
-"""The variable that names a process's zygote: with it the whole tree can be found after the zygote's death."""
+"""The variable with the id of a process's zygote: after the zygote's death it finds all processes that are left."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 RAS_ADDRESS = "NCCL_RAS_ADDR"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -66,7 +66,7 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
 
     A rank has one thread unless the user sets another number, as with torchrun: if each rank used all cores, ranks
     would slow each other down. Strings have the same hashes in all ranks unless the user sets another seed, so that
-    both sides of a comparison have the same hashes. Ranks of one machine talk over loopback, so a launch does not need
+    reference and candidate have the same hashes. Ranks of one machine talk over loopback, so a launch does not need
     the network.
     """
     threads = environ.get("OMP_NUM_THREADS") or "1"
@@ -83,14 +83,14 @@ _READ_AT_IMPORT = re.compile(
     r"(?!\w+_CACHE_DIR$)(?:PYTORCH_(?!NVML_)|TORCH(?!ELASTIC_)|KINETO_|TRITON_|CUBLAS|CUDNN_|CUDA_LAUNCH_BLOCKING$"
     r"|(?:OMP|MKL|OPENBLAS)_(?!NUM_THREADS$)|KMP_|GOMP_|DNNL_|ONEDNN_|ATEN_|LD_|MALLOC_|GLIBC_TUNABLES$)"
 )
-"""Variables that torch and its libraries read when they are loaded, such as PYTORCH_CUDA_ALLOC_CONF, and their like."""
+"""Variables that torch and its libraries read when they are loaded, such as PYTORCH_CUDA_ALLOC_CONF."""
 
 _OWNED = frozenset({*LAUNCHER_VARIABLES, *pinned({}, "").keys() - {*THREADS, "PYTHONHASHSEED"}, *VISIBLE})
-"""Variables of ranks that the plugin sets itself, or by which it has chosen their devices."""
+"""Variables that ``env=`` may not set: the plugin sets them for ranks, or has chosen devices by them."""
 
 
 def require_free(variables: Variables) -> None:
-    """Raises SettingError if the plugin or Python must set one of these variables itself."""
+    """Raises SettingError for a variable that the plugin sets itself, or that Python has already read."""
     for name, _ in variables:
         if name in _OWNED or TASK_VARIABLES.match(name):
             raise SettingError(f"env={{{name!r}: ...}}: the plugin sets {name} for ranks; leave it out")
@@ -99,14 +99,14 @@ def require_free(variables: Variables) -> None:
 
 
 def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that torch reads at its import, and that are therefore equal in all forked ranks."""
+    """Returns the variables that torch reads at its import: all ranks forked from one process share their values."""
     return {name: text for name, text in environ.items() if _READ_AT_IMPORT.match(name)}
 
 
 def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: str = "") -> dict[str, str]:
-    """Returns ``environ`` without other launchers' variables, with defaults for NCCL, and with ``fixed`` on top.
+    """Returns ranks' variables: ``environ`` without other launchers' variables, then defaults for NCCL, then ``fixed``.
 
-    Lightning, Accelerate and DeepSpeed would use the variables of a Slurm or MPI task as those of a rank. Ranks of
+    Lightning, Accelerate and DeepSpeed would take the variables of a Slurm or MPI task for the rank's. Ranks of
     several nodes use the user's network interface, or ``interface`` if the user sets none.
     """
     kept = {
@@ -117,7 +117,7 @@ def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: s
     defaults = {"NCCL_DEBUG": "WARN"}  # it says what goes wrong
     if not interface:
         if not {"NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN"} & environ.keys():
-            # For ranks of one machine it probes no InfiniBand and no plugin, unless asked to.
+            # On one machine NCCL then probes no InfiniBand and no plugin, unless the user asks for that.
             defaults |= {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
         return {**defaults, **kept, **fixed}
     chosen = {name: environ.get(name) or interface for name in INTERFACES}
@@ -130,7 +130,7 @@ def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
-    """Returns a remark if ``environ`` has other numbers of threads than ``threads``, which ranks have; else nothing."""
+    """Returns a warning if ``environ`` sets other numbers of threads than ``threads``, which ranks keep; else empty."""
     late = [name for name in THREADS if environ.get(name) != threads.get(name)]
     if not late:
         return ""
@@ -166,7 +166,7 @@ def real_clocks() -> Iterator[None]:
 
 
 def current_folder() -> str:
-    """Returns the folder in which ranks start."""
+    """Returns the current folder, in which ranks start; LaunchError if it was removed."""
     try:
         return str(Path.cwd())
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def current_folder() -> str:
 
 
 def with_ras(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns ranks' variables with a free address for NCCL's RAS service: other jobs may use the default address."""
+    """Returns ranks' variables; if the user sets no address for NCCL's RAS service, adds a free one."""
     if RAS_ADDRESS in environ or environ.get("NCCL_RAS_ENABLE") == "0":
         return {**environ}
     with socket.create_server(("127.0.0.1", 0)) as free:

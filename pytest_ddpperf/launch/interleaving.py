@@ -1,6 +1,6 @@
 """Interleaving: launches run at the same time and take turns to time steps; while one works, the others wait.
 
-So a slow period of the machine slows all launches equally, and cancels out.
+So a slow period of the machine slows all launches equally, and hardly changes their ratio.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GO = b"\0"
-_REQUEST = struct.Struct("=d")  # the part of a launch's timed steps that is done
+_REQUEST = struct.Struct("=d")  # the fraction of a launch's timed steps that is done
 _ABORT_SECONDS = 0.1
-_REST_SECONDS, _REST_SHARE = 0.001, 0.2  # how long, and for what part of that at most, threads may compute at rest
+_REST_SECONDS, _REST_SHARE = 0.001, 0.2  # a process rests if it computes for at most this share of this time
 _MOST_RESTS = 30
 
 
 class TurnQueue:
-    """The queue of turns. The next turn goes to the launch that has done the smallest part of its timed steps.
+    """The queue of turns. The next turn goes to the launch that has done the smallest fraction of its timed steps.
 
-    So launches with many turns and with few turns end together. If several launches have done equally much, the order
-    of their slots decides. If there are several pairs (slots 0 and 1, 2 and 3, ...), both launches of a pair begin
-    equally often. The first turn starts when every launch has requested one, so that no launch is still being built.
-    The queue does not wait for launches that have ended. In the controller, each launch's thread takes the requests of
-    its rank 0.
+    So all launches end together, however many turns each needs. Each launch has a slot, its number from 0, which breaks
+    ties. Slots 0 and 1, 2 and 3, and so on are pairs; of several pairs, both launches of each begin equally often. The
+    first turn starts when every launch has requested one: by then all have built their step. The queue does not wait
+    for launches that have ended. It is in the controller: one thread per launch hears the launch's rank 0.
     """
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[float, socket.socket]] = {}
-        self.held_up: set[int] = set()  # slots that another one's end has kept waiting, and that have not asked since
+        self.held_up: set[int] = set()  # slots that waited when another launch ended, and requested none since
         self.waited_for: list[set[int]] = [set() for _ in range(slots)]  # by slot: launches whose end it waited for
         self._left: set[int] = set()
         self._active: int | None = None
         self._last = -1  # the launch that had the last turn
-        self._begins = False  # whether its partner, of slots 0 and 1, 2 and 3 and so on, has not had its turn since
-        self._began = [0] * slots  # turns of each that followed one of another pair
+        self._begins = False  # whether the other launch of its pair has not had a turn since
+        self._began = [0] * slots  # by slot: turns that followed a turn of another pair
 
     def hear(self, slot: int, connection: socket.socket) -> bool:
-        """Takes a launch's request, which ends its current turn; returns False if the connection has ended."""
+        """Receives a launch's request, which ends its current turn; returns False if the connection has ended."""
         message = b""
         with contextlib.suppress(ConnectionResetError):
             message = connection.recv(_REQUEST.size)
@@ -68,7 +67,7 @@ class TurnQueue:
         return True
 
     def leave(self, slot: int) -> None:
-        """Removes a launch that has ended; launches that wait now have lost time because of it."""
+        """Removes a launch that has ended; records which launches wait now, because they may have lost time."""
         with self._lock:
             self.held_up.update(self._waiting)
             for waiting in self._waiting:
@@ -80,10 +79,10 @@ class TurnQueue:
             self._go_on()
 
     def _next(self, behind: Collection[int]) -> int:
-        """Returns the next launch: the last one's partner, or the one of the next pair that began less often.
+        """Returns the next slot: the last slot's partner, or that slot of the next pair that began less often.
 
-        The first launch of a pair runs after another benchmark, and the second one after the first. So they find other
-        caches, cores and spinning threads: sides of a step with two threads differed by a sixth because of that.
+        A pair's first launch runs after another benchmark, its second launch after the first. So caches, cores and
+        spinning threads differ: in a fixed order, one of two equal launches of two threads was slower by a sixth.
         """
         partner = self._last ^ 1
         if self._begins and partner in behind:
@@ -119,16 +118,16 @@ class TurnSlot:
     slot: int
 
     def hear(self, connection: socket.socket) -> bool:
-        """Takes a request of the launch's rank 0; returns False if the connection has ended."""
+        """Receives a request of the launch's rank 0; returns False if the connection has ended."""
         return self.queue.hear(self.slot, connection)
 
 
 def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable[[], None]) -> list[T]:
     """Runs launches at the same time, the first in this thread, and returns their results.
 
-    If a launch raises, the others first run to their end. Errors of launches that only waited for their turn, or that
-    ran out of time after waiting for a failed launch, are raised only if there is no other error. ``abort`` ends the
-    other launches if this thread is interrupted.
+    If a launch raises, the others first run to their end. A failed launch may delay others: errors of launches that
+    waited for their turn meanwhile, or then ran out of time, are raised only if there is no other error. ``abort`` ends
+    the other launches if this thread is interrupted.
     """
     __tracebackhide__ = True
 
@@ -169,7 +168,7 @@ asking: socket.socket | None = None
 
 
 class TurnClient:
-    """A rank's side of the turns: rank 0, which has the ``connection``, requests turns for all ranks of its launch.
+    """The requests of a rank for turns; only rank 0 has a ``connection``, and requests turns for its whole launch.
 
     ``threads``: whether the rank computes in several threads, which must become idle before a turn ends.
     """
@@ -184,7 +183,7 @@ class TurnClient:
         Otherwise the launch with the next turn would share its cores with them. If threads never become idle, such as
         threads that load data, later calls do not wait.
         """
-        for _ in range(_MOST_RESTS if self._threads else 0):  # a count: a process that was stopped is not restless
+        for _ in range(_MOST_RESTS if self._threads else 0):  # no deadline: a stopped process would miss it
             before = time.process_time()
             time.sleep(_REST_SECONDS)
             if time.process_time() - before < _REST_SHARE * _REST_SECONDS:
@@ -192,7 +191,7 @@ class TurnClient:
         self._threads = False
 
     def wait(self, progress: float = 1.0) -> None:
-        """Ends this launch's turn and waits for the next; ``progress`` is the finished part of its timed steps."""
+        """Ends this launch's turn and waits for the next; ``progress`` is the fraction of its timed steps done."""
         if self._connection is None:
             return
         go = b""

@@ -43,11 +43,11 @@ _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be shown
 _OTHERS_SECONDS = 2.0
 _CALLS_SECONDS = 1.0
-_REPORT_SECONDS = 20.0  # in which a launch that is late has been looked at
+_REPORT_SECONDS = 20.0  # in which stacks and calls of late ranks are collected
 _OVERDUE_SECONDS = 10.0  # after all deadlines of a launch
 _PART_SECONDS = 5.0
 uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-"""Its context surrounds output on standard error that pytest shall not hold back."""
+"""Returns a context in which pytest does not capture standard error."""
 
 
 def end_seconds(job: Job) -> float:
@@ -56,9 +56,9 @@ def end_seconds(job: Job) -> float:
 
 
 def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple[list[RankEnd], float]:
-    """Runs a job on fresh ranks, removes all their processes, and returns each rank's end and the seconds taken.
+    """Runs a job on new ranks and ends all their processes; returns how each rank ended, and the seconds taken.
 
-    This machine has the first ranks, the nodes in ``elsewhere`` the next ones.
+    This machine has the first ranks, the nodes in ``elsewhere`` the next ones. If a rank fails, its error is raised.
     """
     started, job = time.monotonic(), here.job
     with overdue_shown(job, here.zygotes):
@@ -98,7 +98,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
     """Limits the time of a launch, so that no fault of the plugin can make it endless.
 
     If the launch has not ended 10 s after all its deadlines, a thread writes the stacks of this process to standard
-    error and kills the zygotes. Every wait notices the end of the zygotes.
+    error and kills the zygotes. The launch then fails, because every wait for a rank notices the end of its zygote.
     """
     most = job.timeout + _REPORT_SECONDS + 2 * end_seconds(job) + _OVERDUE_SECONDS
     done, shown = threading.Event(), threading.Event()
@@ -133,9 +133,9 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
 
 
 def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> LateRanks | dict[int, str]:
-    """Returns the positions of unfinished ranks, ``seconds`` after the start, if the launch is late or has a mismatch.
+    """Returns facts on unfinished ranks if the launch is late, their stacks if collectives did not match, else {}.
 
-    Raises LaunchError if a signal has stopped the zygote, which is to blame.
+    ``seconds`` have passed since the start. Raises LaunchError if a signal has stopped the zygote.
     """
     if outcome is LaunchEnd.FINISHED:
         return {}
@@ -159,7 +159,7 @@ class LaunchResult(Generic[T]):
     values: tuple[T, ...]
     outputs: tuple[RankOutput, ...]
     seconds: float
-    imports: tuple[SeenImport, ...] = ()  # of rank 0, that no zygote had made before
+    imports: tuple[SeenImport, ...] = ()  # that rank 0 made, because no zygote had made them before
 
     def rank(self, rank: int) -> T:
         """Returns the value that the function returned on ``rank``."""
@@ -189,7 +189,7 @@ class LaunchedRanks:
 
     @property
     def states(self) -> list[RankEnd]:
-        """Returns the state of each rank; ranks of this machine are without their output."""
+        """Returns the state of each rank; the output of ranks on this machine is not read."""
         return [*self.here.states, *(end for other in self._elsewhere for end in other.ends)]
 
     @property
@@ -198,7 +198,7 @@ class LaunchedRanks:
         return [*self.here.ends, *(end for other in self._elsewhere for end in other.ends)]
 
     def watch(self, deadline: float, grace: float = _GRACE) -> LaunchEnd:
-        """Waits until all ranks have returned, the first has failed, or ``deadline`` has passed."""
+        """Waits for all ranks, until ``grace`` seconds after the first failure, or until ``deadline``."""
         until = deadline
 
         def waits_until() -> float | None:
@@ -207,7 +207,7 @@ class LaunchedRanks:
             if until == deadline and any(rank.failed for rank in states):
                 until = min(deadline, time.monotonic() + grace)
             elif until == deadline and self._watch is not None:
-                told = self.here.progress()  # ranks of other nodes tell it at the end
+                told = self.here.progress()  # ranks of other nodes report it at the end
                 waiting = (rank.rank for rank in self.here.states if not rank.over)
                 self.overdue = self._watch.overdue({rank: told.get(rank) for rank in waiting})
                 until = deadline if self.overdue is None else time.monotonic()
@@ -243,7 +243,7 @@ class LaunchedRanks:
         self._wait(lambda: deadline)
 
     def hear_others(self, *first: int) -> None:
-        """Kills these ranks and those that have reported: ranks that wait for them then fail and report their calls."""
+        """Kills the ranks ``first`` and all that have reported, so that ranks that wait for them fail and report."""
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
             reported = (rank.rank for rank in self.states if rank.report is not None)
@@ -251,13 +251,13 @@ class LaunchedRanks:
             self.watch(deadline)
 
     def dismiss(self, seconds: float) -> None:
-        """Lets all ranks end together, and waits at most ``seconds`` seconds for that."""
+        """Lets all ranks end at the same time, and waits at most ``seconds`` seconds for their end."""
         self._tell(RankProcesses.dismiss)
         deadline = time.monotonic() + seconds
         self._wait(lambda: deadline if any(rank.status is None for rank in self.states) else None)
 
     def progress(self) -> dict[int, Progress]:
-        """Returns how far each unfinished rank has come."""
+        """Returns the stage and step of each unfinished rank."""
         return self._told(0.0, RankProcesses.progress)
 
     def stacks(self, seconds: float = STACK_SECONDS) -> dict[int, str]:
@@ -289,5 +289,5 @@ class LaunchedRanks:
         answers = [other.ask(method, *arguments, **named) for other in self._elsewhere]
         found = method(self.here, *arguments, **named)
         for answer in answers:
-            found |= answer(deadline - time.monotonic()) or {}  # after it all late nodes share the same few seconds
+            found |= answer(deadline - time.monotonic()) or {}  # late nodes share the few seconds after the deadline
         return found

@@ -53,16 +53,16 @@ class Launcher:
         self,
         *,
         environ: Mapping[str, str] | None = None,  # of the ranks; by default that of this process at each launch
-        threads: Mapping[str, str] | None = None,  # its variables of threads, if they are others
+        threads: Mapping[str, str] | None = None,  # numbers of threads in place of those in environ
         preload: Iterable[str] = (),  # modules that ranks find imported; they start no thread and leave CUDA alone
         redirection: Redirection | None = None,  # another checkout that ranks import the project from
         echo: Echo | None = None,  # gets the lines that ranks print, while they run
         like: Launcher | None = None,  # with the same arguments: its zygote is copied, which spares torch's import
-        nodes: OtherNodes | None = None,  # on which ranks of large launches are started as well
+        nodes: OtherNodes | None = None,  # that also run ranks of large launches
     ) -> None:
         self._like, self.nodes = like, nodes
         self._added: dict[str, str] = {}
-        self.remarks: dict[str, str] = {}  # on GPUs, the first on each, and on files that launches have left
+        self.remarks: dict[str, str] = {}  # the first on each GPU, and on files that launches have left
         self.environ, self._threads, self._echo = environ, threads, echo
         self.modules, self.redirection = tuple(preload), redirection
         self._zygote: ZygoteProcess | None = None
@@ -78,7 +78,7 @@ class Launcher:
         self.close()
 
     def having(self, variables: Variables) -> Self:
-        """Makes later ranks have ``variables`` in addition to the environment; returns this launcher."""
+        """Adds ``variables`` to the environment of later ranks; returns this launcher."""
         self._added = dict(variables)
         return self
 
@@ -103,7 +103,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def idle_zygote(self) -> Iterator[ZygoteProcess | None]:
-        """Yields the zygote, started if necessary, while launches wait; yields None if the launcher is busy."""
+        """Yields the zygote, started if necessary, and delays launches meanwhile; yields None if a launch runs."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
@@ -118,9 +118,9 @@ class Launcher:
             self._ready()
 
     def preload(self, wanted: Wanted, judged: Judged, like: Launcher | None = None) -> None:
-        """Makes later ranks fork from copies of the zygote that have imported these modules, if that is harmless.
+        """Makes later ranks fork from copies of the zygote that import ``wanted``, unless an import has side effects.
 
-        With ``like``, a launcher that has preloaded the same modules, the copies of that launcher are copied.
+        With ``like``, a launcher that has preloaded the same modules, the zygotes of that launcher are copied.
 
         Raises:
             SettingError: a module that the user named cannot be imported before ranks are forked.
@@ -141,12 +141,12 @@ class Launcher:
             self._preloaded = preloaded(zygote, request, wanted, judged)
 
     def duplicate_preloaded(self) -> PreloadedZygotes | None:
-        """Returns copies of the zygote's copies, for another launcher; None if there are none."""
+        """Returns copies of this launcher's preloaded zygotes, for another launcher; None if it has none."""
         with self._lock:
             return None if self._preloaded is None else self._preloaded.duplicate()
 
     def has_preloaded(self, wanted: Wanted) -> bool:
-        """Returns whether copies of the zygote have imported these modules."""
+        """Returns whether copies of the zygote have imported the modules in ``wanted``."""
         found = self._preloaded  # read once: another thread may drop it
         return found is not None and found.serve(wanted)
 
@@ -186,9 +186,9 @@ class Launcher:
 
         The function may be a closure or a lambda; the objects that it refers to are sent with it. ``timeout`` is in
         seconds for the whole launch, without the one-off import of torch. The ranks of this and later launches find the
-        modules of ``preload`` imported. With ``own_group`` the function makes the group, with ``turns`` ranks take
-        turns. With ``bind`` each rank has its own cores. The launch uses its own copies of the files in the folders
-        ``projects``.
+        modules of ``preload`` imported. With ``own_group`` the function makes the group. With ``turns`` the launch is
+        interleaved with others. With ``bind`` each rank has its own cores. The launch uses its own copies of the files
+        in the folders ``projects``.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
@@ -229,7 +229,7 @@ class Launcher:
 
     @property
     def _variables(self) -> Mapping[str, str]:
-        """Returns the environment variables of ranks, without those that belong to a single launch."""
+        """Returns the environment variables of ranks, without variables of a single launch such as RANK."""
         environ = os.environ if self.environ is None else self.environ
         if self._threads is not None:
             others = {name: value for name, value in environ.items() if name not in environment.THREADS}
@@ -271,11 +271,11 @@ class Launcher:
         except ZygoteEnded as error:
             if not (again and error.unused):
                 raise
-            return self._launch(job, counts, turns, again=False)  # it ended between launches, as for want of memory
+            return self._launch(job, counts, turns, again=False)  # it ended between launches, perhaps out of memory
         for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
             self.remarks.setdefault(report.remark.partition(":")[0], report.remark)
         values = payload.values_of(ends, job.timeout - seconds)
-        return LaunchResult(values, tuple(end.output for end in ends), seconds, ends[0].imports)
+        return LaunchResult(values, tuple(end.output for end in ends), seconds, getattr(ends[0].report, "imports", ()))
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:

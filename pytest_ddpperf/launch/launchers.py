@@ -1,4 +1,4 @@
-"""Several launchers of similar ranks, and the imports that their zygotes make for them."""
+"""The launchers of launches that run at the same time, and the modules that their zygotes import in advance."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.launch.environment import Variables
 
-# Upper bounds for the memory that a zygote has alone: 222 and 23 MiB were measured, with four strategies imported.
-LAUNCHER_BYTES = 300 * 2**20  # of one that has imported torch, or as much
+# Upper bounds for memory that a zygote shares with no process: 222 and 23 MiB were measured with four strategies.
+LAUNCHER_BYTES = 300 * 2**20  # of a zygote that has imported torch
 COPY_BYTES = 40 * 2**20  # of a copy, which has imported a strategy
 AUTO = "auto"
 
 
 class Launchers:
-    """The launchers of similar ranks; each is made at its first use. Any thread may use them.
+    """A list of equal launchers, one for each of the launches that run at once. Any thread may use it.
 
-    ``make`` gets the first launcher, whose zygote the new one may copy, or None if it makes the first one. ``preload``
-    is the setting: names of modules, or ``auto`` for the modules that earlier ranks imported.
+    ``make`` makes a launcher at its first use; its argument is the first launcher, whose zygote may be copied, or None.
+    ``preload`` is the setting: names of modules, or ``auto`` for the modules that earlier ranks imported.
     """
 
     def __init__(self, make: Callable[[Launcher | None], Launcher], preload: Sequence[str] = ()) -> None:
@@ -40,7 +40,7 @@ class Launchers:
         self._lock = threading.Lock()
 
     def __getitem__(self, number: int) -> Launcher:
-        """Returns the launcher with this number; number 0 runs the launches that run alone."""
+        """Returns the launcher with this number, from 0; a launch that runs alone uses number 0."""
         with self._lock:
             while len(self._made) <= number:
                 self._made.append(self._make(self._made[0] if self._made else None))
@@ -70,7 +70,7 @@ class Launchers:
     def wait(self, number: int, scope: str = "", ranks: int = 0) -> None:
         """Waits until the first ``number`` launchers can run launches at once; none of them may be running one.
 
-        For launches of up to ``ranks`` ranks, the modules that ranks of ``scope`` imported earlier are then preloaded.
+        Then preloads, for up to ``ranks`` ranks, the modules that earlier ranks of ``scope``, a test file, imported.
 
         Raises:
             SettingError: a module that the user named cannot be preloaded.
@@ -88,7 +88,7 @@ class Launchers:
         return Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)
 
     def note(self, scope: str, imports: Iterable[SeenImport]) -> None:
-        """Records the imports that the ranks of ``scope`` made themselves."""
+        """Records the imports that ranks of ``scope`` made themselves, to preload the modules later."""
         if self._learning:
             new = [one for one in imports if one.installed and one.module not in self._judged.inner]
             self._seen.setdefault(scope, {}).update({one.module: one for one in new})
@@ -98,13 +98,13 @@ class Launchers:
                     self._judged.note(one.module, Preloaded(reason=reason, own_rank=not reason, inner=one.inner))
 
     def why_not(self, one: SeenImport) -> str | None:
-        """Returns why ranks import a module themselves; empty if unknown, None if imports are not learned."""
+        """Returns why a module is not preloaded; empty if unknown, None if the setting ``preload`` lacks ``auto``."""
         if not one.installed:
             return "is not of an installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None
 
     def follow(self, other: Launchers) -> None:
-        """Adopts what another set of launchers knows about the imports of its ranks."""
+        """Adds the imports that another list of launchers has recorded."""
         if self._learning:
             for scope, seen in other._seen.items():
                 self._seen.setdefault(scope, {}).update(seen)
@@ -117,9 +117,9 @@ class Launchers:
             others.keep(number)
 
     def missing_bytes(self, number: int, scope: str = "", ranks: int = 0) -> int:
-        """Returns an upper bound for the memory that the first ``number`` zygotes will need if they do not run yet.
+        """Returns an upper bound, in bytes, for the memory of zygotes, among the first ``number``, that do not run yet.
 
-        Copies of them that import for ``ranks`` ranks of ``scope`` are included, if their imports are known.
+        Copies of zygotes that preload modules for ``ranks`` ranks of ``scope`` are included.
         """
         running = sum(pid is not None for pid in self.pids)
         missing = max(0, number - running)
@@ -146,7 +146,7 @@ class Launchers:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Returns ranks' remarks about their GPUs, and remarks about files that launches left in the project."""
+        """Returns warnings about memory in use on GPUs, and about files that launches left in the project."""
         return tuple({key: text for launcher in self.every for key, text in launcher.remarks.items()}.values())
 
     def abort(self) -> None:

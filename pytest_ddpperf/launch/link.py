@@ -1,4 +1,4 @@
-"""A connection between two processes that share a key; each end calls methods of the other end's objects.
+"""A connection between two processes that share a key; each end can call methods of an object at the other end.
 
 The MAC of a message is checked before the message is unpickled: nobody without the key can make a process load a
 pickle. The first message of the connecting end is JSON. Messages are not encrypted.
@@ -51,7 +51,7 @@ class ForeignPeer(Exception):
 
 @dataclass(frozen=True)
 class Close:
-    """The message that ends a launch, or a whole task, which then exits with ``status``."""
+    """The message that ends a launch, or a task of torchrun, srun or mpirun, which then exits with ``status``."""
 
     status: int = 0
 
@@ -85,7 +85,7 @@ class Link:
         return self._socket.fileno()
 
     def ask(self, method: Callable[Concatenate[Any, P], T], *arguments: P.args, **named: P.kwargs) -> Question[T]:
-        """Asks the peer to call a method of the object at its end of the link."""
+        """Asks the peer to call a method of the object at its end of the link; returns the pending question."""
         number = next(self._numbers)
         self.send(Ask(number, method.__name__, arguments, named))
         return Question(self, number)
@@ -104,7 +104,7 @@ class Link:
         self.send(answer)
 
     def send(self, message: object) -> None:
-        """Sends a message; LinkEnded if the peer is gone, or reads nothing for a long time."""
+        """Sends a message; raises LinkEnded if the peer is gone, or reads nothing for 20 s."""
         self.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, body: bytes) -> None:
@@ -138,7 +138,7 @@ class Link:
         return messages
 
     def hand_over(self) -> tuple[socket.socket, bytes]:
-        """Returns the socket and the bytes that have arrived, for data without messages; the link is then unusable."""
+        """Returns the socket and bytes already received, for use as a raw stream; the link is unusable from then on."""
         return self._socket, bytes(self._frames.received)
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Question(Generic[T]):
-    """A request to the peer that has been sent, and whose answer may not have come yet."""
+    """A request that was sent to the peer; its answer may not have come yet."""
 
     link: Link
     number: int
@@ -188,7 +188,7 @@ class Question(Generic[T]):
 
 
 def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -> Link:
-    """Returns a link to the process that listens at this address; ``hello`` describes this end to it.
+    """Returns a link to the process that listens at this address; ``hello`` describes this process.
 
     Raises:
         ForeignPeer: the process that answers does not know the key, or does not accept ``hello``.
@@ -231,9 +231,9 @@ def welcome(link: Link) -> None:
 
 
 def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: bool) -> Frames:
-    """Exchanges greetings, and returns the connection's frames, whose key depends on fresh numbers of both ends.
+    """Exchanges random numbers, and returns frames whose MAC key is derived from ``key`` and both ends' numbers.
 
-    So the first message of each end proves that it knows the key. The connecting process sends its message first, so a
+    So each end's first message proves that the end knows the key. The connecting process sends its message first, so a
     port scanner receives nothing that is derived from the key.
     """
     ours = secrets.token_bytes(_NONCE_BYTES)
@@ -285,7 +285,7 @@ def _give_up_a_silent_peer(connected: socket.socket) -> None:
 
 
 def end(connected: socket.socket) -> None:
-    """Ends a connection, so that every thread that waits for it goes on."""
+    """Ends a connection, so that threads that wait for its data stop waiting."""
     with contextlib.suppress(OSError):
         connected.shutdown(socket.SHUT_RDWR)
     connected.close()

@@ -34,13 +34,13 @@ class Job:
     device: str
     group: str | None  # backend of the process group; None for a lone process without a group
     mode: Mode | None
-    timeout: float  # seconds of the controller's deadline; torch's own lies behind it
+    timeout: float  # seconds of the controller's deadline; torch's own is later
     stage_timeouts: Mapping[str, float] = field(default_factory=dict)  # seconds by stage
     environ: Mapping[str, str] = field(default_factory=dict)  # filled in on each node
     path: tuple[str, ...] = ()
     directory: str = ""
     projects: tuple[str, ...] = ()  # folders whose files are copied for the ranks
-    folder: str = ""  # with the copies
+    folder: str = ""  # that has the copies
     files: tuple[Redirection, ...] = ()  # that lead to the copies
     preload: tuple[str, ...] = ()  # modules that the zygote imports before it forks
     own_group: bool = False  # whether the function makes the process group itself
@@ -63,10 +63,10 @@ class SeenImport:
     module: str
     file: str
     seconds: float
-    installed: bool = True  # else it may be the project's, and the seconds of installed modules are subtracted
-    of_rank: bool = False  # whether it looks up variables that differ between ranks
-    changed: tuple[str, ...] = ()  # variables that it looks up, and that the rank's code had changed before
-    inner: tuple[SeenImport, ...] = ()  # of one that looks up either: imports that nothing is known against
+    installed: bool = True  # else seconds lack installed modules that it imports
+    of_rank: bool = False  # whether it reads environment variables that differ between ranks
+    changed: tuple[str, ...] = ()  # variables that it reads, and that code on the rank had changed before
+    inner: tuple[SeenImport, ...] = ()  # if it reads such variables: imports in it that can be preloaded
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class StackPosition:
 
     @property
     def text(self) -> str:
-        """Returns the position as a part of a sentence."""
+        """Returns the position in words, such as ``in all_reduce (train.py:12 in step)``."""
         if self.call and self.line:
             return f"in {self.call} ({self.line})"
         return f"in {self.call}" if self.call else f"at {self.line}"
@@ -96,7 +96,7 @@ class StackPosition:
 
 @dataclass(frozen=True)
 class Finished:
-    """The report of a rank whose function has returned: the pickled ``value``, and the ``stamp`` in nanoseconds."""
+    """The report of a rank whose function has returned: the pickled ``value``, and its time in ns (``stamp``)."""
 
     value: bytes
     stamp: int
@@ -128,7 +128,7 @@ class GroupCalls:
     """The calls that one rank has made in one process group; collectives are numbered from 1."""
 
     ranks: tuple[int, ...]  # the members of the group
-    called: int | None  # the last collective; 0 before the first, None if the recorder does not say
+    called: int | None  # the number of the last one; 0 before the first, None if the recorder does not say
     ended: int = 0  # the last one that has ended
     pending: Mapping[int, str] = field(default_factory=dict)  # later ones, with their tensors, as far as they are known
     point_to_point: bool = False  # whether a send or a receive has not ended
@@ -144,12 +144,12 @@ class RankCalls:
     """A rank's answer when it is asked for its collectives: its calls in each process group, by the group's name."""
 
     groups: Mapping[str, GroupCalls]
-    whole: bool  # whether it is the last answer; the first one has numbers alone, and only of a single group
+    whole: bool  # else a longer answer follows: this one has numbers alone, of one group
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The zygote's message that it has imported torch. ``touched`` is the module whose import has used a GPU."""
+    """The zygote's message that torch is imported: its threads, and a module whose import used a GPU (or "")."""
 
     threads: int = 1
     touched: str = ""
@@ -186,7 +186,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preload:
-    """The request to import a module as a rank would."""
+    """The request that a zygote imports a module with the variables, path and folder of a rank."""
 
     environ: Mapping[str, str]
     path: tuple[str, ...]
@@ -202,7 +202,7 @@ class Preloaded:
 
     reason: str = ""
     own_rank: bool = False  # whether the only reason is that the module reads the number of its rank
-    inner: tuple[SeenImport, ...] = ()  # of a refused module: imports that nothing is known against
+    inner: tuple[SeenImport, ...] = ()  # of a refused module: imports in it that can be preloaded
     variables: Mapping[str, str | None] = field(default_factory=dict)  # that the import read
 
 
@@ -213,7 +213,7 @@ class Ended:
     rank: int
     status: int
     stamp: int
-    headless: bool = False  # whether the zygote has killed it, as its main thread had ended
+    headless: bool = False  # whether the zygote killed the process because its main thread had ended
 
 
 def numbers(ranks: Iterable[int]) -> str:

@@ -27,21 +27,21 @@ _ANSWER_SECONDS = 3.0  # in which the answer comes after the seconds that were g
 
 @dataclass(frozen=True)
 class States:
-    """The ranks whose state has changed; each report is sent only once."""
+    """A node's message with the ranks whose state has changed; each rank's report is sent only once."""
 
     ranks: tuple[RankEnd, ...]
 
 
 @dataclass(frozen=True)
 class Printed:
-    """The lines that a rank has printed."""
+    """A node's message with lines that a rank has printed."""
 
     rank: int
     lines: tuple[str, ...]
 
 
 class NodeRanks:
-    """The ranks of another node; ``link`` leads to the launcher there, and is free again after ``sweep``.
+    """The ranks of another node; ``link`` leads to the launcher there; after ``sweep`` another launch may use it.
 
     Raises:
         LaunchError: the node cannot start the ranks, or is gone; every method may raise this.
@@ -51,11 +51,11 @@ class NodeRanks:
         self,
         link: Link,
         ranks: range,
-        launch: Callable[..., list[RankEnd]],  # the method of what serves the link
+        launch: Callable[..., list[RankEnd]],  # the method that runs a launch, of the object at the other end
         *,
         node: int,
         echo: Echo | None,
-        ahead: int,  # of this node's clock, in nanoseconds
+        ahead: int,  # by how many nanoseconds the node's clock is ahead
     ) -> None:
         self._link, self._begun_by, self._node, self._echo, self._ahead = link, launch, node, echo, ahead
         self._states = {rank: RankEnd(rank=rank) for rank in ranks}
@@ -63,7 +63,7 @@ class NodeRanks:
 
     @property
     def ends(self) -> Sequence[RankEnd]:
-        """Returns the known state of each rank."""
+        """Returns the last known state of each rank."""
         return [*self._states.values()]
 
     def fork(self, job: Job) -> None:
@@ -98,7 +98,7 @@ class NodeRanks:
                 self._link.send(Close())
 
     def sweep(self, seconds: float) -> None:
-        """Waits until all processes of the launch have ended; if the agent is gone, they have ended as well."""
+        """Waits until all processes of the launch have ended; if the connection has ended, they end as well."""
         if self._launch is None:
             return
         swept = False
@@ -132,7 +132,7 @@ class NodeRanks:
 
 
 class OtherNodes(Protocol):
-    """The methods of the other nodes that a launcher uses."""
+    """The interface by which a launcher starts ranks on other nodes."""
 
     @property
     def interface(self) -> str:
@@ -148,4 +148,4 @@ class OtherNodes(Protocol):
         """Begins to import modules on nodes that have started ranks; returns a function that waits for the end."""
 
     def close(self) -> None:
-        """Ends the other nodes' launchers of this launcher."""
+        """Ends the launchers that other nodes run for this launcher."""

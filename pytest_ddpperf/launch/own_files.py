@@ -1,10 +1,10 @@
-"""The folder of a launch: it shows the files of a project, and receives what ranks write until the next launch.
+"""The folder of a launch: a view of the project's files, in which ranks can write without changing the project.
 
 Folders are created, files are copied, and all other paths are links. This needs no privilege and works on every file
 system. An overlay would copy nothing, but Docker and Ubuntu 24.04 forbid it; with links alone, ranks would write into
-the project. The next launch of the same launcher removes new files and copies changed files again: thousands of new
-files take ext4 a second each time. The cost is limited for projects of any size: breadth first, at most ``_ENTRIES``
-entries and ``_BYTES`` bytes are copied, and for one file at most half of the bytes that are left.
+the project. The next launch of the same launcher only removes new files and copies changed files again, because ext4
+takes a second to make thousands of files. The cost is limited: breadth first, at most ``_ENTRIES`` entries and
+``_BYTES`` bytes are copied, and for one file at most half of the bytes that are left.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 _ENTRIES, _BYTES = 4000, 512 * 2**20
 _PREFIX = "ddpperf-files-"
 _HIDDEN = ("__pycache__", _PREFIX)  # beginnings of names; ranks use the bytecode of the project itself
-_BY_ITSELF = (".git", ".pytest_cache")  # what changes without a script
+_BY_ITSELF = (".git", ".pytest_cache")  # paths that change although no script writes them
 
 
 @contextlib.contextmanager
 def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str, str]) -> Iterator[Job]:
-    """Yields, in this context, the job whose ranks find the files of its projects in a separate folder.
+    """Yields the job, changed so that its ranks find the files of its projects in a separate folder.
 
-    If there is an ``other`` checkout, its files replace this one's, and untracked files of this one are added. ``mark``
-    names the folder. The zygotes remove it when they end, or else their controller does; if both are killed, the first
-    launch of a run a day later does.
+    With an ``other`` checkout, the folder shows that checkout's files, and untracked files of this one. ``mark`` names
+    the folder. Zygotes remove the folder when they end, or else their controller does; if both are killed, a launch of
+    a later day does. ``remarks`` gets a warning if the launch changed the project itself.
 
     Raises:
         LaunchError: the folder cannot be made.
@@ -70,7 +70,7 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
 
 
 class _Shown:
-    """The files that a launch is shown, with their state before the launch."""
+    """The planned contents of a launch's folder, and the state of the project's files before the launch."""
 
     def __init__(self, base: str, job: Job, other: Redirection | None) -> None:
         self._base = base
@@ -102,7 +102,7 @@ class _Shown:
                 self._plan.setdefault(f"{place}/{path.rpartition('/')[2]}", ("link", path))
 
     def _show(self, path: str, place: str) -> None:
-        """Plans to show a file or folder, breadth first, at places that are not planned yet."""
+        """Plans how ``place`` and the places in it show ``path``: as folders, copies or links; keeps earlier plans."""
         waiting = deque([(path, place)])
         while waiting:
             path, place = waiting.popleft()
@@ -123,7 +123,7 @@ class _Shown:
                 self._bytes -= size
 
     def _leads(self, path: str) -> str:
-        """Returns the target of a link that leads to a shown file or nowhere; empty for all other paths."""
+        """Returns the target for a link that leads into the shown files, or nowhere; empty for all other paths."""
         if not Path(path).is_symlink():
             return ""
         real = os.path.realpath(path)
@@ -133,7 +133,7 @@ class _Shown:
         return own or ("" if Path(real).exists() else str(Path(path).readlink()))
 
     def _inside(self, folder: str, room: int) -> list[str] | None:
-        """Returns the paths in a folder; None if a link should replace it, as with more than ``room`` entries."""
+        """Returns the paths in a folder; None if a link should show it, for example if it has over ``room`` entries."""
         if any(within(place, folder) for place in self._places):
             return [*_paths(folder)]
         inside = [*islice(_paths(folder), room + 1)]
@@ -142,7 +142,7 @@ class _Shown:
         return None if foreign or len(inside) > room else inside
 
     def make(self) -> None:
-        """Makes each place show its planned file, and nothing else."""
+        """Makes the planned folders, copies and links, and removes everything else in these folders."""
         inside: defaultdict[str, list[str]] = defaultdict(list)
         for place in self._plan:
             inside[place.rpartition("/")[0]].append(place)
@@ -163,7 +163,7 @@ class _Shown:
                         shutil.copy2(path, place)  # with its times, by which bytecode and compilers know it
 
     def _shows(self, entry: os.DirEntry[str]) -> bool:
-        """Returns whether a place already shows its planned file."""
+        """Returns whether an entry of the launch's folder is as planned, and unchanged."""
         how, path = self._plan.get(entry.path, ("", ""))
         if entry.is_symlink():
             return how == "link" and str(Path(entry.path).readlink()) == path
@@ -172,7 +172,7 @@ class _Shown:
         return how == "file" and _state(entry.path) == self._before[path]
 
     def left(self) -> list[str]:
-        """Returns new and changed paths of the projects, without files that change by themselves."""
+        """Returns paths in the projects that are new or changed since the launch began, but none in ``_BY_ITSELF``."""
         folders = {path for how, path in self._plan.values() if how == "folder" and path}
         known = {*self._before, *self._places}  # another checkout may be shown in place of a project
         watched = folders - {self._base.rpartition("/")[0]}  # temporary files come and go

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.messages import Call
 
 StandIn = tuple["Callable[..., Any]", tuple[object, ...]]
-"""A function and its arguments: their value replaces an object when the pickle is loaded."""
+"""A function and its arguments: when the pickle is loaded, the function's value replaces an object."""
 _REWRITER = "AssertionRewritingHook"
 _TO_RANKS = ("cannot be sent to the ranks", "make it inside the function")
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 _MIN_LOAD_SECONDS = 2.0
-_registry = threading.Lock()  # cloudpickle has one list of modules by value for the whole process
+_registry = threading.Lock()  # cloudpickle has one list of modules to send by value for the whole process
 
 
 def dump_call(call: Call) -> bytes:
@@ -49,13 +49,13 @@ def dump_result(value: object, rank: int) -> bytes:
 
 
 def values_of(ends: Sequence[RankEnd], seconds: float) -> tuple[Any, ...]:
-    """Loads the values that ranks have returned, within ``seconds`` or a few more."""
+    """Unpickles the values that ranks returned; PayloadError if that takes longer than ``seconds``, at least 2."""
     deadline = time.monotonic() + max(seconds, _MIN_LOAD_SECONDS)
     return tuple(_value_of(end, deadline) for end in ends)
 
 
 def _value_of(end: RankEnd, deadline: float) -> Any:
-    """Loads a value in a thread, because an import or a __setstate__ may never return."""
+    """Unpickles a value in a thread, because an import or a __setstate__ may never return."""
     if not isinstance(end.report, Finished):
         raise TypeError(end.report)
     loading: Future[Any] = Future()
@@ -84,7 +84,7 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
 
 
 def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], StandIn | None]) -> bytes:
-    """Pickles a value in which ``stand_in`` may replace each object; errors are about ``named``."""
+    """Pickles a value in which ``stand_in`` may replace each object; error messages name ``named``."""
     with _by_value():
         return _dump(value, named, *_TO_RANKS, stand_in=stand_in)
 
@@ -92,7 +92,7 @@ def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], Sta
 def _dump(
     value: object, named: object, problem: str, cure: str, stand_in: Callable[[Any], StandIn | None] = lambda _: None
 ) -> bytes:
-    """Pickles a value, or raises a PayloadError that names the path to the object to blame."""
+    """Pickles a value, or raises a PayloadError with the object that cannot be pickled and the path to it."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
@@ -108,7 +108,7 @@ def _dump(
 
 
 def _kept(obj: Any) -> StandIn | None:
-    """Returns a replacement for an object that cloudpickle cannot send completely."""
+    """Returns a replacement for an object that cloudpickle cannot send completely; None for all others."""
     if isinstance(obj, CodeType):  # cloudpickle 3.1.3 leaves out the file, which tracebacks and stacks name
         return marshal.loads, (marshal.dumps(obj),)
     # Such as torch.backends.cudnn, whose class is not ModuleType.
@@ -119,7 +119,7 @@ def _kept(obj: Any) -> StandIn | None:
 
 @contextlib.contextmanager
 def _by_value() -> Iterator[None]:
-    """Makes cloudpickle send the contents of modules that a rank could not import, for one dump."""
+    """Makes cloudpickle, in this context, pickle the contents of modules that a rank could not import."""
     import cloudpickle
 
     with _registry:
@@ -135,7 +135,7 @@ def _by_value() -> Iterator[None]:
 
 
 def travels_by_value(name: str, module: object) -> bool:
-    """Returns whether a fresh interpreter with this ``sys.path`` could not import this very module by its name.
+    """Returns whether a module is sent by value, because ranks could not import the same module by its name.
 
     Test modules and conftests are sent by value even if they could be imported: pytest has rewritten their asserts, and
     an import would lose that. cloudpickle itself handles ``__main__``.

@@ -1,4 +1,4 @@
-"""Processes as Linux shows them: ends of parents, orphans, descendants."""
+"""System calls on processes: find and kill descendants, adopt orphans, end with the parent."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _ADDR_NO_RANDOMIZE = 0x0040000
 def laid_out_alike() -> Iterator[None]:
     """Starts processes in this context without address space randomisation, if the kernel allows it.
 
-    The addresses of code and data make steps several percent faster or slower, for all ranks forked from a process. So
-    both sides of a comparison get the same addresses. Some containers forbid it, and other systems have no such call.
+    The addresses of code and data make steps several percent faster or slower, for all ranks forked from a process.
+    Without randomisation, reference and candidate get the same addresses. Some containers forbid this call.
     """
     library = ctypes.CDLL(None)
     personality: Callable[[ctypes.c_ulong], int] = getattr(library, "personality", lambda _: -1)
@@ -46,9 +46,9 @@ def laid_out_alike() -> Iterator[None]:
 
 
 class CopiedProcess:
-    """A child of another process, with the methods of ``subprocess.Popen`` that a zygote needs.
+    """A copied zygote, the child of another zygote, with the methods of ``subprocess.Popen`` that the plugin calls.
 
-    Its connection ends with it; its exit status stays unknown.
+    The connection to the process shows its end; its exit status stays unknown.
     """
 
     returncode: int | None = None
@@ -61,7 +61,7 @@ class CopiedProcess:
         return 0 if self._ended(0) else None
 
     def wait(self, timeout: float) -> None:
-        """Waits until the process has ended; TimeoutExpired if that takes longer than ``timeout`` seconds."""
+        """Waits until the process has ended; raises TimeoutExpired after ``timeout`` seconds."""
         if not self._ended(timeout):
             raise subprocess.TimeoutExpired("zygote", timeout)
 
@@ -75,7 +75,7 @@ class CopiedProcess:
         if self._connected.fileno() < 0:
             return True
         poll = select.poll()
-        poll.register(self._connected, 0)  # its end alone
+        poll.register(self._connected, 0)  # reports only the end of the connection
         return bool(poll.poll(seconds * 1000))
 
 
@@ -84,12 +84,13 @@ def finished(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command and returns its result; ``words`` are its standard input, ``how`` further arguments of Popen.
 
-    It has a separate session, so it cannot ask the terminal for a password. If it takes longer, or this process is
-    interrupted, it is killed with its child processes; with ``patience`` it first gets Ctrl-C, and that many seconds.
+    The command runs in a separate session, so it cannot ask the terminal for a password. After ``seconds``, or if this
+    process is interrupted, the command and its child processes are killed; with ``patience`` it first gets SIGINT, and
+    that many seconds to end.
 
     Raises:
-        OSError: it cannot be started.
-        TimeoutExpired: it took longer.
+        OSError: the command cannot be started.
+        TimeoutExpired: the command took longer than ``seconds``.
     """
     given = subprocess.DEVNULL if words is None else subprocess.PIPE
     how |= {"encoding": "utf-8", "errors": "replace"}
@@ -140,9 +141,9 @@ def die_with_parent(number: int, parent: int) -> None:
 
 
 def watch_signals() -> tuple[socket.socket, socket.socket]:
-    """Makes this process survive SIGINT and the signals in ``HEARD``, whose numbers arrive at the first socket.
+    """Makes this process ignore SIGINT, and receive the numbers of signals in ``HEARD`` at the first socket.
 
-    They are written to the second socket. The caller keeps both open.
+    Python writes the numbers to the second socket. The caller keeps both open.
     """
     wakeup, written = socket.socketpair()
     written.setblocking(False)  # noqa: FBT003  the standard library has it so
@@ -197,7 +198,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_headless(pids: Iterable[int]) -> set[int]:
-    """Kills the children among ``pids`` whose main thread has ended, and returns them; no event reports that end."""
+    """Kills the children among ``pids`` whose main thread has ended, and returns them. No signal reports that end."""
     headless = {pid for pid in pids if _stat(pid)[:1] == ["Z"]}
     for pid in headless:
         kill(pid, group=False)
@@ -260,7 +261,7 @@ def touches_gpu(root: Path = _ROOT) -> bool:
 def out_of_memory_kills(root: Path = _ROOT) -> int:
     """Returns the number of processes that the kernel has killed for lack of memory; 0 if it is unknown.
 
-    It counts in this process's control group if the kernel does, else on the whole machine.
+    The kernel counts in this process's control group, or else on the whole machine.
     """
     folders = list(group_folders("memory", root))[:1]
     files = [folder / name for folder in folders for name in ("memory.events", "memory.oom_control")]

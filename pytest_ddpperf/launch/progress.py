@@ -1,6 +1,6 @@
 """The progress of ranks: each writes it into memory that it shares with its controller, which reads it at a deadline.
 
-A write only copies some bytes, so timed steps make it too.
+A write only copies some bytes, so ranks write in timed steps, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Progress:
 
     @property
     def budget(self) -> str:
-        """Returns the stage's name in ``stage_timeouts``; empty if it has none. The first step compiles."""
+        """Returns the stage's key in ``stage_timeouts``, or ""; the first warm-up step, which compiles, has its own."""
         return "compile" if self.stage == WARM_UP and self.step <= 1 else _BUDGETS.get(self.stage, "")
 
     @property
@@ -52,12 +52,12 @@ class Overdue:
     """Ranks that have exceeded the time limit of a stage."""
 
     stage: str
-    seconds: float  # that it may take
+    seconds: float  # the limit
     ranks: tuple[int, ...]
 
 
 class StageWatch:
-    """A watch that records when ranks enter stages; ``seconds`` are time limits by the stage's ``budget``."""
+    """Records when ranks enter stages, to enforce the setting ``stage_timeouts`` (``seconds``)."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         self._seconds = seconds
@@ -65,7 +65,7 @@ class StageWatch:
         self._begun = time.monotonic()
 
     def overdue(self, ranks: Mapping[int, Progress | None]) -> Overdue | None:
-        """Returns overdue ranks, given the progress of unfinished ranks; None is the progress before the start."""
+        """Returns the ranks that exceed a stage's limit, or None; a rank that has not begun has the progress None."""
         now = time.monotonic()
         late: dict[str, list[int]] = {}
         for rank, each in ranks.items():
@@ -79,7 +79,7 @@ class StageWatch:
 
 
 class ProgressFile:
-    """The controller's side: memory for several ranks; ``descriptor`` is passed to each rank."""
+    """The shared memory of the ranks' progress, in the controller; each rank gets its ``descriptor``."""
 
     def __init__(self, ranks: int) -> None:
         self.descriptor = os.memfd_create("ddpperf-progress")
@@ -97,7 +97,7 @@ class ProgressFile:
 
 
 class _Own:
-    """The slot of this process, if it is a rank."""
+    """The place of this process in the shared memory, if it is a rank, and its stage and step."""
 
     memory: mmap.mmap | None = None
     offset = 0
@@ -105,7 +105,7 @@ class _Own:
 
 
 def begin(descriptor: int, slot: int) -> None:
-    """Makes this process, a rank, write its progress into its slot from now on."""
+    """Makes this process, a rank, write its progress into the shared memory from now on."""
     _Own.memory, _Own.offset = mmap.mmap(descriptor, 0), slot * _SLOT.size
 
 
@@ -127,7 +127,7 @@ def _write() -> None:
 
 
 def told(ranks: Mapping[int, Progress]) -> str:
-    """Describes the progress of ranks in a line; empty if all are only known to run their function."""
+    """Describes the progress of ranks in a line; empty if no rank's function has named a stage."""
     if {each.stage for each in ranks.values()} <= {FUNCTION}:
         return ""
     groups: dict[tuple[str, int], list[int]] = {}
@@ -141,6 +141,6 @@ def told(ranks: Mapping[int, Progress]) -> str:
 
 
 def advanced(before: Mapping[int, Progress], after: Mapping[int, Progress]) -> bool:
-    """Returns whether a rank has progressed: then the launch is slow, and does not hang."""
+    """Returns whether a rank has reached another stage or step: then the launch is slow, and does not hang."""
     both = ((before[rank], each) for rank, each in after.items() if rank in before)
     return any((old.stage, old.step) != (new.stage, new.step) for old, new in both)

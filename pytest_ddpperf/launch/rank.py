@@ -42,7 +42,7 @@ _exit, _getpid = os._exit, os.getpid  # users' code may patch the module's
 
 
 class Descriptors(NamedTuple):
-    """The files of a rank besides its standard streams; numbers are high, as code may write to 3 without opening it."""
+    """A rank's descriptors besides standard streams; high numbers, as faulty code may write to 3 unopened."""
 
     report: int
     stacks: int
@@ -156,7 +156,7 @@ def _modules_kept() -> Iterator[None]:
 
 
 def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object, str]:
-    """Adopts the controller's environment, path and folder, and joins the group; returns context, store and remark."""
+    """Adopts the controller's environment, path and folder, and joins the group; returns context, store and warning."""
     import torch
 
     os.environ.clear()
@@ -218,7 +218,7 @@ def seed_as_at_the_start() -> None:
 
 
 def _random_numbers() -> Callable[[], None]:
-    """Returns a function that restores the random states: an import's draws depend on what was preloaded."""
+    """Returns a function that restores the current random states, because an import may draw random numbers."""
     import numpy as np
     import torch
 

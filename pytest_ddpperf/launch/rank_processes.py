@@ -85,7 +85,7 @@ class _RankProcess:
 class RankProcesses:
     """The ranks of a job on this machine, with their sockets and files.
 
-    Leaving the context closes these. ``sweep`` ends all processes of the launch.
+    Leaving the context closes sockets and files. ``sweep`` ends all processes of the launch.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class RankProcesses:
         return [replace(rank.state, output=rank.output, starved=starved) for rank in self.ranks.values()]
 
     def tend(self) -> None:
-        """Passes on the new output of ranks, and keeps their files short."""
+        """Passes new lines of ranks to ``echo``, and frees the disk space of long output."""
         self._tell()
         for rank in self.ranks.values():
             trim_output(rank.stdout)
@@ -212,7 +212,7 @@ class RankProcesses:
             zygote.ask("signal", tuple(ranks), number)
 
     def dismiss(self) -> None:
-        """Lets the ranks end."""
+        """Allows the ranks to end; each waits for this after its report."""
         for rank in self.ranks.values():
             rank.channel.dismiss()
 
@@ -247,7 +247,7 @@ class RankProcesses:
         return {number: rank.calls for number, rank in asked.items() if rank.calls is not None}
 
     def _told(self, files: dict[int, IO[bytes]], since: dict[int, int], number: int, deadline: float) -> dict[int, str]:
-        """Makes faulthandler write to ranks' files by a signal, and returns their text after ``since`` bytes."""
+        """Makes faulthandler write ranks' stacks, by a signal; returns each file's text after ``since`` bytes."""
         sizes = old = [os.fstat(file.fileno()).st_size for file in files.values()]
         self.signal(tuple(files), number)
         while time.monotonic() < deadline:

@@ -59,12 +59,12 @@ class Redirection:
         return entry
 
     def search_path(self, path: Sequence[str]) -> tuple[str, ...]:
-        """Maps ``sys.path`` to the target."""
+        """Returns the entries of ``sys.path`` for ranks, with the project's paths mapped to the target."""
         others = {*self.first, *self.without, *self.last}
         return (*self.first, *(self.path(entry) for entry in path if entry not in others), *self.last)
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Maps PYTHONPATH to the target, for processes that ranks start."""
+        """Returns ``environ`` with PYTHONPATH mapped to the target, for processes that ranks start."""
         mapped = dict(environ)
         if mapped.get("PYTHONPATH"):
             entries = mapped["PYTHONPATH"].split(os.pathsep)
@@ -89,10 +89,7 @@ def within(path: str, folder: str) -> bool:
 
 @functools.cache
 def installed_folders() -> tuple[str, ...]:
-    """Returns the folders of Python's own modules and of installed packages, and the targets of links to them.
-
-    Each ends in a slash.
-    """
+    """Returns the folders of the standard library and of installed packages, also resolved, with a final slash."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {entry for entry in sys.path if isinstance(entry, str) and Path(entry).name in PACKAGES}
     return tuple(f"{folder}/" for folder in {*folders, *map(os.path.realpath, folders)})
@@ -107,7 +104,7 @@ def interpreter_folders(root: str) -> tuple[str, ...]:
 
 
 T = TypeVar("T")
-TOOL = "pytest_ddpperf"  # both sides run this checkout's
+TOOL = "pytest_ddpperf"  # reference and candidate both run this checkout's
 _FINDER = re.compile(r"__editable__.*_finder")  # modules that setuptools writes, one for each editable install
 
 
@@ -119,7 +116,7 @@ def observed(
     ``revision``: the revision's name in reports; empty for this checkout.
 
     Raises:
-        SameCode: a module that the function imports is the same for both sides.
+        SameCode: reference and candidate would import a module from the same file.
     """
     load = SourceFileLoader.get_code
 
@@ -136,7 +133,7 @@ def observed(
 
 
 def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
-    """Unpickles a function and its arguments, with lookups of names in the target, and observes its call."""
+    """Unpickles a function and its arguments, whose names are looked up in the target; then does as ``observed``."""
 
     def call(ctx: Any) -> Any:
         function, *args = pickle.loads(packed)
@@ -146,7 +143,7 @@ def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: b
 
 
 def _require_own(redirection: Redirection, revision: str, module: str, file: str) -> None:
-    """Raises SameCode if this process has imported a module of the project from another side."""
+    """Raises SameCode if the other side of the comparison would import the module from the same file."""
     if revision:
         own = tuple(filter(None, (redirection.target, redirection.environment)))
         foreign = _is_of_project(redirection, file) and not any(within(file, folder) for folder in own)
@@ -203,13 +200,13 @@ def redirect(redirection: Redirection) -> None:
     _moved.insert(0, redirection)
 
 
-_moved: list[Redirection] = []  # of this process, the last one first
-_own: tuple[Redirection, ...] = ()  # some of them: they lead to the copies of its launch
+_moved: list[Redirection] = []  # redirections of this process, the last one first
+_own: tuple[Redirection, ...] = ()  # some of them, which lead to the launch's folder
 _get_code = SourceFileLoader.get_code
 
 
 def enter(files: tuple[Redirection, ...], directory: str) -> None:
-    """Makes this rank start in ``directory``, and find a project's files and modules at the places in ``files``.
+    """Makes this rank run in the launch's view of ``directory``, and import from there; ``files`` maps the paths.
 
     The code of a module keeps the name of the project's file, which reports, debuggers and bytecode use.
     """
@@ -224,13 +221,13 @@ def enter(files: tuple[Redirection, ...], directory: str) -> None:
 
 
 def own(path: str, *, code: bool = False) -> str:
-    """Maps a project's path to this launch's own files, or with ``code`` to the code that runs; keeps other text."""
+    """Maps a project's path to the launch's folder; with ``code``, to the checkout that runs. Keeps other text."""
     moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
     return next((new for new in moved if new != path), path)
 
 
 def told(text: str) -> str:
-    """Returns a path or a message with paths of the launch's own files replaced by the project's paths."""
+    """Returns a path or a message with paths in the launch's folder replaced by the project's paths."""
     for each in _own:
         text = text.replace(each.target, each.root)
     return text

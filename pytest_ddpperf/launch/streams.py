@@ -35,7 +35,7 @@ _MAGIC = b"ddpperf\n"
 _REQUEST = b"?"
 _CHUNK = 1 << 20
 _MAX_LENGTH = 1 << 36  # bytes; a longer message would not fit into memory next to the object that it was made of
-# Users' code may patch them.
+# Bound here, because users' code may patch these functions.
 _dumps, _send, _recv = pickle.dumps, socket.socket.send, socket.socket.recv
 _compare, _digest = hmac.compare_digest, hmac.digest
 _KEEP_SIZE_AND_PUNCH_HOLE = 3  # of fallocate(2)
@@ -96,8 +96,8 @@ class Frames:
 class Channel:
     """One end of a connection; each message is a pickle.
 
-    ``received`` never waits. If a rank is killed in the middle of a message while its child holds the socket open, the
-    end of the stream never comes.
+    ``received`` never waits, because the end of the stream may never come: a rank may be killed in the middle of a
+    message while its child process keeps the socket open.
     """
 
     def __init__(self, connected: socket.socket, frames: Frames | None = None) -> None:
@@ -183,7 +183,7 @@ class RankOutput:
 
 
 def open_output() -> IO[bytes]:
-    """Opens a file for one stream of one process; no crash can leave it behind."""
+    """Opens a temporary file without a name for one stream of a process: no crash can leave it behind."""
     try:
         return tempfile.TemporaryFile(prefix="ddpperf-", buffering=0)
     except OSError as error:
@@ -196,7 +196,7 @@ def open_output() -> IO[bytes]:
 
 
 def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: int = 0) -> str:
-    """Reads the last ``limit`` bytes of a stream after its first ``since``, without moving the writer's position."""
+    """Returns the last ``limit`` bytes of a stream, without its first ``since`` bytes; notes how much is cut."""
     size = os.fstat(file.fileno()).st_size - since
     start = max(0, size - limit)
     text = _OF_GLOO.sub(b"", os.pread(file.fileno(), limit, since + start)).decode(errors="replace")
@@ -204,7 +204,7 @@ def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: i
 
 
 class FollowedOutput:
-    """A reader of a stream's lines as they come; of new text it returns at most the last 64 KiB."""
+    """A reader of new lines of a stream; each call returns at most the last 64 KiB of them."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -233,7 +233,7 @@ def trim_output(file: IO[bytes]) -> None:
 
 
 def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], ...]:
-    """Returns ranks' output with titles for the test's report, such as ``rank 1 stderr``, reduced to the essentials.
+    """Returns ranks' output with titles for the test's report, such as ``rank 1 stderr``, without repeated lines.
 
     A line that was overwritten, as by a progress bar, is shown in its last state. Lines that an earlier rank printed to
     the same stream are omitted, and so are lines before the last ``REPORTED`` ones.

@@ -1,4 +1,4 @@
-"""The sentence that names an object that cannot be pickled, and the path to it."""
+"""The error message that names an object that cannot be pickled, and the path to the object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_SESSION = ("_pytest.", "pluggy.", f"{_PACKAGE}fixture", f"{_PACKAGE}run.")  
 
 @dataclass(frozen=True)
 class _HeldObject:
-    """An object that another object holds; objects with an empty label do not appear in the sentence."""
+    """An object that another object refers to; the message omits objects with an empty label."""
 
     label: str
     value: object
@@ -32,7 +32,7 @@ class _HeldObject:
 
 
 def explain(value: object, named: object, error: BaseException, problem: str, cure: str) -> str:
-    """Explains that ``named`` cannot be sent, on which path ``value`` holds the culprit, why, and what to do."""
+    """Returns the message: ``named`` cannot be sent; the path from ``value`` to the object to blame; why; ``cure``."""
     way, culprit, reason = _culprit(value, error)
     about = describe(named)
     wrapped = [i for i, part in enumerate(way) if part.of_plugin]
@@ -65,7 +65,7 @@ def describe(value: object) -> str:
 
 
 def _culprit(value: object, error: BaseException) -> tuple[list[_HeldObject], object, BaseException]:
-    """Follows parts that cannot be pickled down to the innermost one; returns the path, that part and its error."""
+    """Returns the path from ``value`` to its innermost part that cannot be pickled, that part, and its error."""
     way: list[_HeldObject] = []
     seen = {id(value)}
     for _ in range(_DEPTH):

@@ -51,9 +51,9 @@ class Birth(NamedTuple):
 
 @dataclass
 class Zygote:
-    """The server of one controller: requests come over ``control``, numbers of signals through ``signals``.
+    """The server of one controller, whose requests come over ``control``; ``signals`` has numbers of signals.
 
-    It ends with ``parent``, even if a signal such as SIGSTOP has stopped it, because the kernel then sends SIGCONT.
+    The zygote ends with ``parent``, even if SIGSTOP has stopped the zygote, because the kernel then sends SIGCONT.
     """
 
     control: socket.socket
@@ -68,7 +68,7 @@ class Zygote:
     descriptors: tuple[int, ...] = ()  # that have come with a request
 
     def serve(self) -> Birth | None:
-        """Serves until the controller is gone, then returns None; in a new rank, returns its birth."""
+        """Serves until the controller is gone; returns the arguments of ``rank.live`` in a new rank, else None."""
         while not self.terminated:  # also by a signal that a sweep has heard
             ready = readable([self.control, self.signals[0]], _LOOK_SECONDS if self.ranks else None)
             if self.signals[0].fileno() in ready:
@@ -86,7 +86,7 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Calls the requested method; in a new rank, returns its birth."""
+        """Calls the requested method; returns the arguments of ``rank.live`` in a new rank, else None."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:
@@ -105,7 +105,7 @@ class Zygote:
         return None
 
     def fork(self, rank: int, modules: Sequence[str], folder: str) -> Birth | None:
-        """Forks a rank after importing these modules; ``folder`` has the files of the launch, if it has its own."""
+        """Forks a rank after importing these modules; ``folder`` has the launch's files; empty: the project's."""
         preload(modules)
         self.folder, zygote = folder or self.folder, os.getpid()
         pid = os.fork()
@@ -126,7 +126,7 @@ class Zygote:
     def copy(self, mark: str) -> int | None:
         """Forks a copy of this zygote, which serves another launcher without importing torch again; returns its pid.
 
-        ``mark`` replaces this zygote's mark there. The descriptors are the copy's control socket and its output file.
+        ``mark`` is the copy's ``environment.MARK``. The descriptors are the copy's control socket and its output file.
         """
         original, pid = os.getpid(), os.fork()
         if pid != 0:
@@ -210,7 +210,7 @@ class Zygote:
         self.terminated |= signal.SIGTERM in self.signals[0].recv(MESSAGE_SIZE) or os.getppid() != self.parent
 
     def tell(self, event: ZygoteEvent) -> None:
-        """Sends an event; if the controller is gone, ``control`` reports that by its end."""
+        """Sends an event; ignores that the controller is gone, because the end of ``control`` shows that."""
         try:
             self.control.send(pickle.dumps(event))
         except (BrokenPipeError, ConnectionResetError):
@@ -253,8 +253,8 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
 def main(control: int, controller: int, *, redirection: str | None, modules: list[str]) -> NoReturn:
     """Runs the zygote until its controller is gone, and the ranks that are forked from it; never returns.
 
-    ``control`` is the descriptor of the controller's socket, ``controller`` the pid of the controller. Ranks find the
-    modules imported.
+    ``control`` is the descriptor of the controller's socket, ``controller`` the pid of the controller. The zygote first
+    imports ``modules``.
     """
     flags = fcntl.fcntl(control, fcntl.F_GETFL)
     fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
@@ -267,7 +267,7 @@ def main(control: int, controller: int, *, redirection: str | None, modules: lis
             redirect(other)
             imports.keep_with_ranks(other)
         touched = ""
-        lacks_pytest = importlib.util.find_spec("_pytest") is None  # as another environment may
+        lacks_pytest = importlib.util.find_spec("_pytest") is None  # the ranks' interpreter may lack it
         for name in modules:
             if lacks_pytest and name.startswith("_pytest."):
                 continue

@@ -57,7 +57,7 @@ class ZygoteEnded(LaunchError):
 class ZygoteProcess:
     """A running zygote, which imports ``preload``; it ends with ``close`` or with the controller.
 
-    With ``original``, a zygote started with the same arguments, this one is a copy if it can be copied at once.
+    With ``original``, a zygote started with the same arguments, this one is forked from that zygote if possible.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ZygoteProcess:
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
         self._ready, self._numbers = False, itertools.count()  # the numbers of questions
-        self._folder = ""  # with the files of its launches
+        self._folder = ""  # that has the files of its launches
         self.threads, self.touched = 1, ""  # of the process, once it is ready
         self._output: IO[bytes] = open_output()
         self._process: subprocess.Popen[bytes] | CopiedProcess
@@ -138,7 +138,7 @@ class ZygoteProcess:
         return [self._python, *flags, "-c", _BOOTSTRAP, json.dumps((path, str(_PACKAGE), options))]
 
     def duplicate(self) -> ZygoteProcess:
-        """Returns a zygote with the same imports; if it cannot be copied, it is not ready yet."""
+        """Returns a copy of this zygote; if copying fails, a new zygote that makes the same imports."""
         return ZygoteProcess({**self._environ, **self.pinned}, self._preload, self._redirection, self)
 
     @property
@@ -152,7 +152,7 @@ class ZygoteProcess:
         return self.alive and not processes.is_stopped(self.pid)
 
     def imports_as(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether torch was imported here under the same variables that its libraries would read now."""
+        """Returns whether ``environ`` has the variables with which torch's libraries were loaded here."""
         return self._read == environment.read_at_import(environ)
 
     @property
@@ -218,7 +218,7 @@ class ZygoteProcess:
         return events
 
     def _answers(self, deadline: float) -> list[ZygoteEvent]:
-        """Returns events as ``events`` does, up to ``deadline``; LaunchError if a signal stops the zygote."""
+        """Waits for events, at most until ``deadline``, and returns them; LaunchError if a signal stops the zygote."""
         while True:
             remaining = deadline - time.monotonic()
             events = self.events(min(_LOOK_SECONDS, remaining))
@@ -233,7 +233,7 @@ class ZygoteProcess:
             raise LaunchError("the process that ranks are forked from was stopped by a signal; the ranks were ended")
 
     def preload(self, request: Preload) -> Callable[[], Preloaded]:
-        """Makes the zygote import a module; returns a function that waits until that is done."""
+        """Makes the zygote import a module; returns a function that waits for the result."""
         ended = Preloaded(reason="ends its process")
         try:
             self.wait_until_ready()

@@ -1,1 +1,1 @@
-"""Turns a measurement into named series, each with one sample per launch that has the metric."""
+"""Computes the metrics of a measurement: for each metric a Series, with one sample for each launch that has it."""

@@ -25,26 +25,26 @@ def exposed_communication(measurement: Measurement) -> Samples | None:
 
 
 def communication_overhead(measurement: Measurement) -> Samples | None:
-    """Returns exposed communication as a share of the synchronised steps in the same blocks."""
+    """Returns exposed communication of each launch as a share of its synchronised steps; None if not diagnosed."""
     pairs = _pairs(measurement)
     return None if pairs is None else tuple(1 - alone / synchronised for synchronised, alone in pairs)
 
 
 def of_exposed(measurement: Measurement) -> Within:
-    """Returns the scatter of exposed communication that pairs of blocks show, in seconds."""
+    """Returns the scatter of exposed communication within launches, from pairs of blocks, in seconds."""
     moved = [[step - alone for step, alone in pairs] for pairs in _without_each(measurement)]
     step = synchronised_step(measurement) or 0.0
     return Within(tuple(map(influences, moved)), OWN_IN_TURNS * step)
 
 
 def of_overhead(measurement: Measurement) -> Within:
-    """Returns the scatter that pairs of blocks show, for exposed communication as a share of a step."""
+    """Returns the scatter of ``communication_overhead`` within launches, from pairs of blocks, as a share of a step."""
     moved = [[1 - alone / step for step, alone in pairs] for pairs in _without_each(measurement)]
     return Within(tuple(map(influences, moved)), OWN_IN_TURNS)
 
 
 def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
-    """Returns both mean steps without each pair of blocks in turn, for each launch that has several pairs."""
+    """Returns the mean steps of both kinds without each pair of blocks in turn, by launch with more than one pair."""
     return [without for _, *without in filter(None, map(_steps, measurement.every)) if without]
 
 
@@ -84,7 +84,7 @@ def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
 def _steps(launch: Launch) -> list[tuple[float, float]]:
     """Returns a launch's mean synchronised and unsynchronised step, then both without each pair of blocks, in seconds.
 
-    Empty if a rank lacks them. With few pairs of blocks only the means of all blocks are known.
+    Empty if a rank did not run such steps. With a single pair of blocks, the list has only the first two means.
     """
     known = complete(rank.communication for rank in launch.ranks)
     if known is None:
@@ -105,5 +105,5 @@ def _steps(launch: Launch) -> list[tuple[float, float]]:
 
 
 def _mean_of(ranks: list[tuple[float, ...]]) -> float:
-    """Returns the mean step of a group, each step being as long as on its slowest rank."""
+    """Returns the mean step of a group; each step lasts as long as on its slowest rank."""
     return fmean(map(max, zip(*ranks, strict=True)))

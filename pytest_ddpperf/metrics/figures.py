@@ -1,4 +1,4 @@
-"""Further figures of launches, which fail no test; and the peak FLOP/s of GPUs, as the vendors state them."""
+"""Metrics that cannot fail a test, such as epoch time and MFU; and the peak FLOP/s of GPUs by the vendors' sheets."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def epoch_time(launch: Launch) -> float | None:
 
 
 def flops_rate(measurement: Measurement) -> Samples | None:
-    """Returns FLOP/s of the rank with the most FLOPs: its counted FLOPs of a step, over the step time."""
+    """Returns FLOP/s of the rank with the most FLOPs: its counted FLOPs of a step divided by the step time."""
     flops = 0.0 if measurement.counts is None else measurement.counts.totals.get("flops", 0.0)
     return tuple(flops / mean_step(launch) for launch in measurement.launches) if flops else None
 
 
 def mfu(measurement: Measurement) -> Samples | None:
-    """Returns model FLOPs utilisation: ``flops_rate`` over the GPU's peak in the step's precision; None if unknown."""
+    """Returns model FLOPs utilisation: ``flops_rate`` divided by the GPU's peak in the step's precision, or None."""
     rates, precision = flops_rate(measurement), precision_of_products(measurement)
     environment = measurement.environment
     if "activation_checkpointing" in measurement.recipe:
@@ -76,7 +76,7 @@ def mfu(measurement: Measurement) -> Samples | None:
 
 
 def precision_of_products(measurement: Measurement) -> str | None:
-    """Returns the precision of a step's matrix products; None if it is unknown, as for a step of the user's own."""
+    """Returns the precision of a step's matrix products; None if unknown, such as for a step that the user wrote."""
     sizes = {} if measurement.counts is None else measurement.counts.details.get("model_size", {})
     kinds = set(sizes) - {"buffers"}
     if measurement.strategy == "custom" or len(kinds) != 1:
@@ -109,7 +109,7 @@ def cpu_energy_per_step(launch: Launch) -> float | None:
 
 
 def compute_to_communication(measurement: Measurement) -> Samples | None:
-    """Returns the computing time of a step over the time of its collectives, both as the profiler sees them.
+    """Returns the computing time of a step divided by the time of its collectives, both from the profiler.
 
     All time but exposed communication counts as computing. None without a profile, and if nothing is sent.
     """

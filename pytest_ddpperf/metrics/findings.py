@@ -1,4 +1,4 @@
-"""Findings on a measurement alone: shared cores, skipped steps, outlying launches, growing memory, a busy machine."""
+"""Findings on one measurement, without a reference: shared cores, skipped steps, outlying launches, a busy machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USED = 0.80  # the least share of the time in which GPUs run something, if nothi
 SIGMA_PER_MAD = 1.4826  # standard deviations per median absolute deviation of a normal distribution
 
 LOAD = 0.10  # share of the usable cores' time that other processes may use; the system itself uses a few percent
-STEAL = 0.02
+STEAL = 0.02  # share of that time that a hypervisor may take
 THROTTLED = 0.01  # of a launch's time on all usable cores
 SWAPPED = 2**20  # bytes
 HELD_BACK = 0.10  # share of a launch's readings in which a GPU's clocks were held back
@@ -57,7 +57,7 @@ def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
 
 
 def thin_baseline(measurement: Measurement) -> Finding | None:
-    """Reports that a stored baseline has too few launches to know its own scatter."""
+    """Reports that a stored baseline has too few launches to show how much these scatter."""
     launches = len(measurement.launches)
     return Finding("thin_baseline", {"launches": launches}) if 0 < launches < MIN_STORED else None
 
@@ -108,7 +108,7 @@ def traced_steps(measurement: Measurement) -> Finding | None:
 
 
 def picked_loading(measurement: Measurement) -> Finding | None:
-    """Reports the data loading that ``loader=auto`` picked."""
+    """Reports the settings of the DataLoader that ``loader=auto`` picked."""
     picked = next((launch.ranks[0].picked for launch in measurement.launches), None)
     return None if picked is None else Finding("picked_loader", {"reason": picked[1]})
 
@@ -125,7 +125,7 @@ def unsettled_warmup(measurement: Measurement) -> Finding | None:
 
 
 def unseen_work(measurement: Measurement) -> Finding | None:
-    """Reports that events on a device missed work of some steps, which therefore have their wall time."""
+    """Reports that a device's events missed some work, so that the host's clock timed these steps."""
     if measurement.environment.oversubscribed:  # the slices of ranks that share a GPU shift events against the host
         return None
     shares = [max(rank.unseen or 0.0 for rank in launch.ranks) for launch in measurement.launches]
@@ -167,7 +167,7 @@ def _starts_slowly(launch: Launch) -> bool:
 
 
 def health_findings(measurement: Measurement) -> Iterator[Finding]:
-    """Yields a finding for each activity of the machine that could have changed the result."""
+    """Yields a finding for each activity on a node or its GPUs that could have changed the result."""
     for node in dict.fromkeys(name for launch in measurement.launches for name in launch.processors):
         for found in _of_node(measurement, node):
             yield replace(found, facts={**found.facts, "node": node}) if node else found

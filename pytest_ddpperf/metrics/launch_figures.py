@@ -1,6 +1,6 @@
-"""Figures of single launches, each computed once, and how far each block of a launch's steps moves them.
+"""Figures of single launches, and their scatter within a launch, from its blocks of consecutive steps.
 
-The judge examines the same launches again and again. The blocks show the scatter of a figure.
+Each figure is computed once for a launch, because the judge examines the same launches after each new one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pytest_ddpperf.stats.launches import (
     long_steps,
 )
 
-PART_OF_LONG = 0.5  # share of the extra time of long steps; a phase with this share makes them long
+PART_OF_LONG = 0.5  # a phase with this share of the extra time of long steps makes them long
 
 T = TypeVar("T")
 Samples = tuple[float, ...]
@@ -38,10 +38,10 @@ Moved = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The scatter of a metric that the blocks of launches show."""
+    """The scatter of a metric within its launches, and how much more launches differ from each other."""
 
-    moved: tuple[Moved, ...]  # for each launch the influences of its blocks, on the scale of analysis
-    own: float  # standard deviation by which launches differ beyond this scatter, on the same scale
+    moved: tuple[Moved, ...]  # for each launch ``influences`` of its blocks; on logarithms for ratios
+    own: float  # the standard deviation between launches that their blocks do not show, on the same scale
 
 
 Knows = Callable[[Measurement], "Within | None"]
@@ -50,10 +50,10 @@ Knows = Callable[[Measurement], "Within | None"]
 def series_from(
     samples: Samples, within: Within | None, *, scale: Scale, better: Better, rules: MetricRules, **columns: Any
 ) -> Series:
-    """Builds a metric's series, with value and interval; ``columns`` are the fields that the samples do not decide.
+    """Returns a metric's series, with value and interval; ``columns`` are further fields of the series, and ``bounds``.
 
     A metric of step times has the value of all steps together: the mean of times, the harmonic mean of rates. Its
-    interval is as wide as the interval of the logarithms. Value and interval stay within the column ``bounds``.
+    interval is as wide as the interval of the logarithms. Value and interval stay within the ``bounds``.
     """
     within, bounds = within or Within((), 0.0), columns.pop("bounds", ANY)
     expectation = expected(within.moved, within.own)
@@ -90,7 +90,7 @@ def phases_of(launch: Launch) -> tuple[PhaseTimes, ...] | None:
 
 
 def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
-    """Wraps a figure of a launch, to compute it once and keep it with the launch, which never changes."""
+    """Wraps a function of a launch, so that its result is computed once and then kept with the launch."""
     name = f"{figure.__module__}.{figure.__qualname__}"
 
     @wraps(figure)
@@ -104,7 +104,7 @@ def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
 
 
 def of_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Makes a metric of a launch's figure: a sample for each launch, or None if a launch lacks the figure."""
+    """Wraps a function of a launch as a metric: one sample for each timed launch; None if one has no figure."""
     kept = once(figure)
     return lambda measurement: complete(map(kept, measurement.launches))
 
@@ -121,14 +121,14 @@ def used_gpus(launch: Launch) -> set[str | None]:
 
 
 def of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Makes a metric as ``of_launches`` does, for a reading of the whole machine; None for interleaved launches."""
+    """Wraps a reading of the whole machine as ``of_launches`` does; None if launches were interleaved."""
     samples = of_launches(figure)
     return lambda measurement: None if measurement.turns else samples(measurement)
 
 
 @of_lone_launches
 def energy_per_step(launch: Launch) -> float | None:
-    """Returns the joules of the ranks' GPUs for a step; None if the driver reports no power, as for MIG instances."""
+    """Returns the joules that the ranks' GPUs use in a step; None if a GPU reports no power, such as a MIG instance."""
     gpus = gpus_of(launch)
     powers = complete(None if gpu.mig else gpu.power for gpu in gpus)
     if not powers or len(gpus) < len(used_gpus(launch)):
@@ -157,7 +157,7 @@ def step_time_median(launch: Launch) -> float:
 
 
 def long_steps_of(measurement: Measurement) -> LongSteps:
-    """Returns the long steps of all launches, and the phase that makes them long."""
+    """Returns the long steps of all launches, with the phase that makes them long if they are at regular distances."""
     found = long_steps([launch.step_times for launch in measurement.launches])
     return found if found.period is None else replace(found, phase=_phase_of_long_steps(measurement))
 
@@ -165,8 +165,8 @@ def long_steps_of(measurement: Measurement) -> LongSteps:
 def _phase_of_long_steps(measurement: Measurement) -> str | None:
     """Returns the phase with at least half of the extra time of long diagnosed steps; None if no phase has.
 
-    A rank waits for another one in backward or in the synchronisation of gradients. So each step counts as on the rank
-    whose other phases are longest.
+    A rank waits for slower ranks in backward or in the synchronisation of gradients. So in each step the rank counts
+    whose other phases became longest.
     """
     more = dict.fromkeys(PHASES, 0.0)  # seconds
     for launch in measurement.every:
@@ -185,7 +185,7 @@ def _phase_of_long_steps(measurement: Measurement) -> str | None:
 
 
 def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
-    """Returns (seconds on the slowest rank, steps) of each block timed on devices; empty if the host timed steps."""
+    """Returns (seconds on the slowest rank, steps) of each block; empty if the host, not a device, timed the steps."""
     if launch.ranks[0].unseen is None:
         return []
     sizes = _sizes_of_steps(launch)
@@ -196,24 +196,24 @@ def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
 
 
 def of_steps(measurement: Measurement) -> Within:
-    """Returns the scatter of the mean step's logarithm, as the blocks of launches show it."""
+    """Returns the scatter within launches of the logarithm of their mean step."""
     return Within(tuple(map(moved_step, measurement.launches)), OWN_ALONE)
 
 
 def of_rates(measurement: Measurement) -> Within:
-    """Returns the scatter of a rate's logarithm, as the blocks of launches show it; longer steps lower the rate."""
+    """Returns the scatter within launches of the logarithm of a rate: the mean step's, with the opposite sign."""
     moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
     return Within(moved, OWN_ALONE)
 
 
 def of_cpu(measurement: Measurement) -> Within:
-    """Returns the scatter of the CPU time's logarithm, as the blocks of launches show it."""
+    """Returns the scatter within launches of the logarithm of their CPU time."""
     return Within(tuple(map(_moved_cpu, measurement.launches)), OWN_ALONE)
 
 
 @once
 def moved_step(launch: Launch) -> Moved:
-    """Returns how far each block of a launch moves the logarithm of its mean step."""
+    """Returns the ``influences`` of a launch's blocks on the logarithm of its mean step."""
     sizes = _sizes_of_steps(launch)
     places = zip(sizes, accumulate(sizes), strict=True)
     on_host = [(math.fsum(launch.step_times[end - size : end]), size) for size, end in places]
@@ -222,7 +222,7 @@ def moved_step(launch: Launch) -> Moved:
 
 @once
 def busiest_cpu(launch: Launch) -> float | None:
-    """Returns CPU seconds of a step on the busiest rank; over its ``least`` blocks if launches were interleaved."""
+    """Returns CPU seconds of a step on the busiest rank: over its cheapest blocks, if it has blocks; or None."""
     times = complete(map(_cpu_of, launch.ranks))
     return None if times is None else max(times)
 
@@ -235,7 +235,7 @@ def _cpu_of(rank: RankLaunch) -> float | None:
 
 @once
 def _moved_cpu(launch: Launch) -> Moved:
-    """Returns how far each block moves the logarithm of the busiest rank's CPU time, which is the launch's."""
+    """Returns the ``influences`` of the busiest rank's blocks on the logarithm of its CPU time; empty if unknown."""
     known = [rank for rank in launch.ranks if rank.cpu_time is not None and len(rank.cpu_blocks) >= MIN_BLOCKS]
     if len(known) < len(launch.ranks):
         return ()
@@ -245,7 +245,7 @@ def _moved_cpu(launch: Launch) -> Moved:
 
 
 def _without_each(blocks: Sequence[tuple[float, int]], figure: Callable[[Sequence[tuple[float, int]]], float]) -> Moved:
-    """Returns how far each (cost, steps) block moves the logarithm of ``figure`` over all; empty if that is unknown."""
+    """Returns the ``influences`` of (cost, steps) blocks on the logarithm of their ``figure``; empty if unknown."""
     if len(blocks) < MIN_BLOCKS:
         return ()
     without = [figure([*blocks[:left_out], *blocks[left_out + 1 :]]) for left_out in range(len(blocks))]
@@ -253,6 +253,6 @@ def _without_each(blocks: Sequence[tuple[float, int]], figure: Callable[[Sequenc
 
 
 def _sizes_of_steps(launch: Launch) -> Sequence[int]:
-    """Returns the number of steps in each block; even sizes if the launch was not timed in blocks."""
+    """Returns the number of steps in each block; ``even_sizes`` if the launch was not timed in blocks."""
     sizes, steps = launch.ranks[0].blocks, len(launch.step_times)
     return sizes if sizes and sum(sizes) == steps else even_sizes(steps)

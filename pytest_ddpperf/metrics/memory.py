@@ -1,4 +1,4 @@
-"""Memory over ranks, launches and steps: peaks, growth, and the findings on both."""
+"""The memory of ranks: its peaks, its growth from step to step, and the findings on both."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ GROWTH_TOLERANCE = 64 * 2**10
 
 COMPARED = ("peak_resident", "peak_allocated")
 GROWTH_SCATTER = 17 * 2**10
-"""Bytes a step: standard deviation of the growth that one launch shows; the largest that was measured without a leak.
-See ``growth_per_step``."""
+"""Standard deviation of ``memory_growth`` between launches, in bytes a step: the largest growth that was measured
+without a leak; see ``growth_per_step``."""
 
 RESIDENT_FLOOR = 8 * 2**20
 """Bytes by which resident memory varies with the allocator's arenas, however small the model is.
@@ -31,12 +31,12 @@ Tensors of a step are counted to the byte: peak_tensor_bytes."""
 
 RESIDENT_SCATTER = 0.03  # relative standard deviation of launches with some 20 MiB or more, in perf_tests
 
-UNEVEN = 0.10  # share by which the rank with the most may exceed the rank with the least
+UNEVEN = 0.10  # share by which the largest rank's memory may exceed the smallest rank's
 UNEVEN_BYTES = 16 * 2**20  # resident memory of equal ranks differs by a few MiB
 
 
 def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
-    """Makes a metric of one kind of memory: bytes of the rank with the most, because this rank runs out first."""
+    """Returns a metric of one kind of memory: bytes of the rank with the most, because this rank runs out first."""
     return lambda measurement: complete(_peaks(launch).get(kind) for launch in measurement.launches)
 
 
@@ -121,7 +121,7 @@ def full_gpu_memory(measurement: Measurement) -> Finding | None:
 
 
 def memory_growth(measurement: Measurement) -> Samples | None:
-    """Returns the bytes that each step leaves behind for ever, on the rank that grows most; see ``growth_per_step``."""
+    """Returns ``growth_per_step`` of each diagnosed launch, on the rank that grows most, in bytes; None without any."""
     return tuple(max(growths) for growths in map(_growths, measurement.every) if growths) or None
 
 

@@ -1,4 +1,4 @@
-"""The time of a step by phases and sections, over all ranks and launches."""
+"""The time of a step by phases (such as backward) and by the user's sections, over all ranks and launches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_ddpperf.stats.launches import MIN_BLOCKS, OWN_IN_TURNS, influences
 
 
 def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
-    """Makes a metric of one phase: seconds of a step that the average rank spent in the phase.
+    """Returns a metric of one phase: the seconds of a step that the average rank spent in the phase.
 
-    Averages keep the sum: the phases of a launch add up to its step. The slowest rank of each phase would not keep it:
-    a rank that is slow in one phase makes the others wait in another phase.
+    The averages of all phases add up to the step. The times of each phase's slowest rank would not: if a rank is slow
+    in one phase, the others wait for it in another phase.
     """
     return lambda measurement: (
         tuple(means[phase] for means in map(_means, measurement.every) if means is not None) or None
@@ -24,7 +24,7 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
 
 
 def of_phase(phase: str) -> Callable[[Measurement], Within]:
-    """Makes a function that returns the scatter of one phase in seconds, as diagnosed steps show it."""
+    """Returns a function that computes the scatter of one phase within launches, from their diagnosed steps, in s."""
 
     def within(measurement: Measurement) -> Within:
         launches = _diagnosed(measurement)
@@ -36,7 +36,7 @@ def of_phase(phase: str) -> Callable[[Measurement], Within]:
 
 
 def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
-    """Returns how far each step moves the mean of a phase."""
+    """Returns the ``influences`` of a launch's steps on the mean of a phase, in seconds; empty for a single step."""
     steps = [fmean(of_step) for of_step in zip(*(rank.seconds[phase] for rank in ranks), strict=True)]
     if len(steps) < MIN_BLOCKS:
         return ()

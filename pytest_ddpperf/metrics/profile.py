@@ -1,4 +1,4 @@
-"""The profile of a group, from its ranks' profiles: overlap, transfer and wait, bandwidth."""
+"""The communication of a group, from its ranks' profiles: overlap with computing, transfer, waiting, bandwidth."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """Returns the links' load over a collective's size per second (nccl-tests, doc/PERFORMANCE.md)."""
+    """Returns the ratio of busbw to algbw for a kind of collective (nccl-tests, doc/PERFORMANCE.md)."""
     if kind == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if kind in {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}:
@@ -84,7 +84,7 @@ def _alike(collective: Collective) -> tuple[str, float]:
 
 
 def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
-    """Returns the rank that entered most collectives last, and its share of them; None for one rank or none."""
+    """Returns the rank that most often entered a collective last, and in which share of all; None for one rank."""
     if not instances or len(instances[0]) == 1:
         return None
     last = Counter(min(range(len(ranks)), key=lambda rank: ranks[rank].seconds) for ranks in instances)
@@ -93,7 +93,7 @@ def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
 
 
 def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, ...]:
-    """Returns the bandwidth of each kind of collective: the sizes of all ranks' parts over all transfers' time."""
+    """Returns the bandwidth of each kind of collective: the bytes of all its calls divided by their transfer time."""
     found = []
     for kind in dict.fromkeys(instance[0].kind for instance in instances):
         own = [instance for instance in instances if instance[0].kind == kind]

@@ -1,4 +1,4 @@
-"""Relates measurements of one run to each other: speedup, efficiency and memory ratio, and which of them are gated."""
+"""Compares measurements of one run with each other: speedup, scaling efficiency and memory ratio."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ DeriveSeries: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement
 
 
 def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    """Returns measurements unchanged: they are not related to each other."""
+    """Returns measurements unchanged: none has a speedup over another one."""
     return measured
 
 
 def with_efficiency(
     points: Sequence[Measurement], mode: Mode, base_size: int = 0, *, grows: bool = False
 ) -> tuple[Measurement, ...]:
-    """Returns the points of a curve with speedup and scaling efficiency over the first point.
+    """Returns the points of a scaling curve with speedup and scaling efficiency over the first point.
 
-    No efficiency is gated if the first point lacks ``base_size`` ranks, because so many did not fit into memory. Times
+    No efficiency is gated if the first point has more than ``base_size`` ranks, as fewer did not fit into memory. Times
     of an oversubscribed point are not gated: its ranks share cores or GPUs, which says nothing about scaling. If the
     model ``grows`` with the ranks, a rank's work is its counted FLOPs of a step, not its batch.
     """
@@ -69,7 +69,7 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """Wraps ``derive`` so that it gets measurements with more gated metrics, for a run with a reference revision."""
+    """Wraps ``derive`` for paired sides: metrics that may stand in for the step time (the CPU time) become gated."""
 
     def gated(point: Measurement) -> Measurement:
         series = (replace(series, gated=series.gated or series.rules.stands_in) for series in point.series)
@@ -79,7 +79,7 @@ def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
 
 
 def work_of_rank(point: Measurement) -> float:
-    """Returns the counted FLOPs of a rank's step, averaged over the ranks.
+    """Returns the counted FLOPs of one step on one rank, the mean over the ranks.
 
     Raises:
         WorkloadError: no FLOPs were counted.
@@ -156,7 +156,7 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
 
 
 def _over_base(base: Measurement, before: Measurement, point: Measurement, mode: Mode, *, grows: bool) -> Measurement:
-    """Adds to a point its scaling over the base, and findings if it is slower or its ranks have more work."""
+    """Returns a point with its scaling over the base, and findings if it is slower or the model ``grows``."""
     over_base, over_before = (work_of_rank(point) / work_of_rank(one) if grows else 1.0 for one in (base, before))
     series = scaling_series(base, point, mode, over_base)
     findings = dict.fromkeys(  # the smaller group may be the base itself
@@ -191,15 +191,15 @@ def _peak(launch: Launch) -> float | None:
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
-    """Returns the scatter of the quotient of partners, as their pairs of blocks show it."""
+    """Returns the scatter of the quotients of (base, other) launches within these launches, from pairs of blocks."""
     moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 
 
 def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool) -> Series:
-    """Builds a series of quotients of partners, either of which may have been disturbed.
+    """Returns a series of quotients of two launches in the same round; a disturbance of either changes the quotient.
 
-    An undecided quotient, with the scatter of both times, does not stop a green result: both times are judged, too.
+    Such a series has ``alarm_only``: if it is undecided, the result may be green, because both times are judged, too.
     """
     return series_from(
         samples,

@@ -1,4 +1,4 @@
-"""The table of metrics; a new metric is a function and a row."""
+"""The table of metrics; a new metric needs a function that computes samples, and a row in ``METRICS``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ FINAL_LOSS = "final_loss"
 
 PLAIN = MetricRules()
 _TIMED = MetricRules(timed=True)
-_STEP_TIME = replace(_TIMED, weight=3.0)  # slowdowns are rarely in the CPU time alone
+_STEP_TIME = replace(_TIMED, weight=3.0)  # more weight than CPU time, because few slowdowns are in that alone
 # Computed from the step time alone, so they have its verdict.
 _MADE_OF_STEP_TIME = replace(_STEP_TIME, repeats_step_time=True)
 _BYTES = MetricRules(drifts=False, weight=0.0)
@@ -94,7 +94,7 @@ class Metric:
         name: its name in results and baselines, in snake_case.
         unit: an SI base unit, ``B``, a rate of them, or ``1``.
         better: the direction of an improvement.
-        family: ``absolute`` if it belongs to one machine, ``relative`` if it compares partners of one run.
+        family: ``absolute`` if it belongs to one machine, ``relative`` if it is a share, or a quotient of benchmarks.
         scale: ``ratio`` compares by quotient, ``difference`` by subtraction.
         samples: function that returns one number for each launch, or None if no launch has it.
         gated: whether it can fail a test.
@@ -117,7 +117,7 @@ class Metric:
     bounds: tuple[float, float] = ANY
 
     def series(self, samples: Samples, within: Within | None = None) -> Series:
-        """Returns the series of these samples; ``within`` is the scatter that their launches show."""
+        """Returns the series of these samples; ``within`` is their scatter within launches, None if it is unknown."""
         columns = {name: getattr(self, name) for name in _COLUMNS}
         return series_from(samples, within, metric=self.name, **columns)
 
@@ -139,7 +139,7 @@ def step_time(measurement: Measurement) -> Samples:
 
 
 def cpu_time(measurement: Measurement) -> Samples | None:
-    """Returns core-seconds of a step on the busiest rank; over its ``least`` blocks if launches were interleaved.
+    """Returns CPU seconds of a step on the busiest rank: over its cheapest blocks, if it has blocks; None if unknown.
 
     Other load makes ranks wait for a core. It lengthens steps, but not the CPU time, unless ranks wait by spinning.
     So the CPU time shows additional work even if step times cannot, but no additional waiting.
@@ -148,7 +148,7 @@ def cpu_time(measurement: Measurement) -> Samples | None:
 
 
 def sum_of(figure: Callable[[RankLaunch], float | None]) -> Sampler:
-    """Makes a metric of the sum over the ranks of each launch; None if a rank does not know its figure."""
+    """Returns a metric: the sum of a figure over the ranks of each launch; None if a rank does not know its figure."""
 
     def totals(measurement: Measurement) -> Samples | None:
         launches = complete(complete(map(figure, launch.ranks)) for launch in measurement.launches)
@@ -158,7 +158,7 @@ def sum_of(figure: Callable[[RankLaunch], float | None]) -> Sampler:
 
 
 def rate_of(count: Callable[[RankLaunch], float | None]) -> Sampler:
-    """Makes a metric of the whole group's rate: all ranks' counts of one step over the step time."""
+    """Returns a metric: the whole group's rate, the sum of all ranks' counts of a step divided by the step time."""
 
     def rates(measurement: Measurement) -> Samples | None:
         totals = sum_of(count)(measurement)
@@ -173,13 +173,13 @@ token_throughput = rate_of(lambda rank: rank.tokens_per_step)
 
 @of_launches
 def straggler_skew(launch: Launch) -> float | None:
-    """Returns how much longer the slowest rank's own median step is than the median rank's: max / median - 1."""
+    """Returns max / median - 1 of the ranks' median steps; None for one rank."""
     times = [median(rank.step_times) for rank in launch.ranks]
     return max(times) / median(times) - 1 if len(times) > 1 else None
 
 
 def per_rank(of_group: Sampler) -> Sampler:
-    """Makes a metric of a figure of the whole group, divided by the number of ranks."""
+    """Returns a metric: a figure of the whole group divided by the number of ranks."""
 
     def shares(measurement: Measurement) -> Samples | None:
         totals = of_group(measurement)
@@ -213,7 +213,7 @@ def counted_series(counts: Counts) -> tuple[Series, ...]:
 
 
 def _step_metric(name: str, unit: str, samples: Sampler, **columns: Any) -> Metric:
-    """Makes a row of a time or a rate, compared by quotients."""
+    """Returns the row of a time (unit s) or a rate, whose two sides are compared by their ratio."""
     better: Better = "lower" if unit == "s" else "higher"
     return Metric(name=name, unit=unit, better=better, family="absolute", scale="ratio", samples=samples, **columns)
 
@@ -225,7 +225,7 @@ def _bytes_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
 
 
 def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
-    """Makes a row of a share, compared by subtraction because it may be near 0."""
+    """Returns the row of a share, whose two sides are subtracted, because it may be near 0."""
     defaults = {"unit": "1", "better": "lower", "family": "relative", "scale": "difference", "gated": False}
     return Metric(name=name, samples=samples, **{**defaults, "bounds": (0.0, math.inf), **columns})
 

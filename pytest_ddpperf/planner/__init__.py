@@ -1,4 +1,4 @@
-"""Costs of training, before anyone trains: formulas with their sources, and predictions by simulated ranks.
+"""Predicts communication, memory and step time of a training: formulas with sources, and simulated ranks.
 
 Functions raise SettingError for impossible arguments.
 """

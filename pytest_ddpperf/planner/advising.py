@@ -1,4 +1,4 @@
-"""Advice on strategy, precision and batch size: simulates candidates for their memory, and predicts their time."""
+"""Advice on strategy, precision and batch size (``ddpperf.advise``): predicts memory and step time of candidates."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pytest_ddpperf.units import format_value
 
 STRATEGIES = ("ddp", "zero1", "fsdp2[reshard_after_forward=false]", "fsdp2")
 PRECISIONS = ("fp32", "bf16")
-_LIKE = {"ddp": "bucketed"}  # simulated in place of ddp, whose C++ reads the values of tensors
+_LIKE = {"ddp": "bucketed"}  # the strategy that is simulated instead: DDP's C++ reads the values of tensors
 _TOO_LARGE = "it is too large to be timed in this machine's memory; name an accelerator"
 _MEASURED = 3  # how many candidates are measured: the fastest ones that fit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """The values that candidates combine."""
+    """The strategies, precisions and batch sizes of which each combination is a candidate."""
 
     strategies: Sequence[GivenStrategy] = STRATEGIES
     precisions: Sequence[str] = PRECISIONS
@@ -45,7 +45,7 @@ def asked_of(
     memory: float | str | None,
     accelerator: str | None,
 ) -> Asked:
-    """Returns the values that a call names, with defaults for the others; an accelerator has its own memory."""
+    """Returns a call's arguments with defaults; by default, the memory is the accelerator's. Raises SettingError."""
     if memory is None:
         limit = ACCELERATORS[accelerator].memory if accelerator in ACCELERATORS else None  # type: ignore[index]
     else:
@@ -77,7 +77,7 @@ def advised(
     asked: Asked,
     measure: Callable[[Workload, Candidate], float] | None = None,
 ) -> StrategyAdvice:
-    """Returns all candidates, simulated and predicted; the settings of the call hold for each.
+    """Returns all candidates, each with its memory and predicted step; the settings of the call hold for each.
 
     ``measure`` returns the seconds of a candidate's step on ranks of this machine; if it is None, nothing is measured.
     """
@@ -134,7 +134,7 @@ def _workloads(
 def _simulated(
     predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, stands: str
 ) -> tuple[Candidate, VerbCall, Contender]:
-    """Returns a candidate with the memory of its tensors, its call, and the way to train it."""
+    """Returns a candidate with the memory of its tensors from a simulated rank, its call, and the way to train it."""
     __tracebackhide__ = True
     words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
     own = replace(call, settings=overlay_words(call.settings, words, where="ddpperf.advise"))
@@ -164,7 +164,7 @@ def _fitting(candidate: Candidate, memory: float | None) -> Candidate:
 
 
 def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Returns candidates, best first, each with its standing."""
+    """Returns candidates, first the one with the least predicted time per sample, each with its ``standing``."""
 
     def place(candidate: Candidate) -> tuple[bool, float]:
         prediction = candidate.prediction

@@ -10,7 +10,7 @@ from pytest_ddpperf.errors import SettingError
 
 MB = 2**20  # bytes, as torch's DDP has it
 DEFAULT_CAP_MB = 25.0
-FIRST_CAP_MB = 1.0  # of the first bucket, where the user names no cap
+FIRST_CAP_MB = 1.0  # of the first bucket, if the user gives no cap
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""The cost of a collective, by the model with a latency and a bandwidth for each message (alpha and beta).
+"""The time of a collective, by the model with a latency and a bandwidth for each message (alpha and beta).
 
 Sources: Thakur, Rabenseifner and Gropp 2005 ("Optimization of Collective Communication Operations in MPICH"), as MPICH
 and gloo document them (for a reduce-scatter by recursive doubling: MPICH's sources); for the ring Patarasuk and Yuan
-2009. Such a time is a lower bound for its algorithm: measured times are mostly longer. A shorter time means another
-algorithm, a reduction in the switch, a wrong size, a wrong number of ranks or a missing synchronisation.
+2009. The formulas give lower bounds: measured times are mostly longer. A shorter measured time means another algorithm,
+a reduction in the switch, a wrong size, a wrong number of ranks or a missing synchronisation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The work of one rank: successive messages, and the parts of the whole buffer that it sends and adds up."""
+    """The work of one rank: its successive messages, and the bytes that it sends and adds up, in whole buffers."""
 
     messages: float
     sent: float
@@ -44,13 +44,13 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Complexity:
-    """A row of the table of costs, for n ranks and a whole buffer of S bytes; lg is the logarithm to base 2."""
+    """The cost of one collective by one algorithm for n ranks and a buffer of S bytes; lg: the logarithm to base 2."""
 
     collective: str
     algorithm: str
-    messages: str  # that a rank sends one after another: what the latency is multiplied by
-    sent: str  # bytes that a rank sends: what is divided by the bandwidth
-    suits: str  # the sizes that it is meant for
+    messages: str  # number of messages that a rank sends one after another; each takes the latency
+    sent: str  # bytes that a rank sends, which are divided by the bandwidth
+    suits: str  # the sizes of messages, or numbers of ranks, that the algorithm is meant for
     terms: Callable[[int], Terms]  # messages and bytes as numbers, of n
 
 
@@ -59,7 +59,7 @@ def _lg(n: int) -> int:
 
 
 def _halving_doubling(n: int) -> Terms:
-    """Returns Rabenseifner's terms: ranks beyond a power of two first send their buffer away, and receive it back."""
+    """Returns the terms of Rabenseifner's all-reduce; ranks beyond a power of two send their buffer to another rank."""
     part = (n - 1) / n
     if n & (n - 1) == 0:
         return Terms(2 * _lg(n), 2 * part, part)
@@ -97,10 +97,10 @@ _IN_LEVELS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
 def communication_complexity_analysis() -> tuple[Complexity, ...]:
-    """Returns the costs of all collectives and algorithms, a row for each pair, for a single level of links.
+    """Returns the cost of each collective by each algorithm, if all links are equal.
 
-    For a broadcast, ``ring`` is a scatter and an all-gather; for an all-to-all it is an exchange in pairs. For a
-    broadcast, ``halving_doubling`` is a scatter by a tree and an all-gather by recursive doubling.
+    For a broadcast, ``ring`` is a scatter and an all-gather, and ``halving_doubling`` is a scatter by a tree and an
+    all-gather by recursive doubling. For an all-to-all, ``ring`` is an exchange in pairs.
     """
     return tuple(TABLE.values())
 
@@ -156,7 +156,7 @@ def _no_algorithm(collective: str, algorithm: str) -> SettingError:
 def hierarchical_time(
     collective: str, size_bytes: float, nodes: int, ranks_per_node: int, *, local: Network, between: Network
 ) -> float:
-    """Returns seconds of a collective in two levels: inside each node, and between equal ranks of all nodes.
+    """Returns seconds of a collective in two levels: inside each node, and between ranks of equal place in all nodes.
 
     An all-reduce is a reduce-scatter inside the nodes, an all-reduce of the parts between them, and an all-gather
     inside; a reduce-scatter and an all-gather are its two halves. A broadcast is a tree between the nodes and
@@ -232,7 +232,7 @@ def nodes_of(world_size: int, ranks_per_node: int) -> int:
 
 
 def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
-    """Returns bytes per second as nccl-tests' algbw: the whole buffer over the time, for any number of ranks."""
+    """Returns bytes per second as nccl-tests' algbw: the size of the whole buffer divided by the time."""
     return require_number("size_bytes", size_bytes) / require_number("seconds", seconds, positive=True)
 
 

@@ -1,4 +1,4 @@
-"""The bandwidths that links should reach, and reasons for slowness: a slow rank or link, a wrong interface."""
+"""Known links with their bandwidths, and causes of a slow network: a slow rank, a slow link, a wrong interface."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pytest_ddpperf.planner.costs import Network
 from pytest_ddpperf.records.network import RankSweep
 
 SLOW = 0.75
-"""The score, the usual time over this one, below which a link is named; of NVIDIA's resiliency extension for ranks."""
-LATE = 0.5  # of a call: a rank is named if the others wait for it for longer
-MOSTLY = 0.75  # of the calls or turns: in as many it has to be the same rank or link
+"""A link is slow if the usual time divided by its time is less; NVIDIA's resiliency extension uses this for ranks."""
+LATE = 0.5  # share of a call: a rank is named if the others wait for it for longer
+MOSTLY = 0.75  # share of the calls or rounds of messages in which the same rank or link has to be slow
 ALIKE = 2.0  # the largest ratio of the times of a rank's links for which the rank, and not a link, is called slow
 REACHED = 0.5
 """The share of a link's bandwidth below which a network is called slow. H100s reach 0.7 to 0.9 of theirs in all-reduces
@@ -40,7 +40,7 @@ HARDWARE: Mapping[str, Hardware] = {
     "ethernet10": Hardware(bandwidth=1.25e9, latency=14e-6, source=f"IEEE 802.3ae: 10 Gbit/s; {_NCCL}"),
     "ethernet1": Hardware(bandwidth=0.125e9, latency=14e-6, source=f"IEEE 802.3ab: 1 Gbit/s; {_NCCL}"),
 }
-"""Links by name; what they could reach at most."""
+"""Links by name, with the largest bandwidth and the least latency that they can reach."""
 CLUSTERS: Mapping[str, tuple[str, str]] = {
     "nvlink-infiniband400": ("nvlink4", "infiniband400"),
     "pcie-ethernet100": ("pcie4", "ethernet100"),
@@ -52,25 +52,25 @@ CLUSTERS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """The rank that others wait for: in which share of a collective's calls, and for which share of their time."""
+    """The rank that the others wait for in calls of a collective."""
 
     rank: int
     collective: str
-    calls: float
-    waited: float
+    calls: float  # share of the calls that it begins last
+    waited: float  # share of these calls' time that the others wait for it
 
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """A slow link between two ranks, or one rank whose links are all slow, and its time relative to the usual time."""
+    """A slow link between two ranks, or one rank whose links are all slow."""
 
     ranks: tuple[int, ...]
-    times: float
+    times: float  # time of a message divided by the usual link's time
 
 
 @dataclass(frozen=True, slots=True)
 class WrongInterface:
-    """An interface that a variable names although it is down, or although another one has more bits per second."""
+    """A network interface that an environment variable names although it is down, or although another one is faster."""
 
     variable: str
     interface: str
@@ -82,8 +82,8 @@ class WrongInterface:
 def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
     """Returns for each collective the rank that the others wait for, if it is mostly the same and they wait long.
 
-    It is the rank that hands its work over last. The duration of a call on a rank is no evidence: in an all-to-all over
-    a slow link, the ranks that do not use this link end first.
+    It is the last rank to hand its work to the backend. The duration of a call on a rank is no evidence: in an
+    all-to-all over a slow link, the ranks that do not use this link end first.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for each in zip(*(rank.times for rank in ranks), strict=True):
@@ -106,8 +106,8 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
 def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
     """Returns links much slower than the fastest third of links; one entry if all links of a rank are slow.
 
-    The fastest message of a link must be slow, because disturbances do not slow every message. The link must also be
-    slow in most turns, compared with other links: a busy machine may slow one link. ``times``: of the fastest message.
+    A slow link's fastest message is slow, because disturbances do not slow every message. The link is also slower than
+    others in most rounds, because a busy machine may slow one link for a while. ``times`` is of the fastest message.
     """
     pairs = {
         (rank, other): seconds
@@ -139,7 +139,7 @@ def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float
 def wrong_interface(
     environ: Mapping[str, str], speeds: Mapping[str, float | None], backend: str
 ) -> WrongInterface | None:
-    """Returns the problem of the interface that gloo's or NCCL's variable names; None if there is none.
+    """Returns the interface in ``GLOO_SOCKET_IFNAME`` or ``NCCL_SOCKET_IFNAME`` if it is down or slower than another.
 
     ``speeds`` has bits per second of each interface that is up, None if the speed is unknown.
     """

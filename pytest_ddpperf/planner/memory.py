@@ -15,7 +15,7 @@ SHARDED: Mapping[str, tuple[bool, bool, bool]] = {
     "zero2": (False, True, True),
     "zero3": (True, True, True),
 }
-"""Whether parameters, gradients and optimizer states are shared out over the ranks."""
+"""Whether parameters, gradients and optimizer states are sharded over the ranks."""
 
 PRECISIONS: Mapping[str, tuple[float, float, float, float]] = {
     "fp32": (4, 4, 0, 4),
@@ -26,7 +26,7 @@ PRECISIONS: Mapping[str, tuple[float, float, float, float]] = {
 """Bytes of a parameter, of its gradient, of a master copy, and of each state of the optimizer.
 
 ``mixed`` is ZeRO's: a copy in half precision and a master copy in fp32. ``autocast`` is torch.amp's, whose parameters
-and gradients stay in fp32; what it casts for a while is not counted.
+and gradients stay in fp32; its temporary casts are not included.
 """
 STATES: Mapping[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 

@@ -1,4 +1,4 @@
-"""The cost of a collective by its size, fitted to a sweep: a latency and a bandwidth, in one or two ranges."""
+"""Fits the time of a collective by its size to measured calls: a latency and a bandwidth, in one or two ranges."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.costs import algorithm_bandwidth, bus_bandwidth
 from pytest_ddpperf.records.network import CollectiveFit, CollectiveTimes, RankSweep, Segment, Timing
 
-_LEAST = 3  # sizes of a segment
-SIZES = 4  # of a fit: one is omitted, and a line goes through the others
+_LEAST = 3  # least number of sizes in a segment
+SIZES = 4  # least number of sizes for a fit: one is omitted, and a line goes through the others
 _GAIN = 0.001  # the least reduction of the mean relative error by a second line
 
 Points = Sequence[tuple[float, float]]  # bytes and seconds
@@ -42,9 +42,9 @@ def _calls(each: Sequence[CollectiveTimes]) -> list[float]:
 
 
 def usual_times(ranks: Sequence[RankSweep]) -> float:
-    """Returns how much longer a usual call takes than the fastest: the median ratio over collectives and sizes.
+    """Returns the time of a usual call divided by the time of the fastest one: the median over collectives and sizes.
 
-    The ratio is the median time of calls over the fastest. Each call lasts as long as on its slowest rank.
+    The usual time is the median. Each call lasts as long as on its slowest rank.
     """
     sizes = map(_calls, zip(*(rank.times for rank in ranks), strict=True))
     found = [statistics.median(calls) / min(calls) for calls in sizes]
@@ -127,7 +127,7 @@ def _two_lines(points: Points) -> list[tuple[float, Line]]:
         return _one_line(points)
     parts = min(splits, key=lambda halves: sum(_squares(half) for half in halves))
     below, above = parts
-    between = math.sqrt(below[-1][0] * above[0][0])  # no size in between shows where one ends
+    between = math.sqrt(below[-1][0] * above[0][0])  # no measured size lies between both lines
     return [(between, weighted_line(below)), (above[-1][0], weighted_line(above))]
 
 
@@ -137,7 +137,7 @@ def _squares(points: Points) -> float:
 
 
 def _held_out(points: Points, lines: Callable[[Points], list[tuple[float, Line]]]) -> list[float]:
-    """Returns the relative error of each size but the outermost, by the fit of all others."""
+    """Returns the relative error of each size but the outermost ones, by a fit of all other sizes."""
     errors = []
     for i in range(1, len(points) - 1):
         size, seconds = points[i]

@@ -1,4 +1,4 @@
-"""The trainings, networks and accelerators that can be predicted, and the jobs that are timed for a prediction."""
+"""Checks that a training on a network can be predicted, and makes the job that is timed for the prediction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.call.ways import Contender
     from pytest_ddpperf.settings import Settings
 
-WARMUP = 3  # steps before a timeline
+WARMUP = 3  # steps before the timed ones
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Training:
 
     @property
     def key(self) -> object:
-        """Returns a key that is equal for trainings with the same computing."""
+        """Returns a key that is equal for trainings that compute the same, so that these are timed only once."""
         variant = self.variant
         return (
             variant.strategy,
@@ -63,7 +63,7 @@ class Training:
 
     @property
     def job(self) -> LaunchJob:
-        """Returns the job of each rank."""
+        """Returns the job that each simulated rank runs."""
         variant = self.variant
         counts = variant.samples_per_step, variant.tokens_per_step
         settings = variant.effective_settings(self.call.settings)
@@ -96,7 +96,7 @@ def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
 def require_network(
     settings: Settings, environment: Environment, room: int, stored: Callable[[Environment], object | None]
 ) -> None:
-    """Raises SettingError if no network between ranks is known; ``room``: how many get their own cores or GPUs here."""
+    """Raises SettingError if the network is unknown and not measurable; ``room``: ranks with separate cores or GPUs."""
     given, ranks = settings.network, environment.world_size
     if given not in {None, HERE} or ranks == 1:
         return

@@ -1,4 +1,4 @@
-"""Predictions of steps: timelines of simulated ranks of this machine, on a measured or named network."""
+"""Predicts steps: times or models the computing of simulated ranks, and adds transfers on a network by its costs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pytest_ddpperf.planner.simulate.launch import RankTimeline
     from pytest_ddpperf.run.session.session import Session
 
-OF_NETWORK = ("network", "ranks_per_node")  # settings that a way may have besides those of compare
+OF_NETWORK = ("network", "ranks_per_node")  # settings that ways of what_if may have, in addition to those of compare
 _SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
-LAUNCHES = 5  # of computing that is timed here
+LAUNCHES = 5  # launches that time computing on this machine
 _WITH_VALUES = (
     "\n\nThe tensors of the rank have values. With accelerator=NAME, such as h100, they have none, and take no memory "
     "of this machine."
@@ -44,22 +44,22 @@ _VALUES_READ = (
 
 @dataclass(frozen=True)
 class Predictor:
-    """The predictor of the steps of one test."""
+    """Predicts the steps of trainings for one test."""
 
-    session: Session  # whose launchers run simulated ranks; it lists predictions
+    session: Session  # its launchers run simulated ranks; its outputs list predictions
     test: str  # pytest node id
     sections: list[tuple[str, str]]  # of the test's report, which get what ranks print
     known: set[object] = field(default_factory=set)  # keys of the predictions that the test has made
 
     def predict(self, call: VerbCall, way: Contender, name: str | None = None, ranks: int | None = None) -> Prediction:
-        """Predicts the step of one way to train, by default on as many ranks as its call names, and lists it."""
+        """Predicts the step of one way to train, by default on as many ranks as its call names; reports list it."""
         __tracebackhide__ = True
         (found,) = self.predictions([(call, way, name)], ranks)
         self._list(found, None)
         return found
 
     def simulated(self, call: VerbCall, way: Contender, name: str | None) -> None:
-        """Predicts and lists the steps of one way to train, for each simulated number of ranks."""
+        """Predicts the step of one way to train for each number of ranks of its call; reports list the predictions."""
         __tracebackhide__ = True
         for ranks in self.session.world_sizes(call.settings):
             self.predict(call, way, name, ranks)
@@ -67,7 +67,7 @@ class Predictor:
     def what_if(
         self, call: VerbCall, subject: Subject | Mapping[str, Subject], ways: GivenWays, strategy: GivenStrategy
     ) -> WhatIf:
-        """Predicts the steps of several ways to train, or of several subjects, and lists them."""
+        """Predicts the steps of several ways to train, or of several subjects; reports list the predictions."""
         __tracebackhide__ = True
         if ways is None and not isinstance(subject, Mapping):
             raise SettingError(
@@ -93,7 +93,7 @@ class Predictor:
         return whole
 
     def _list(self, prediction: Prediction, gain: Gain | None) -> None:
-        """Lists a prediction once, even if a test runs in two parts."""
+        """Adds a prediction to reports; replaces it if the test runs again. SettingError for two of the same name."""
         made = Predicted(test=self.test, prediction=prediction, gain=gain)
         if made.key in self.known:
             raise SettingError(
@@ -118,7 +118,7 @@ class Predictor:
     def outcomes(
         self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
     ) -> list[Prediction | RankFailed]:
-        """Returns the predictions of several ways; computing is timed in turns, and once for equal trainings.
+        """Returns the predictions of several ways; their launches take turns, and equal trainings are timed once.
 
         If a training ran out of memory here, its failure takes the place of its prediction.
         """
@@ -168,7 +168,7 @@ class Predictor:
         return Training(variant=variant, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
-        """Returns the prediction of a timed training. ``samples``: per rank; ``lost``: share of the cores."""
+        """Returns the prediction of a timed training; ``samples`` of a rank; ``lost``: share of cores others took."""
         ranks = training.variant.world_size
         return predicted(
             timeline,
@@ -240,7 +240,7 @@ class Predictor:
         return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
 
     def peak_bytes(self, call: VerbCall, way: Contender, stands: str) -> float:
-        """Returns the peak bytes of tensors of rank 0 in a step; ``stands``: the text of the live line meanwhile.
+        """Returns the peak bytes of tensors of rank 0 in a step; ``stands`` is shown in the live line meanwhile.
 
         RankFailed if the rank ran out of memory here, because its tensors have values.
         """

@@ -14,16 +14,16 @@ from pytest_ddpperf.records.predictions import Prediction, Replayed
 from pytest_ddpperf.records.timeline import Timeline
 from pytest_ddpperf.stats.intervals import t_quantile
 
-_SPREAD = 2  # standard errors of many steps that a band reaches to either side
-_SURE = 0.975  # of a band by launches: the quantile of its upper end
+_SPREAD = 2  # half the width of the band in standard errors, for a single launch
+_SURE = 0.975  # the quantile of Student's t that is half the width of the band, for several launches
 
 
 ROOFLINES = Band(1.25, 2.0, 3.5)
-"""Of the roofline with the figures of a datasheet: trainings of large language models reach 0.35 to 0.6 of the FLOP/s
-that it has (PaLM 0.46, Chowdhery et al. 2022; Megatron-LM 0.3 to 0.52, Narayanan et al. 2021); products alone reach
-0.8 at best."""
+"""Factors of times by the roofline model with a datasheet's rates: trainings of large language models reach 0.35 to 0.6
+of the datasheet's FLOP/s (PaLM 0.46, Chowdhery et al. 2022; Megatron-LM 0.3 to 0.52, Narayanan et al. 2021); products
+alone reach 0.8 at best."""
 MEASURED = 0.1
-"""The error of computing that was timed here, in addition to its scatter: real ranks disturb each other."""
+"""The relative error of computing timed on this machine, in addition to its scatter: real ranks disturb each other."""
 
 
 def predicted(
@@ -61,7 +61,7 @@ def predicted(
 
 
 def typical(timelines: Sequence[Timeline]) -> Timeline:
-    """Returns the mean of the timelines of several launches of a step, with their scatter.
+    """Returns the mean of the timelines of the same step in several launches, with the scatter of its computing.
 
     SettingError if launches send different transfers.
     """

@@ -1,4 +1,4 @@
-"""The time of a step on a network: its computing, and its transfers one after another in the order of their start."""
+"""The time of a step on a network, from its timeline: transfers run one after another, and computing awaits some."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pytest_ddpperf.records.timeline import Timeline
 
 
 def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1.0, taken: float = 0.0) -> Replayed:
-    """Returns a replayed step, as in a queue: a transfer starts when the one before it has ended.
+    """Returns the times of a step; a transfer starts when it is called and the transfer before it has ended.
 
     All ranks are assumed to be equal. Transfers take the seconds in ``costs``, and times of computing are multiplied by
-    ``computing``. The share ``taken`` of the computing stops during a transfer: 1 if the computing core has to send, 0
-    if sending does not slow computing.
+    ``computing``. ``taken`` is the share of computing that stops during a transfer: 1 if the computing core has to
+    send, 0 if sending does not slow computing.
     """
     if len(costs) != len(timeline.transfers):
         raise SettingError(f"costs has {len(costs)} times for {len(timeline.transfers)} transfers; give one for each")
-    now = sent = 0.0  # when computing has come so far, and when the last transfer that was handed over ends
+    now = sent = 0.0  # the present time of computing, and the end of the last transfer that was started
     ends = [0.0] * len(costs)
     for moment in timeline.moments:
         now = _computed(now, moment.computed * computing, sent, taken)
@@ -37,7 +37,7 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
 
 
 def _computed(now: float, work: float, sent: float, taken: float) -> float:
-    """Returns when ``work`` seconds of computing that begin at ``now`` end, with transfers running until ``sent``."""
+    """Returns the end of ``work`` seconds of computing that begins at ``now``; transfers run until ``sent``."""
     beside = max(0.0, sent - now)
     done = beside * (1 - taken)
     return now + work / (1 - taken) if work <= done and taken < 1 else now + beside + work - done

@@ -1,4 +1,4 @@
-"""Times of operators on accelerators that this machine does not have, from the highest rates these can reach."""
+"""Least times of operators on accelerators that this machine need not have, by the roofline model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GB = 1e9
 
 
 def _known(model: str, bandwidth: float, memory: float, source: str) -> Accelerator:
-    """Returns an accelerator by its name in torch, with known peaks of products; ``source`` is of its memory."""
+    """Returns the accelerator with torch's name ``model``, with its peak FLOP/s; ``source``: of memory figures."""
     fp32, tf32, half = (peak_flops(model, precision) for precision in ("fp32", "tf32", "bf16"))
     assert fp32 is not None and tf32 is not None and half is not None  # noqa: S101, PT018  all of them have these
     return Accelerator(
@@ -48,4 +48,4 @@ ACCELERATORS: Mapping[str, Accelerator] = {
     "a100": _known("NVIDIA A100-SXM4-80GB", 2.039e12, 80 * GB, "A100 80GB SXM datasheet"),
     "l4": _known("NVIDIA L4", 300e9, 24 * GB, "L4 datasheet"),
 }
-"""Accelerators by name; what they could reach at most."""
+"""Accelerators by name, with their highest rates."""

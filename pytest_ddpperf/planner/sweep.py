@@ -1,4 +1,4 @@
-"""A sweep of the network between ranks, from the launch to the fits."""
+"""Measures the network between ranks: launches them, times collectives of many sizes, and fits their costs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.launcher import Launcher
 
 MIN_RANKS = 2
-_PER_DECADE = 3
-_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # there where a driver of CUDA, ROCm or WSL is
+_PER_DECADE = 3  # sizes between a size and ten times this size
+_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # devices that exist if CUDA's, ROCm's or WSL's driver is loaded
 
 
 def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
-    """Returns sizes from ``least`` to ``most``, at least three per decade and at least four in all.
+    """Returns sizes from ``least`` to ``most`` in bytes, at least three per decade and at least four in all.
 
     Every rank has a whole number of elements of each size, so the stated size can really be sent. SettingError if the
     largest is not twice the smallest, or if there are no four such sizes.
@@ -65,7 +65,7 @@ def network_environment(launcher: Launcher, world_size: int, device: str, backen
 
 
 def stored_environment(world_size: int, device: str, backend: str) -> Environment | None:
-    """Returns what ``network_environment`` returns, without a rank; None with GPUs, which only torch can name."""
+    """Returns ``network_environment`` without importing torch; None if there are GPUs, which only torch can name."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations or any(Path(name).exists() for name in _GPUS):
         return None
@@ -80,7 +80,7 @@ def stored_environment(world_size: int, device: str, backend: str) -> Environmen
 def measure_network(
     launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float
 ) -> tuple[NetworkFile, tuple[RankSweep, ...]]:
-    """Sweeps collectives over fresh ranks in an environment; returns the fitted network and the times of each rank."""
+    """Times collectives on fresh ranks in an environment; returns the fitted network, and the times of each rank."""
     from pytest_ddpperf.baselines.network import NetworkFile  # its msgspec is not for ranks, which import this module
 
     launched = launcher.run(

@@ -1,4 +1,4 @@
-"""The network between ranks as a table, and sentences about reasons for slowness."""
+"""The measured network between ranks as a table, and sentences on its speed and on causes of slowness."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def prediction_lines(fits: Sequence[CollectiveFit], nbytes: int) -> list[str]:
 
 
 def line_of_calls(usual: float, taken: float) -> str:
-    """Returns a sentence about the times of usual calls, and about computing during calls."""
+    """Returns a sentence with the ``usual`` time of calls, and the share of computing that they stop (``taken``)."""
     return (
         f"a usual call takes {usual:.2f} times the fastest one; {format_percent(taken)} of computing stands still "
         "while an all-reduce is under way"
@@ -74,7 +74,7 @@ def link_line(link: SlowLink) -> str:
 
 
 def interface_line(wrong: WrongInterface) -> str:
-    """Returns the sentence about a variable that names a wrong interface."""
+    """Returns the sentence about an environment variable that names a wrong network interface."""
     named = f"{wrong.variable}={wrong.interface}"
     if wrong.speed is None:
         return f"{named} names no interface that is up; name one that ip -brief link shows, or unset it"
@@ -90,7 +90,7 @@ def backend_line(environment: Environment, gpus: int) -> str:
 
 
 def reach_line(fit: CollectiveFit, link: str) -> str:
-    """Returns a sentence if a bandwidth is far below the link's; else empty."""
+    """Returns a sentence if the bandwidth of a collective is far below the link's; else empty."""
     hardware, (_, busbw) = HARDWARE[link], largest_bandwidths(fit)
     share = busbw / hardware.bandwidth
     if share >= REACHED:

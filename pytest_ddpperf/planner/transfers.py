@@ -1,4 +1,4 @@
-"""The costs of transfers on a named or measured network, with the band of their times."""
+"""The seconds of collectives on a known or measured network, with an error band."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALONE = ("send", "recv")  # one message of a pair of ranks
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The factors of a modelled time: at best, most likely, at worst."""
+    """The error band of a modelled time: its factors at best, most likely, and at worst."""
 
     low: float
     likely: float
@@ -33,18 +33,18 @@ class Band:
 
 
 LINKS = Band(1.0, 1.25, 2.0)
-"""Of the ring formulas with the bandwidth of a datasheet: all-reduces of 1 GB reach 0.7 to 0.9 of it on H100s, and 0.5
-is where ``ddpperf network --check`` calls a network slow."""
+"""Factors of times by the ring formulas with a datasheet's bandwidth: all-reduces of 1 GB reach 0.7 to 0.9 of it on
+H100s; below 0.5, ``ddpperf network --check`` calls a network slow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedNetwork:
-    """Nodes with equal numbers of ranks, one kind of links inside, and another kind between them; see ``CLUSTERS``."""
+    """A cluster of nodes with one kind of links inside a node, and another kind between nodes; see ``CLUSTERS``."""
 
     name: str
     ranks_per_node: int = 8
     band: Band = LINKS  # what its times are multiplied by
-    taken: float = 0.0  # the share of the computing that stands still while a transfer is under way
+    taken: float = 0.0  # the share of the computing that stops while a transfer is under way
 
     def __post_init__(self) -> None:
         require_one_of("network", self.name, CLUSTERS)
@@ -80,15 +80,15 @@ def _bytes_of(transfer: Transfer) -> int:
 
 
 def like(transfer: Transfer) -> str:
-    """Returns the name of the measured collective that takes as long as a transfer."""
+    """Returns the name of the measured collective that is taken to last as long as a transfer."""
     return _LIKE.get(transfer.name, transfer.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedNetwork:
-    """A measured network: fits by collective, each for the number of ranks that was measured.
+    """A measured network: fits of the fastest calls, by collective, each for the number of ranks that was measured.
 
-    Fits are of the fastest calls; ``usual`` is how many times longer a usual call takes.
+    ``usual``: the time of a usual call divided by the fastest call's; ``taken``: as in ``NamedNetwork``.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The data that a rank sends in one optimizer step, for each way to share the training out.
+"""The bytes that a rank sends in one optimizer step with DDP or FSDP, computed from a model's parameters.
 
 Sources: PyTorch FSDP (Zhao et al. 2023, section 3.2), and torch itself.
 """
@@ -193,7 +193,7 @@ def _kind(tensor: Any) -> tuple[Any, Any]:
 
 
 def _buffer_groups(buffers: Sequence[Any]) -> list[int]:
-    """Returns the bytes of each broadcast of buffers: DDP flattens buffers of one kind together, up to 250 MiB."""
+    """Returns the bytes of each broadcast of buffers: DDP joins buffers of one dtype and device, up to 250 MiB."""
     groups: list[int] = []
     for kind in dict.fromkeys(map(_kind, buffers)):
         filled = 0

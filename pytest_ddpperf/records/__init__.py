@@ -1,1 +1,1 @@
-"""Frozen records of all measurements, counts and verdicts. They import neither torch nor pytest."""
+"""Frozen dataclasses of measurements, counts and verdicts. These modules import neither torch nor pytest."""

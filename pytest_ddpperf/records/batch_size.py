@@ -1,4 +1,4 @@
-"""The result of a search for the largest batch."""
+"""The result of a search for the largest batch that fits into memory."""
 
 from __future__ import annotations
 

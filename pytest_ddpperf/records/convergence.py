@@ -28,19 +28,19 @@ class FinalValue:
     """The last values of a strategy's trainings, in one figure."""
 
     value: float  # the mean over launches
-    # 95 % interval over launches; None for a single launch. All worsenings together hold with 95 %.
+    # 95 % interval over launches; None for a single launch. In Standings, all intervals together hold with 95 %.
     interval: Interval | None
     samples: tuple[float, ...]  # of each launch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """The comparison of the last values of a strategy's trainings with the first strategy's, launch by launch."""
+    """The last values of a strategy's trainings compared with the first strategy's: differences of the same launch."""
 
     name: str  # of the strategy
     quantity: str  # ``loss``, or the name of a metric
-    # By how much it is worse, as a share of the first strategy's value; below 0 if it is better. NaN if a training was
-    # lost.
+    # By how much it is worse, as a share of the first strategy's value; below 0 if it is better. NaN if a value of a
+    # training was not finite.
     worse: FinalValue
     apart: float  # the largest difference in a launch, in the quantity's unit
     # The largest difference that rounding explains; None if the strategy's gradients are not exact.
@@ -51,8 +51,8 @@ class Standing:
     def agreement(self) -> Agreement:
         """Returns the verdict on the difference from the first strategy.
 
-        ``worse``: by significantly more than the tolerance, or not finite; ``differs``: by more than rounding explains;
-        ``within tolerance``: the whole interval is; ``inconclusive``: the interval exceeds the tolerance.
+        ``worse``: by significantly more than the tolerance, or not finite; ``equal``: by no more than rounding
+        explains; ``differs``: by more; ``within tolerance``: the whole interval is; ``inconclusive``: else.
         """
         if not math.isfinite(self.worse.value):
             return "worse"
@@ -71,7 +71,7 @@ class Trainings:
     """The trainings by one strategy."""
 
     name: str  # of the strategy
-    # One for each launch; a training ends at a loss or a metric that is not finite; its other values are NaN.
+    # One for each launch; a training ends at a loss or a metric that is not finite, and later values are NaN.
     curves: tuple[Curve, ...]
     finals: Mapping[str, FinalValue]  # by quantity, the last values of the trainings
     # A line for each launch with a value that is not finite: ``loss is nan at step 3 of 40 on rank 0 ...``.

@@ -1,4 +1,4 @@
-"""Counts of the work in one step. They contain no times, so they are equal in every run and on every machine."""
+"""Counts of the work in one step, such as calls of collectives: equal in every run and on every machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_ddpperf.units import exact_texts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CountRow:
-    """The special properties of one count."""
+    """The properties of one count: its unit, and rules for comparing it."""
 
     unit: str = "1"  # or B, or FLOP
-    gated: bool = True  # whether it is judged; counts that add up to another one are only shown
+    gated: bool = True  # whether it can fail a test; the others are only shown, as they are parts of another count
     made_up: bool = False  # whether its parts are compared too; parts of other counts are modules, which may be renamed
     by_kernel: bool = False  # whether it depends on the kernels that torch picks: on the GPU's model and on CUDA
     follows: str = ""  # another count, whose change usually changes this count too
@@ -27,7 +27,7 @@ class CountRow:
     floor_alone: bool = False  # whether its floor applies only if collective calls, FLOPs and waits did not grow
     of_work: bool = False  # whether it is the amount of work of a step: less is worse, and more means another step
     wanted_of: str = ""  # the count of which this one should be a large part: less is worse, more is no change
-    guessed: bool = False  # whether some runs cannot determine it: such a run has not lost it
+    guessed: bool = False  # whether a run may be unable to determine it; then it is not reported as lost
 
 
 COUNTS: Mapping[str, CountRow] = {
@@ -78,11 +78,11 @@ def count_row(metric: str) -> CountRow:
     return COUNTS.get(metric, CountRow())
 
 
-_OF_RHYTHM = 2  # different values
-_OF_WRAPPER = 4  # operators, such as those of DDP's forward
+_OF_RHYTHM = 2  # most different values of a component that is compared step by step
+_OF_WRAPPER = 4  # operators that a wrapper may add or remove, such as those of DDP's forward
 _ROUNDED = 1e-9  # relative rounding error of sums of fractions
 WORK = ("collective_calls", "flops", "synchronisations")  # counts that name additional work of a step
-_MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
+_MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")  # those that repr shows
 SHOWN = 5  # the most changes that are named; reports give only the number of the others
 
 COLLECTIVES = (
@@ -94,23 +94,23 @@ COLLECTIVES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCopy:
-    """One rank's checksums of the model copy that it trains."""
+    """One rank's checksums of its copy of the model and of its data, to compare with other ranks."""
 
     place: tuple[str, ...] = ()  # its mesh coordinates in dimensions that do not split data
     samples: tuple[int, ...] = ()  # checksums of the samples its loaders drew; empty if none draws by number
-    batch: int | None = None  # a checksum of its models' input; None if that was no tensor
+    batch: int | None = None  # a checksum of its models' input; None if the input was no tensor
     loaded: bool = False  # whether a DataLoader gave the batch
     model: int = 0  # a checksum of the names and shapes of ``parameters``
-    # For each parameter that is no shard: the difference that rounding excuses, and some sums over the parameter.
+    # For each parameter that is no shard: the largest difference by rounding, and some sums over the parameter.
     parameters: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     peers: tuple[int, ...] = ()  # the ranks whose parameters DistributedDataParallel keeps equal; empty without it
-    # Code that draws samples ("drawn"), and code that defers a step's last micro-batch's gradients ("deferred").
+    # Code that draws samples ("drawn"), and code that does not synchronise a step's last micro-batch ("deferred").
     sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alike:
-    """Ranks with equal or different data and parameters; None if that is unknown."""
+    """The ranks with equal data and the ranks with different parameters; None if unknown."""
 
     samples: tuple[int, ...] | None = None  # the ranks that drew the same samples as another one
     batches: tuple[int, ...] | None = None  # the ranks that trained on the same batches as another one
@@ -118,7 +118,7 @@ class Alike:
     apart: tuple[int, ...] | None = None  # the ranks whose parameters differ after steps, though they train one model
     parameter: str = ""  # name of the first differing parameter; empty if none differs
     wrapped: bool = False  # whether DistributedDataParallel keeps parameters equal
-    model: int = 0  # checksum of the first rank
+    model: int = 0  # the first rank's checksum of names and shapes of parameters
     sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)  # of ``RankCopy``; only shown
 
 
@@ -139,9 +139,9 @@ class Counts:
         sites_by_rank: by metric, the lines of other ranks, by the numbers of the ranks that share these lines.
         copy: one rank's checksums of the model that it trains; only for one rank.
         alike: which ranks have equal data and parameters; None if nothing was compared.
-        steps: the number of steps that cheap counts were taken from.
-        varying: the cheap counts that differ between these steps, and their varying components: for the whole count by
-            the name ``""``, and for each detail of collectives, optimizer steps and similar counts.
+        steps: the number of steps in which the cheap counts, such as calls of collectives, were taken.
+        varying: by metric, the cheap counts that differ between these steps: the components (see ``rhythm``) of the
+            whole count under the name ``""``, and of each detail of collectives, optimizer steps and similar counts.
     """
 
     totals: Mapping[str, float]
@@ -174,7 +174,7 @@ class Counts:
 
 
 def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns a metric's totals before and now, by rank; empty if all ranks are equal on both sides."""
+    """Returns a metric's (before, now) totals by rank; empty if all ranks are equal on both sides."""
     return _by_rank(*((counts.by_rank.get(metric, ()), counts.totals[metric]) for counts in (then, now)))
 
 
@@ -195,7 +195,7 @@ def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], fl
     """Returns (before, now) pairs by rank; a side without values by rank has one value for all ranks."""
     number = max(len(ranks) for ranks, _ in (then, now))
     before, after = (ranks or (value,) * number for ranks, value in (then, now))
-    return list(zip(before, after, strict=False))  # of other world sizes, those that both have
+    return list(zip(before, after, strict=False))  # if world sizes differ, the ranks that both have
 
 
 def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
@@ -213,9 +213,9 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
 def certain(
     metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Returns the (before, now) pairs of a part that differ for any choice of the counted steps.
+    """Returns those (before, now) ``pairs`` whose difference the choice of the counted steps cannot explain.
 
-    ``pairs`` are for all ranks together, or for each rank; the part ``""`` is the whole count.
+    They belong to a ``part`` of a count (``""``: the whole count), for all ranks together or for each rank.
     """
     more, less = _doubt(metric, part, then, now)
     shifts = ((pair, pair[1] - pair[0], _shift(metric, part, then, now, pair) or 0.0) for pair in pairs)
@@ -223,7 +223,7 @@ def certain(
 
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns the (before, now) pairs of all parts of a count that certainly changed, for all ranks and for each."""
+    """Returns the ``certain`` (before, now) pairs of all parts of a count, for all ranks together and for each rank."""
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = {name: [(before.get(name, 0.0), after.get(name, 0.0))] for name in {**before, **after}}
     found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
@@ -246,7 +246,7 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
 
 
 def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float, float]) -> float | None:
-    """Returns how much each step grew, if the same steps stand out by the same amounts as before; else None."""
+    """Returns by how much every step grew, if unusual steps differ from usual steps exactly as before; else None."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before), (new, after) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
@@ -259,7 +259,7 @@ def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float,
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
     """Returns by how much a part has to grow or fall so that the choice of the counted steps cannot explain it.
 
-    If only one side has special steps, the other side may have one, too, after more steps than were counted there.
+    If only one side has unusual steps, the other side may have some, too, after more steps than were counted.
     """
     old, new = (counts.varying.get(metric, {}).get(part, ()) for counts in (then, now))
     before, after = rhythm_of_all(old), rhythm_of_all(new)
@@ -271,13 +271,13 @@ def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, fl
 
 
 def is_another_step(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether the FLOPs of forward changed in the direction of a count of work; True without FLOPs."""
+    """Returns whether the FLOPs of forward changed in the same direction as a count of work; True without FLOPs."""
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return not (before or after) or (now.totals[metric] - then.totals[metric]) * (after - before) > 0
 
 
 def is_lost(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether a desirable part of a count vanished, or lost much to the rest of the whole count."""
+    """Returns whether a count that should be a large part of another one vanished, or fell while the rest grew."""
     if not any(after < before for before, after in beyond_floor(metric, then, now)):
         return False
     whole, fall = count_row(metric).wanted_of, then.totals[metric] - now.totals[metric]

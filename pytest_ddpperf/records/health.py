@@ -12,7 +12,7 @@ class CpuHealth:
 
     others: float | None = None  # share of the usable cores' time that other processes used
     steal: float | None = None  # share of that time in which a hypervisor kept cores from this machine's work
-    throttled: float | None = None  # seconds that the control groups' CPU quota made somebody wait, over all cores
+    throttled: float | None = None  # seconds of waiting because of the control groups' CPU quota, over all cores
     overheated: int | None = None  # how many times a usable core slowed down because it was too hot
     swapped: int | None = None  # bytes that the machine moved between memory and swap
     governor: str | None = None  # sets the cores' frequency, e.g. performance; several are joined by commas
@@ -28,12 +28,12 @@ class GpuHealth:
     readings: int  # number of readings
     utilisation: float | None = None  # mean share of the time in which something ran on it
     sm_clock: float | None = None  # median of the multiprocessors' clock, in Hz
-    sm_clock_limit: float | None = None  # the GPU's highest
+    sm_clock_limit: float | None = None  # the GPU's highest such clock, in Hz
     memory_clock: float | None = None  # median, in Hz
-    memory_clock_limit: float | None = None  # the GPU's highest
+    memory_clock_limit: float | None = None  # the GPU's highest such clock, in Hz
     temperature: float | None = None  # highest, in degrees Celsius
     power: float | None = None  # mean, in W
-    throttled: Mapping[str, float] = field(default_factory=dict)  # share of the time, by reason for held back clocks
+    throttled: Mapping[str, float] = field(default_factory=dict)  # share of the time, by reason for reduced clocks
     # Bytes of the GPU's memory by pid, for processes that used it both before the launch began and after it ended;
     # None if the number of bytes is unknown.
     others: Mapping[int, int | None] = field(default_factory=dict)
@@ -46,5 +46,5 @@ class Health:
 
     cpu: CpuHealth  # from the start of the launch to its end
     nodes: Mapping[str, CpuHealth] = field(default_factory=dict)  # the same for other nodes, by name
-    gpus: tuple[GpuHealth, ...] = ()  # that ranks compute on
+    gpus: tuple[GpuHealth, ...] = ()  # the GPUs that ranks compute on
     unread_gpus: tuple[str, ...] = ()  # why other GPUs of the ranks were not read, as text

@@ -1,4 +1,4 @@
-"""Reports of the ranks of one launch, and the seconds of a call by purpose."""
+"""Launches: the reports of their ranks, their long steps, and the seconds that a call spent by purpose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineRates:
-    """Speeds of a rank's device in simple work, measured while all ranks work."""
+    """Speeds of a rank's device in three micro-benchmarks, which all ranks run at the same time."""
 
     products: float  # FLOP/s of a product of large matrices
     copies: float  # bytes of tensors larger than the caches, read and written per second
@@ -65,18 +65,18 @@ class RankLaunch:
         no_headroom: the memory that was lacking for copies of the training state, if steps without synchronisation were
             not run because of this; equal on all ranks.
         kept: why the user's step cannot run without synchronisation; empty if it can.
-        rates: speeds of its device in simple work; None if no phases were measured, or if there was too little memory.
+        rates: speeds of its device in micro-benchmarks; None if phases were not measured, or memory was lacking.
         held: bytes that the process held before and after each of a few separate steps; empty if unknown.
         samples_per_step: this rank's samples in one step; None if unknown.
         tokens_per_step: this rank's tokens in one step; None if unknown.
-        epoch_steps: steps for which its loader has batches, perhaps a fraction; None if the loader has no length.
+        epoch_steps: steps of one pass over its loader's data, perhaps a fraction; None if the loader has no length.
         background: whether the rank had other processes or threads, which continue while its steps wait.
-        taken: most bytes of memory that its process used, with imports; None if interleaved or unknown.
+        taken: peak memory of its process in bytes, with imports; None if launches are interleaved, or if unknown.
         cpu_time: mean seconds of a timed step for which its process had a core, all threads added, without child
             processes; None if a GPU does the work, steps overflowed, or the system does not report it.
         blocks: number of ``step_times`` of each block; empty if the host timed steps that were not interleaved.
         cpu_blocks: ``cpu_time`` of each block; empty without blocks, or if it is unknown.
-        worked: seconds from its first step to its last result.
+        worked: seconds from the start of its first step to its last result.
         first_step: seconds from building the training to the end of its first step.
         compiling: seconds of the first step and the warm-up in which torch.compile compiled; None without it.
         tracers: modules of functions that Python called for each line or function of the timed steps, such as
@@ -154,7 +154,7 @@ class Launch:
 
 
 def timed_window(launches: Sequence[Launch]) -> Window | None:
-    """Returns the window of all timed steps of launches that ran together; None if no window is known.
+    """Returns begin and end of the timed steps of launches that ran together; None if they are unknown.
 
     The timed steps of a launch begin when its last rank begins, and end when its first rank ends.
     """

@@ -1,4 +1,4 @@
-"""Frozen records of measurements, which the parts of the plugin exchange."""
+"""Frozen records of measurements: a benchmark's identity, its environment, its launches, and its metrics."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Measurement(BenchmarkId):
         plan: the number of steps of each launch.
         launches: timed launches, in the order measured.
         fresh_from: number of launches until a metric looked worse; later launches have to confirm this.
-        diagnoses: launches after the verdict that measure phases, communication and growth of memory.
+        diagnoses: launches after the timed ones, which measure phases, communication and growth of memory.
         findings: notes on the numbers; ``reports.findings`` has their sentences.
         series: the metrics; ``measurement["step_time"]`` is one of them.
         counts: counts of a step on all ranks; None if nothing was counted.
@@ -309,7 +309,7 @@ class MetricRules:
 
     @property
     def interleaved(self) -> bool:
-        """Returns whether the metric depends on interleaving of launches."""
+        """Returns whether interleaving of launches changes the metric, because it lengthens steps a little."""
         return self.timed or self.partnered
 
 
@@ -328,9 +328,9 @@ class Series:
         samples: one number for each launch.
         value: the value over all launches, in ``unit``.
         interval: interval of the value; None if its scatter is unknown.
-        within: for each launch, how far each block of steps moves its sample, on the scale of analysis; empty if the
-            metric is not computed from steps. See ``stats.launches``.
-        own: standard deviation of launches beyond the scatter of their blocks, on the same scale.
+        within: for each launch, the jackknife influence of each block of its steps on its sample, of logarithms for
+            ratios; empty if the metric is not computed from steps. See ``influences`` in ``stats.launches``.
+        own: the standard deviation between launches that their blocks do not show, on the same scale.
         rules: special rules of this metric.
     """
 

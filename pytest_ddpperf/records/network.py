@@ -16,7 +16,7 @@ ELEMENT = 4  # bytes of an element that is sent
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepPlan:
-    """The plan of every rank: each collective with each size in each round, in an order drawn by ``seed``."""
+    """The plan of a measurement on all ranks: each collective with each size in each round, in an order by ``seed``."""
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]  # bytes of the whole buffer, ascending; every rank has a whole number of elements
@@ -27,7 +27,7 @@ class SweepPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveTimes:
-    """The calls of one collective with one size on one rank, in seconds and in order.
+    """The seconds of each call of one collective with one size on one rank, in the order of calls.
 
     ``begun``: seconds until the call had handed its work to the backend; ``waited``: seconds from then until the result
     arrived; ``handed``: the time when the work was handed over, by the clock that all ranks of a machine share.
@@ -42,7 +42,7 @@ class CollectiveTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beside:
-    """Seconds on one rank: for computing alone, for an all-reduce alone, and for both at the same time."""
+    """Seconds on one rank: of some computing alone, of an all-reduce alone, and of both at the same time."""
 
     computing: float
     sending: float
@@ -51,7 +51,7 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSweep:
-    """The measurements of one rank."""
+    """The network as one rank measured it."""
 
     times: tuple[CollectiveTimes, ...]  # the calls of each collective and size
     pairs: Mapping[int, tuple[float, ...]]  # the seconds of the fastest message of each turn, by the other rank
@@ -69,7 +69,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """A linear part of a cost: seconds = latency + bytes x seconds_per_byte, up to ``max_bytes``."""
+    """A linear part of a collective's cost: seconds = latency + bytes x seconds_per_byte, up to ``max_bytes``."""
 
     max_bytes: int
     latency: float
@@ -78,7 +78,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveFit:
-    """The cost of one collective for one number of ranks."""
+    """The seconds of one collective by its size, for one number of ranks, fitted to measured calls."""
 
     collective: str  # its name
     world_size: int  # the number of ranks; the fit holds for no other number

@@ -1,4 +1,4 @@
-"""The parts of a step: its time by phase on one rank, and its communication on one rank and over a group."""
+"""The parts of a step: its time and memory by phase and section, and its communication, on a rank or in a group."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class SectionTimes:
 
     path: str  # its name after the names of the sections around it: outer/inner
     count: float  # how many times a step entered it, on average
-    seconds: tuple[float, ...]  # of each step, sections inside it included
-    own_seconds: tuple[float, ...]  # without the sections inside it
+    seconds: tuple[float, ...]  # of each step, including the sections inside it
+    own_seconds: tuple[float, ...]  # of each step, without the sections inside it
     memory: MemoryUse | None = None  # None if the system does not report it
 
 
@@ -126,15 +126,15 @@ class ProfiledStep:
     """One step in the profiler's records of one rank; times in seconds."""
 
     seconds: float  # the whole step, which the profiler lengthens
-    busy: float  # in which at least one collective was under way
-    computed: float  # in which something was computed
-    overlapped: float  # in which both happened
+    busy: float  # the time in which at least one collective was under way
+    computed: float  # the time in which something was computed
+    overlapped: float  # the time in which both happened
     collectives: tuple[Collective, ...]  # in the order in which they began
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """DDP's own figures of its backward pass, in seconds, averaged over the steps that DDP itself samples."""
+    """The figures of DDP's logger on its backward pass, in seconds, averaged over the steps that the logger samples."""
 
     communication: float  # from the start of the first all-reduce to the end of the last one
     overlapped: float  # from the same start to the end of backward's computation
@@ -171,17 +171,17 @@ class CommunicationProfile:
     step: float  # a step under the profiler
     busy: float  # time with at least one collective under way
     overlapped: float  # the part of ``busy`` in which something was computed
-    gaps: float  # the part of ``exposed`` that may be the host's time between two operators: an estimate of the error
+    gaps: float  # the possible error of ``exposed``: the part that may be the host's time between two operators
     # Time of the collectives, each as long as on the rank on which it was shortest; None if ranks had different
     # collectives, or the profile does not say which ranks met in them.
     transfer: float | None
     # Additional time of the collectives on the average rank: waiting for the last rank; None as ``transfer``.
     wait: float | None
-    # The rank that came last most often, and its share of the collectives; None as ``transfer``.
+    # The rank that most often began a collective last, and in which share of them; None as ``transfer``.
     slowest: tuple[int, float] | None
     # By kind of collective, from transfers; empty if there are none or the profile has no sizes.
     bandwidths: tuple[Bandwidth, ...]
-    window: Window | None  # DDP's own figures on rank 0; None for other strategies
+    window: Window | None  # the figures of DDP's logger on rank 0; None for other strategies
     unplaced: bool = False  # whether collectives may have involved only some of the ranks, and no profile says which
 
     @property

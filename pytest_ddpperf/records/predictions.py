@@ -34,7 +34,7 @@ class Replayed:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Prediction(Replayed):
-    """A predicted step with its band; all times in seconds.
+    """A predicted step with its error band, from ``low`` to ``high``; all times in seconds.
 
     Attributes:
         name: name of the training.
@@ -42,7 +42,7 @@ class Prediction(Replayed):
         network: name of the network.
         accelerator: name of the accelerator whose computing is modelled; empty if computing was timed on this machine.
         timeline: the timeline that the prediction replays.
-        corners: steps with each combination of the ends of the two error bands, in the same order in each prediction.
+        corners: the step with the least and the most computing time, each with the least and the most transfer time.
         scatter: the relative standard error of the timed computing.
         errors: the number of standard errors of the timed computing that the band covers on either side.
         samples: samples of all ranks in a step; None if unknown.
@@ -93,7 +93,7 @@ class Prediction(Replayed):
         return max(corner.efficiency for corner in self.corners)
 
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
-        """Returns the pairs of corners that can be true together: different networks have independent errors."""
+        """Returns the pairs of (own, base) corners that can be true together; only equal ones on the same network."""
         if self.network == base.network:
             return list(zip(self.corners, base.corners, strict=True))
         ends = range(len(self.corners))
@@ -102,8 +102,8 @@ class Prediction(Replayed):
     def gain_over(self, base: Prediction) -> Gain:
         """Returns the share of a sample's time that this way saves over ``base``; of a step's if samples are unknown.
 
-        Modelled times have the same error in both predictions, so equal corners are compared. Only separately timed
-        computing adds scatter: of the quotients by launch, if both were timed in turns.
+        Modelled times have the same error in both predictions, so equal corners are compared. Computing that was timed
+        separately adds scatter: if both were timed in the same launches, the scatter of the launches' quotients.
         """
         scatter = self._apart(base)
         known = self.samples is not None and base.samples is not None
@@ -174,7 +174,7 @@ class WhatIf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predicted:
-    """A prediction in a test, and its gain over the first way of its call; the first way itself has no gain."""
+    """A prediction in a test, and its gain over the first way to train in its call; the first way has no gain."""
 
     test: str
     prediction: Prediction
@@ -222,7 +222,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyAdvice:
-    """The candidates of an advice, first the ones with a prediction, ordered by predicted speed.
+    """Advice on how to train: all candidates, first those with a prediction, ordered by predicted speed.
 
     Attributes:
         test: pytest node id; empty outside of a test.

@@ -11,7 +11,7 @@ from pytest_ddpperf.records.rhythm import Components, rhythm_of_all
 from pytest_ddpperf.records.sites import RECORDED_LINES, SETTINGS, CallSite
 
 _TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # details of these are kept by rank
-_OTHERS = 3  # kinds of ranks whose lines are kept, besides the lines of the rank with the largest count
+_OTHERS = 3  # sets of other ranks' lines that are kept, in addition to the lines of the rank with the largest count
 
 
 def merged(ranks: Sequence[Counts]) -> Counts:
@@ -36,7 +36,7 @@ def merged(ranks: Sequence[Counts]) -> Counts:
             sites[metric] = ranks[largest].sites[metric]
         if len(set(values)) > 1:
             by_rank[metric] = values
-        rhythms: dict[str, Components] = {}  # of each part the least sure
+        rhythms: dict[str, Components] = {}  # by part, the rank's components whose mean is least certain
         for of_rank in (each.varying.get(metric, {}) for each in ranks):
             for name, components in of_rank.items():
                 rhythms[name] = max(rhythms.get(name, ()), components, key=_unsure)
@@ -122,7 +122,7 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
 
 
 def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int, ...] | None:
-    """Returns the ranks whose value another rank with the same place also has; None if unknown or without copies."""
+    """Returns the ranks with the value of another rank at the same ``place``; None if unknown, or all places differ."""
     places = Counter((each.place, value) for each, value in zip(ranks, values, strict=True))
     if None in values or len({each.place for each in ranks}) == len(ranks):
         return None
@@ -130,7 +130,10 @@ def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int,
 
 
 def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
-    """Returns ranks whose parameters differ, and the first such parameter; each is compared with its first peer."""
+    """Returns the ranks between which parameters differ, and the name of the first such parameter.
+
+    It compares ranks with the same DDP peers, or else the same ``place``. None if models differ, or without such ranks.
+    """
     teams: dict[Hashable, list[int]] = {}
     for rank, each in enumerate(ranks):
         teams.setdefault(each.peers or each.place, []).append(rank)

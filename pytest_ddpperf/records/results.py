@@ -112,13 +112,13 @@ class PairedRevision:
     revision: str  # in words: 3f2a1c0 (main)
     commit: str | None  # full hash; None for a folder that is no git checkout
     record: BaselineRecord | None = None  # None if that revision cannot run the benchmark
-    launches: int = 0  # of that revision, behind the verdict; 0 if it cannot run the benchmark
+    launches: int = 0  # of that revision, on which the verdict is based; 0 if it cannot run the benchmark
     long_steps: LongSteps | None = None  # of that revision
     lacking: str = ""  # why it has no record
     # Files of the project that candidate and reference imported, by module; None if a side did not import it.
     modules: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     candidate_launches: int = 0
-    python: str | None = None  # the interpreter of its ranks, as the user gave it; None for this one
+    python: str | None = None  # the interpreter of its ranks, as the user gave it; None for this process's interpreter
     packages: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)  # that differ: (there, here)
 
     @property
@@ -154,7 +154,7 @@ class Comparison:
         gated: whether it can fail a test.
         baseline: the value of the reference; None if the reference has no value.
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
-        change_interval: interval of the change with 95 % confidence over all looks; a look judges all launches so far.
+        change_interval: interval of the change, with 95 % confidence over all looks (judgements after some launches).
         standard_error: standard error of the change, on the scale of analysis (of its logarithm if all samples are
             above 0).
         tolerance: the change that the test accepts.

@@ -1,4 +1,4 @@
-"""Regular and irregular work that is not in every step, and conclusions from some steps to all steps."""
+"""Work that is not in every step, such as a log in every 10th: its period, and the mean of all steps from some."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_ddpperf.units import format_number
 
-_SURE = 2.58  # standard errors of a share of independent steps, 99 %
+_SURE = 2.58  # standard errors in half a 99 % interval, for the share of independent steps
 
 
 Components: TypeAlias = tuple[tuple[float, ...], ...]
-"""The varying parts of a count: each is a series of values of consecutive steps, with its rhythm."""
+"""The varying parts of a count: each is the values of consecutive steps, which repeat in a separate rhythm."""
 
 
 class Rhythm(NamedTuple):
@@ -83,7 +83,7 @@ def rhythm_of_all(components: Components) -> Rhythm:
 
 
 def unusual_of(components: Components) -> tuple[list[list[float]], float]:
-    """Returns each component's deviations from its usual value, sorted; and the mean of all deviations."""
+    """Returns each component's deviations from its most frequent value, sorted; and the sum of their means."""
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
     return sorted([*filter(None, each)] for each in more), math.fsum(math.fsum(each) / len(each) for each in more)
 

@@ -1,4 +1,4 @@
-"""Measurements that were made side by side, and their relations."""
+"""Measurements that were made side by side: points of a scaling curve, or ways to do the same work."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class SideBySide:
         return (best, *(n for n in known if n != best and max(better * end for end in self._ends(n, metric)) >= least))
 
     def _ends(self, name: str, metric: str) -> tuple[float, float]:
-        """Returns the ends of the interval; without one, the value twice for bytes and the base, else infinities."""
+        """Returns the ends of a metric's interval; without an interval, the exact value twice, or infinities."""
         series = self[name][metric]
         if series.interval is not None:
             return series.interval.low, series.interval.high
@@ -141,7 +141,7 @@ class SideBySide:
 
 
 def _over_itself(measured: Measurement, *metrics: str) -> Measurement:
-    """Returns the measurement with metrics relative to itself: 1 in each launch."""
+    """Returns the base of a comparison with metrics relative to itself, which are 1 in each launch."""
     ones = (
         Series(
             metric=metric,

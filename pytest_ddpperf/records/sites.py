@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 STRATEGIES = "pytest_ddpperf/strategies/"  # the path of the plugin's own strategies
-SETTINGS = "settings"  # the name of such sites; their values are numbers of wrappers, of optimizers, of calls in a step
-RECORDED_LINES = "recorded_lines"  # the name of sites that record operators, in place of those that call models
+SETTINGS = "settings"  # the key of lines with settings; values are numbers of wrappers, optimizers or calls in a step
+RECORDED_LINES = "recorded_lines"  # the key of lines that record operators for autograd, not of lines that call models
 CHECKPOINT, BACKWARD = "activation checkpointing", "backward"
 
 
@@ -24,7 +24,7 @@ class CallSite:
     source: str = ""  # a digest of the text of the line that called torch; empty if unknown
     backward: bool = False  # whether autograd's backward called the line
     value: float  # for one step
-    strategy: str = ""  # that contains the line, or made torch run it; empty for the user's own code
+    strategy: str = ""  # the strategy that contains the line, or made torch run it; empty for the user's own code
     through: str = ""  # line of another package that it called, and that called torch: a.py:1 in f; else empty
 
 
@@ -37,10 +37,10 @@ def changed_sites(
 ) -> list[SiteChange]:
     """Returns the changed sites: first new ones, then grown ones, then shrunk ones, then sites that are gone.
 
-    New sites that may have moved, because an equal site is gone elsewhere, come last among the new ones. Two sites are
-    the same if they agree in file and function, and in their text or else their order there; or if the text is now in
-    another function or file. Line numbers may differ. If a line has several copies, ``same`` (from ``same_lines``)
-    decides between them.
+    Sites that may only have moved, because an equal one is gone elsewhere, come last among the new ones. Two sites are
+    the same if they agree in file and function, and there in their text, or else in their order. They are also the same
+    if the text is now in another function or file. Line numbers may differ. If a line has several copies, ``same``
+    (from ``same_lines``) decides between them.
     """
     before, after = _by_place(then), _by_place(now)
     pairs = [
@@ -64,7 +64,7 @@ def changed_sites(
 
 
 def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSite]]:
-    """Groups sites by function, in the order of lines."""
+    """Returns the sites of each part of a count by function, in the order of lines."""
     places: dict[tuple[object, ...], list[CallSite]] = {}
     for site in sorted(sites, key=lambda site: (site.line, site.through)):
         through = re.sub(r":\d+ ", " ", site.through)
@@ -82,7 +82,7 @@ def of_lines(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
 
 
 def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[str, int], int]:
-    """Returns the new line numbers by (file, old number): aligns all lines of both sides by order and text."""
+    """Returns the present line numbers by (file, earlier number), from the order and the text of all sites."""
     sides = [
         sorted({(site.file, site.line, site.source) for site in sites if not site.through}) for sites in (then, now)
     ]
@@ -97,7 +97,7 @@ def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[
 def _aligned(
     before: Sequence[CallSite], after: Sequence[CallSite], same: Mapping[tuple[str, int], int]
 ) -> list[SiteChange]:
-    """Pairs the sites of a function: first sites with equal text, then the sites between them, by order."""
+    """Returns pairs of a function's sites: sites with equal text, then the sites between them, in their order."""
     lines = {(site.source, same.get((site.file, site.line))) for site in before}  # their present lines
     there = {site.source for site in after if (site.source, site.line) in lines}
     copies = [site.source in there and (site.source, site.line) not in lines for site in after]

@@ -1,4 +1,4 @@
-"""One step of a rank as computing between collectives, if each collective took no time."""
+"""The timeline of a rank's step: its computing, and the points at which it starts or awaits collectives."""
 
 from __future__ import annotations
 

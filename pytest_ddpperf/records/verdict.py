@@ -28,4 +28,4 @@ OPEN = frozenset({Verdict.OK, Verdict.INCONCLUSIVE})
 """Verdicts that more launches may change: an ``ok`` may turn out unchanged, or a small regression."""
 
 GREEN = frozenset({Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK})
-"""Verdicts that exclude a slowdown beyond the resolution."""
+"""Verdicts that rule out a slowdown beyond ``--ddpperf-must-detect`` (compared with stored times: a gross one)."""

@@ -27,7 +27,7 @@ class Stored:
     unfit: list[Result] = field(default_factory=list)  # which do not fit into memory, and whose baselines stay
     removed: list[Result] = field(default_factory=list)  # whose baselines were removed, for they do not fit any more
     failed: set[str] = field(default_factory=set)  # tests of which nothing is stored
-    without_commit: str = ""  # why what is saved names no commit, and the cure
+    without_commit: str = ""  # why what is saved names no commit that has the code, and the cure
 
 
 @dataclass(kw_only=True, slots=True)

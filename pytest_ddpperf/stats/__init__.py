@@ -1,1 +1,1 @@
-"""Summaries of steps, centers and intervals over launches: pure functions on numbers."""
+"""Pure functions on numbers: the mean of samples, its confidence interval, and the change between two sides."""

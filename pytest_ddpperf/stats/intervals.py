@@ -1,4 +1,4 @@
-"""Intervals: around a value over launches, around the change between two runs, and around a rate of runs."""
+"""Confidence intervals: of a value over launches, of the change between two sides, and of a rate of runs."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def center(
     robust: bool = False,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, Interval | None]:
-    """Returns the value over launches, each with one sample, and the t interval around it, in the samples' unit.
+    """Returns the mean of the samples of launches, and the t interval around it, in the samples' unit.
 
     Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise. The
     ``expected`` scatter of launches is combined with the samples' scatter; without it the interval is None for a single
-    sample, or for two that differ. It is also None if its ends differ by more than a factor of three. ``robust``: as in
+    sample, or for two that differ. It is also None if one end is more than three times the other. ``robust``: as in
     ``center_of``.
     """
     logarithmic = scale == "ratio" and min(samples) > 0
@@ -91,7 +91,7 @@ def center(
 def change(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None
 ) -> Change | None:
-    """Returns the change from ``base`` to ``new``, whose launches share no rounds, and the variance over launches.
+    """Returns the change from ``base`` to ``new``, whose launches share no rounds, with its uncertainty.
 
     The degrees of freedom are those of the smaller side (Hsu 1938): Welch's approximation is too optimistic for few
     launches, if their scatter is examined after each of them. A side with a single launch borrows the other side's
@@ -119,7 +119,7 @@ def change(
 def paired(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None, robust: bool = False
 ) -> Change | None:
-    """Returns the change from ``base`` to ``new`` in the same rounds, and the variance of the differences.
+    """Returns the change from ``base`` to ``new``, measured in the same rounds, with its uncertainty.
 
     A disturbance of a whole round affects both sides and cancels out (Student 1908). More rounds shrink the whole
     error. Ratios and None are as in ``change``; a ratio without a logarithm is a difference relative to the base's
@@ -165,7 +165,7 @@ def with_launches(change: Change, launches: int) -> Change:
 
 
 def possible(interval: Interval | None, least: float, most: float) -> Interval | None:
-    """Clips an interval to the possible values from ``least`` to ``most``; returns None if all of them remain."""
+    """Clips an interval to the possible values, ``least`` to ``most``; returns None if it then contains all or none."""
     if interval is None:
         return None
     low, high = max(interval.low, least), min(interval.high, most)
@@ -212,7 +212,7 @@ def _if_finite(change: Change) -> Change | None:
 
 
 def _scatter(new: Center, base: Center) -> dict[str, Any]:
-    """Returns a change's fields on scatter; a single launch borrows the other side's; empty if both are single."""
+    """Returns the uncertainty as fields of a Change; a single launch takes the other side's scatter; empty for two."""
     if new.variance is not None and base.variance is not None:
         freedom = (new.df, base.df)
         return {

@@ -1,7 +1,7 @@
-"""Statistics of launches: their long steps and cheapest blocks, their center, and their scatter.
+"""Statistics of launches: their long steps, their blocks of steps, the mean over launches, and its error.
 
 Blocks of consecutive steps are nearly independent of each other, and so are the pairs of blocks of two interleaved
-launches. Their scatter shows how precisely a launch measures its figure, long before there are many launches.
+launches. The scatter of blocks shows how precisely one launch measures a figure, even if there are few launches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEAST = 1 / 3
 If a rank loses its core, its caches are cold when it continues, which costs CPU time. If another process is busy, the
 other blocks would hide the work of the code itself.
 """
-OUTLYING_INCREASES = 2  # dropped at either end
+OUTLYING_INCREASES = 2  # how many of the largest, and of the smallest, increases of memory are dropped
 
 
 def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
@@ -55,7 +55,7 @@ def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
 
 
 def _period(distances: Counter[int]) -> int | None:
-    """Returns the number of steps between most successive long steps; None if it is not regular.
+    """Returns the most frequent distance between successive long steps, in steps; None if it is not frequent enough.
 
     Adjacent long steps are one disturbance, not a period.
     """
@@ -66,7 +66,7 @@ def _period(distances: Counter[int]) -> int | None:
 
 
 def least(blocks: Sequence[float], sizes: Sequence[int]) -> float:
-    """Returns the mean step of the cheapest blocks, which contain the share ``LEAST`` of all steps.
+    """Returns the mean cost of a step in the cheapest blocks, which contain the share ``LEAST`` of all steps.
 
     ``blocks``: the cost of one step in each block; ``sizes``: its number of steps.
     """
@@ -87,8 +87,8 @@ def growth_per_step(readings: Sequence[float]) -> float:
     in every third step is growth, if there are ten steps.
 
     A least-squares line has neither property; the median of pairwise slopes (Theil 1950; Sen 1968) lacks the second. In
-    5800 series of ten steps without a leak, of 18 strategies and settings, they showed up to 152 KiB and 129 KiB per
-    step; this slope showed at most 17 KiB.
+    5800 series of ten steps without a leak, of 18 strategies and settings, these two slopes were up to 152 KiB and 129
+    KiB per step; this function's slope was at most 17 KiB.
     """
     lasting = [*accumulate(reversed(readings), min)][::-1]
     increases = sorted(after - before for before, after in pairwise(lasting))
@@ -132,9 +132,9 @@ def even_sizes(steps: int) -> tuple[int, ...]:
 
 
 def influences(without: Sequence[float]) -> tuple[float, ...]:
-    """Returns how far each block moves a launch's figure, by the jackknife (Quenouille 1956; Tukey 1958).
+    """Returns the jackknife influence of each block on a launch's figure (Quenouille 1956; Tukey 1958).
 
-    ``without``: the figure computed without each block. The mean of the influences is 0.
+    It is positive if the block makes the figure larger; the mean is 0. ``without``: the figure without each block.
     """
     mean = fmean(without)
     return tuple((len(without) - 1) * (mean - number) for number in without)
@@ -146,10 +146,10 @@ def variance_of(moved: Sequence[float]) -> float:
 
 
 def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
-    """Returns the influences of pairs of blocks on the difference of two sides, one tuple for each pair of launches.
+    """Returns how pairs of blocks influence the difference of two launches; one tuple for each pair of launches.
 
-    A disturbance of both blocks of a pair cancels out. If two launches have different numbers of blocks, the blocks are
-    not paired: each block influences its own side.
+    ``new`` and ``base`` are influences on each side. A disturbance of both blocks of a pair cancels out. If two
+    launches have different numbers of blocks, the blocks are not paired, and all of them influence the difference.
     """
     return tuple(map(_paired, new, base))
 
@@ -169,7 +169,7 @@ def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...
 def expected(within: Sequence[Sequence[float]], own: float) -> Expected | None:
     """Returns the expected scatter of launches, from their blocks; None if no launch has enough blocks.
 
-    ``within``: the influences of each launch's blocks. ``own``: standard deviation of launches beyond this scatter.
+    ``within``: influences of each launch's blocks. ``own``: the additional standard deviation between launches.
     """
     telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
     if not telling:
@@ -217,7 +217,7 @@ def center_of(samples: Sequence[float], *, robust: bool = False) -> Center:
 
 
 def moderated(side: Center, expected: Expected | None) -> Center:
-    """Returns the center with an error from measured and expected scatter, weighted by their degrees of freedom.
+    """Returns the mean with an error from measured and expected scatter, weighted by their degrees of freedom.
 
     Few launches say little about their scatter: two have one degree of freedom. The expected scatter fills this gap; it
     has less weight if there are more launches (Smyth 2004), or if launches differ by far more than expected.

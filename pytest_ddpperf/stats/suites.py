@@ -22,12 +22,12 @@ and +0.7 %; none of these runs is called slower.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonChange:
-    """The relative change that all tests have in common."""
+    """The part of the relative change of the step time that all tests of a suite share."""
 
-    tests: int  # how many tests it is estimated from
+    tests: int  # number of tests
     change: float  # relative: 0.031 is +3.1 %
     interval: Interval  # confidence interval of ``change``
-    slower: bool  # whether the suite is slower for certain, by more than two sides with the same code may differ
+    slower: bool  # whether the whole interval lies above ``NOTABLE``
 
 
 def change_of_suite(results: Iterable[Result]) -> CommonChange | None:

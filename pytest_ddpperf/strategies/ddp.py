@@ -101,7 +101,7 @@ def _power_sgd(wrapped: DistributedDataParallel, rank: int, start: int) -> Paral
 
 
 def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
-    """Returns how many exact steps precede a hook; in a static graph the hook also counts the first micro-batch."""
+    """Returns how many exact steps precede a hook: one less in a static graph, whose first micro-batch is sent, too."""
     return max(0, start - wrapped.static_graph)
 
 

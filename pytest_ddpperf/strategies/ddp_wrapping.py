@@ -36,7 +36,7 @@ def wrap(
 
 
 def _require_writable_buffers(module: nn.Module) -> None:
-    """Raises an error that names an expanded tensor; torch's own error does not name it."""
+    """Raises an error that names a buffer which is an expanded tensor; torch's own error does not name the buffer."""
     ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
     for name, buffer in module.named_buffers():
         if name not in ignored and is_expanded(buffer):

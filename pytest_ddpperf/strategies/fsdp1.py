@@ -111,7 +111,7 @@ def _known_to_the_user() -> Iterator[None]:
 
 
 def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:
-    """Returns the whole parameters on the CPU; inside this context they have their old names and shapes."""
+    """Returns the whole parameters on the CPU, under the names and in the shapes that they had before."""
     with FullyShardedDataParallel.summon_full_params(wrapped, writeback=False):
         return parameters_of(wrapped)
 

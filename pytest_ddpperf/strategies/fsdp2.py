@@ -121,7 +121,7 @@ class ShardScaler(OffloadedScaler):
 
 
 def _gradient_shards(parameters: Any) -> list[Tensor]:
-    """Returns this rank's parts of the gradients; they share the memory of the whole gradients."""
+    """Returns this rank's shards of the gradients; changes in place also change the parameters' gradients."""
     return [parameter.grad.to_local() for parameter in parameters if parameter.grad is not None]
 
 

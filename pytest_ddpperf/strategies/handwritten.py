@@ -46,7 +46,7 @@ class Slot:
         return self.trained.parameter.dtype, self.trained.parameter.device
 
     def adopt(self) -> None:
-        """Moves the gradient into the buffer, so that only one copy exists; backward then adds to it there."""
+        """Moves the gradient into the bucket's buffer, so that only one copy exists; backward then adds to it there."""
         parameter, view = self.trained.parameter, self.view
         gradient = parameter.grad
         if view is not None and gradient is not None and gradient is not view:
@@ -177,7 +177,7 @@ class Reducer:
             self._sending = before
 
     def _arrive(self, slot: Slot, _parameter: nn.Parameter) -> None:
-        """Collects a gradient; a hook that runs in backward when a gradient has been accumulated."""
+        """Collects a gradient that backward has accumulated, and sends its bucket once that is complete and next."""
         if slot.arrived:
             raise WorkloadError(
                 f"backward reached parameter {slot.trained.name} twice before synchronise(), when its gradient was "
@@ -198,7 +198,7 @@ class Reducer:
             self._next += 1
 
     def _form_buckets(self) -> None:
-        """Forms buckets in the order in which gradients arrived on rank 0; the others follow in reverse order."""
+        """Forms buckets in the order in which gradients arrived on rank 0; unused ones follow in reverse order."""
         rest = [slot for slot in reversed(self._slots) if not slot.arrived]
         places = {slot: place for place, slot in enumerate(self._slots)}
         order = [places[slot] for slot in (*self._arrivals, *rest)]
@@ -213,7 +213,7 @@ class Reducer:
 
 
 def reducing(module: nn.Module, ctx: RankView, form: Callable[[Sequence[Slot]], Sequence[Bucket]]) -> Parallel:
-    """Returns the module on all ranks; backward averages its gradients in the buckets that ``form`` makes."""
+    """Gives all ranks rank 0's model; backward then averages gradients in the buckets that ``form`` makes."""
     reducer = Reducer(replicate(module, ctx), ctx, form)
     return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
 
@@ -263,8 +263,7 @@ def naive(module: nn.Module, ctx: RankView) -> Parallel:
 def flat(module: nn.Module, ctx: RankView) -> Parallel:
     """Averages all gradients at once after backward: one all-reduce for each type of parameter.
 
-    ``synchronise`` moves the gradients into a buffer that is allocated once, makes them views of it, and sends the
-    buffer.
+    ``synchronise`` moves the gradients into a buffer that is allocated once, as views of the buffer, and sends it.
     """
     replica = replicate(module, ctx)
     buckets = [Bucket(group, buffered=True) for group in packed(map(Slot, replica.trained), cap=math.inf)]

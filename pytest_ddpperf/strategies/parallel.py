@@ -24,7 +24,7 @@ OptimizerFactory: TypeAlias = "Callable[[Iterator[nn.Parameter]], torch.optim.Op
 MakeOptimizer: TypeAlias = "Callable[[OptimizerFactory], torch.optim.Optimizer]"
 
 OF_DATA = ("dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard")
-"""The beginnings of the names of dimensions whose ranks have different samples."""
+"""The prefixes of the names of mesh dimensions along which ranks have different samples."""
 
 
 class RankView(Protocol):
@@ -52,7 +52,7 @@ class RankView(Protocol):
 
     @property
     def mode(self) -> Mode | None:
-        """Returns which size a point of a scaling curve keeps constant; None for a plain benchmark."""
+        """Returns ``strong`` or ``weak`` for a point of a scaling curve; None for a plain benchmark."""
 
 
 def nothing() -> None:

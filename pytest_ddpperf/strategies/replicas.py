@@ -1,4 +1,4 @@
-"""The start of the hand-written strategies: equal models, and equal memory layouts of gradients, on all ranks."""
+"""Makes models, and the memory layouts of their gradients, equal on all ranks before a hand-written strategy trains."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Trained:
     strides: tuple[int, ...]  # of its gradient on every rank: the parameter's own if those leave no gaps in memory
 
     def gradient(self) -> Tensor:
-        """Returns this rank's gradient in the common layout and in separate memory, for changes in place; else zeros.
+        """Returns this rank's gradient, or zeros, in the common layout and in memory that no other tensor shares.
 
-        It becomes ``parameter.grad``.
+        The result may be changed in place, and becomes ``parameter.grad``.
         """
         found = self.parameter.grad
         if found is not None:
@@ -151,7 +151,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def in_pieces(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Groups neighbours into pieces of up to 32 MiB: few messages, and no copy of a whole large model."""
+    """Yields consecutive items in lists of up to 32 MiB: few messages, and no copy of a whole large model."""
     piece: list[T] = []
     size = 0
     for item in items:

@@ -91,7 +91,7 @@ def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> t
 
 
 def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    """Returns, for each unit, the parameters that lie outside its inner units, with names; tied parameters once."""
+    """Returns the parameters of each unit with their names, without parameters of inner units; tied ones once."""
     names = {inside: name for name, inside in module.named_modules() if inside in units}
     found: dict[str, dict[nn.Parameter, str]] = {names[unit]: {} for unit in units}
     homes: dict[str, str] = {}  # the name of the unit of each module

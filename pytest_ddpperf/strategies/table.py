@@ -29,7 +29,7 @@ _DTYPE = one_of("fp32", "bf16", "fp16")
 
 @dataclass(frozen=True, slots=True)
 class StrategyRow:
-    """One row of the table."""
+    """A strategy of the table: its name, options and checks."""
 
     name: str
     description: str  # one line for a reader who chooses

@@ -36,8 +36,8 @@ def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) ->
 
     torch builds the local optimizer from a class and its defaults, which does not work for every optimizer (AdamW's
     defaults hold an argument that it does not take). Here the local optimizer is the user's own with its parameter
-    groups narrowed, so it keeps every flag, hook and group. Learning rates that are changed on the result reach it
-    before each step.
+    groups narrowed, so it keeps every flag, hook and group. Learning rates that are changed on the result reach the
+    local optimizer before each step.
     """
 
     def narrowed(groups: Iterable[dict[str, Any]], **_defaults: Any) -> torch.optim.Optimizer:

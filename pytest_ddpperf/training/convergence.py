@@ -1,4 +1,4 @@
-"""Trains a workload by several strategies on one rank, from the same weights on the same batches."""
+"""Trains a workload on one rank by several strategies, which begin with the same weights and have the same batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STEPS_SEED = 500_000  # weights, data and steps must not use the same random nu
 
 
 def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]:
-    """Trains by each strategy, and finally by the first from weights that differ by rounding; a collective."""
+    """Trains by each strategy, then by the first from weights that differ by rounding; all ranks call it together."""
     ways = [(strategy, False) for strategy in job.strategies]
     found = []
     for strategy, moved in (*ways, (job.strategies[0], True)):
@@ -100,7 +100,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
 
 
 def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
-    """Raises an error if ranks train on the same batch: then even gradients that were never averaged are right."""
+    """Raises an error if ranks train on the same batch: then a strategy that averages nothing would train as well."""
     sums = [number for (number,) in of_all_ranks((_checksum(first),), ctx)]
     if len(set(sums)) == len(sums):
         return
@@ -121,7 +121,7 @@ def _checksum(batches: Any) -> int:
 def _evaluate(
     ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str, *, held: bool
 ) -> dict[str, float]:
-    """Returns the module's quality by name, from the workload's function; only if ``held``, values may be infinite."""
+    """Returns the numbers of the workload's ``evaluate`` by name; raises an error for infinite ones unless ``held``."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]

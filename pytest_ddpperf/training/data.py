@@ -95,7 +95,7 @@ def batches(
 def with_settings(
     ctx: RankView, loader: object, settings: LoaderSettings, source: str
 ) -> tuple[DataLoader[Any], tuple[str, str] | None]:
-    """Applies the settings to the loader; returns it, and the picked settings if they are ``auto``.
+    """Returns the loader with these settings, and for ``auto`` the picked settings and the reason, as texts.
 
     In strong mode every rank reads all data and takes its slice of each batch, so samples are not divided.
     """
@@ -193,9 +193,9 @@ def _shapes(pair: tuple[Any, Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int | None:
-    """Returns the size of a batch whose tensors all begin with one dimension, if it differs from the number of samples.
+    """Returns the common first size of a batch's tensors, if it contradicts the number of samples; else None.
 
-    None if samples may lie along the second dimension, or may be packed into a single row.
+    None, too, if samples may lie along the second dimension, or may be packed into a single row.
     """
     sizes = {shape[0] for shape in shapes if shape}
     if len(sizes) != 1 or 1 in sizes or any(samples in shape[:2] for shape in shapes):
@@ -204,7 +204,7 @@ def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int
 
 
 def _size(pair: tuple[Any, Any]) -> int | None:
-    """Returns the first dimension of the first tensor of the batch that has dimensions."""
+    """Returns the first dimension of a batch's first tensor that has dimensions; None if no tensor has any."""
     first = next((leaf for leaf in tree_leaves(pair) if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
     return None if first is None else first.shape[0]
 

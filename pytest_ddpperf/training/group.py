@@ -1,4 +1,4 @@
-"""The work of a rank of ``ddpperf_group``: it calls the user's function and keeps its errors."""
+"""Runs on a rank of ``ddpperf_group``: calls the user's function, and returns its result or its error."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class LaunchJob:
 
     @property
     def steps_needed(self) -> int:
-        """Returns the optimizer steps that a script makes in this launch, from its first step."""
+        """Returns how many optimizer steps a script has to make for this launch, including its first step."""
         after = growth_steps(self.diagnosed_steps) * self.growth
         after += (self.taken_apart() + 1) * self.diagnosed
         return 1 + self.plan.warmup + self.plan.steps + after
@@ -82,7 +82,7 @@ class LaunchJob:
         return replace(self, subject=subject)
 
     def taken_apart(self, steps: int = 1) -> int:
-        """Returns the steps that a diagnosis examines: a whole period of long steps, if launches had one.
+        """Returns how many steps a diagnosis examines: a whole period, if each launch has periodic long steps.
 
         ``steps`` is the number of steps that each reported time covers.
         """
@@ -97,10 +97,10 @@ class LaunchJob:
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """The destination of the traces that ranks of a launch under the profiler write."""
+    """The folder and the names of the files to which the ranks of a profiled launch write traces."""
 
     folder: str  # an absolute path
-    name: str  # what the names of all files begin with; it is of one file, and of no folder
+    name: str  # the beginning of each file's name, without a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class VerifyJob:
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
-    """The job of every rank of a preparing launch."""
+    """The job of every rank of the launch before the timed launches, which times, counts or verifies."""
 
     training: LaunchJob  # without ``timed``, the steps of its plan extend the warm-up
     _: KW_ONLY
@@ -132,7 +132,7 @@ class PrepareJob:
 
     @property
     def steps_needed(self) -> int:
-        """Returns the optimizer steps that a script makes in this launch, from its first step."""
+        """Returns how many optimizer steps a script has to make for this launch, including its first step."""
         plan = self.training.plan
         if self.traced:
             return TRACED_STEPS
@@ -144,7 +144,7 @@ class PrepareJob:
 
     @property
     def parts(self) -> int:
-        """Returns the number of tasks."""
+        """Returns the number of tasks that this launch has."""
         return self.timed + self.counted + (self.verified is not None) + self.traced
 
     @property
@@ -155,7 +155,7 @@ class PrepareJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvergeJob:
-    """The job of every rank of a launch that trains to the end."""
+    """The job of every rank of a launch that trains by several strategies, to compare their losses and metrics."""
 
     subject: Workload
     strategies: tuple[Strategy, ...]
@@ -181,13 +181,13 @@ class RankTraining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPrepared:
-    """The results of a rank of a preparing launch; None for tasks that were not requested."""
+    """The results of a rank of a launch with a ``PrepareJob``; None for tasks that were not requested."""
 
     timed: RankLaunch | None = None  # without memory peaks and diagnosis
     counts: Counts | None = None
     verification: Verification | None = None
-    counting: float = 0.0  # seconds of it, besides the timed steps
-    verifying: float = 0.0  # the same
+    counting: float = 0.0  # seconds that counting took, without the timed steps
+    verifying: float = 0.0  # seconds that verification took
     trace: StepsTrace | None = None
     remarks: tuple[Finding, ...] = ()
 
@@ -200,7 +200,7 @@ class RankFunction:
     name: str
 
     def __call__(self, *arguments: Any) -> Any:
-        """Imports the function, and calls it."""
+        """Imports the function and calls it; for a script in another thread, while the main thread runs the script."""
         __tracebackhide__ = True
         function = getattr(import_module(self.module), self.name)
         ctx, job, *others = arguments
@@ -232,9 +232,9 @@ def growth_steps(steps: int) -> int:
 
 
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
-    """Returns how many pairs of blocks follow ``steps`` timed steps, and how many steps of each block are timed.
+    """Returns how many pairs of blocks, with and without synchronisation, are timed, and how many steps of each block.
 
-    All blocks together take about half as many steps, at least four pairs; an untimed period precedes every block.
+    All blocks take about half of ``steps`` together, in four pairs at least; an untimed period precedes every block.
     """
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))

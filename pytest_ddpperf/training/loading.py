@@ -96,7 +96,7 @@ def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, in
 
 
 def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str) -> dict[str, Any]:
-    """Returns the arguments that decide which samples are in which batch."""
+    """Returns the arguments of a DataLoader that decide which samples are in which batch."""
     if isinstance(own.dataset, IterableDataset):
         if settings.sampler:
             raise SettingError(
@@ -187,7 +187,7 @@ def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
 def choose(
     fetch: Fetch, *, cores: int, ranks: int, threads: int, cuda: bool, max_workers: int = _MAX_WORKERS
 ) -> tuple[LoaderSettings, str]:
-    """Returns the settings for a rank's loader, with the reason, from a batch that was fetched in the rank.
+    """Returns the settings for a rank's loader, with the reason, from the cost of a batch that the rank fetched itself.
 
     There are no workers if they cost more than they save: fetching a batch is faster than handing it over, or no core
     is spare. Otherwise there are enough workers for a batch every 5 ms, up to the spare cores and ``max_workers``. Only
@@ -240,7 +240,7 @@ def _measured(loader: DataLoader[Any]) -> Fetch:
 
 
 def _undisturbed() -> float:
-    """Returns the time of a clock in seconds that stops while this thread could run but others have its core."""
+    """Returns the seconds of a clock that stands still while this thread waits for a core that others use."""
     try:
         _, waited, _ = _SCHEDULED.read_text(encoding="ascii").split()
     except (OSError, ValueError):

@@ -111,10 +111,10 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
 
 
 def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
-    """Runs the launch under a limit of this rank's memory in bytes, which raises MemoryError; None for no limit.
+    """Runs the launch with ``memory_limit`` bytes for this rank (None: no limit); raises MemoryError if it needs more.
 
-    No steps follow the timed steps, because these show whether they fit. Their times are not reliable, because steps
-    may compile, or overflow in fp16.
+    Only the peaks of memory are reliable: steps may compile, or overflow in fp16, so their times are not. No steps
+    follow the timed steps.
     """
     with limited(ctx.device, memory_limit):
         settings = replace(job.settings, memory_limit=None)  # the peak that the limit is compared with is reported
@@ -138,7 +138,7 @@ def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
 def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
     """Times the steps of the job, in whole periods, after ``warmup`` steps; the result has no figures of memory.
 
-    Raises a WorkloadError if the times are not times of training.
+    Raises a WorkloadError for a loss that is not finite, compilation in timed steps, or overflows in all periods.
     """
     steps = math.ceil(job.plan.steps / step.period) * step.period
     sizes = (steps,) if ctx.device.type == "cpu" else device_sizes(steps, step.period)
@@ -204,7 +204,7 @@ def _learning_rate(step: Step) -> float | None:
 
 
 def met_by_hosts(ctx: RankView, step: Step) -> Step:
-    """Returns the step with a gloo group for barriers, because NCCL's barrier would spin on a shared device."""
+    """Returns the step with a gloo group for barriers, as NCCL's barrier would occupy a GPU that launches share."""
     import torch.distributed as dist
 
     if ctx.backend == "gloo" or step.group is not None:
@@ -213,10 +213,10 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
-    """Returns on all ranks together, so that no step waits for other ranks' earlier work; waits for the launch's turn.
+    """Waits for this rank's device, the launch's turn and the other ranks, so that all ranks go on together.
 
-    It also waits for this rank's device, as gloo's barrier waits only for hosts. ``progress`` is the finished
-    part of the timed steps, as for ``TurnClient.wait``.
+    So no step waits for another rank's earlier work; gloo's barrier waits only for hosts. ``progress`` is the share of
+    the timed steps that have run, from 0 to 1.
     """
     settle(device)
     if turns is not None:
@@ -234,7 +234,7 @@ def works_in_background() -> bool:
 
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | None) -> dict[str, Any]:
-    """Runs the diagnosing passes one after the other, each with separate steps; returns fields of ``RankLaunch``."""
+    """Measures phases, rates and communication, each in separate steps; returns fields of ``RankLaunch``."""
     from pytest_ddpperf.instruments.phases.diagnosed_steps import diagnose, read_rates
     from pytest_ddpperf.training.separable import SynchronisationKept
 

@@ -15,7 +15,6 @@ from pytest_ddpperf.launch.faults.cures import WANT_OF_MEMORY
 if TYPE_CHECKING:
     import torch
 
-
 _STATUS = Path("/proc/self/status")
 _SLACK = 512 * 2**20  # libraries reserve memory at first use, which differed by 100 MiB from launch to launch
 _THREAD_STACK = 8 * 2**20
@@ -35,8 +34,8 @@ def limited(device: torch.device, limit: int | None) -> Iterator[None]:
     """Limits this process to ``limit`` more bytes than it has now; a lack of memory becomes a MemoryError.
 
     On CUDA the caching allocator enforces the limit exactly. On CPU the kernel limits private writable memory
-    (RLIMIT_DATA), reserved or in use, so the kernel's limit is a quarter and half a GiB higher. It protects the
-    machine; the measured peak decides whether the limit was kept. (RLIMIT_AS would also count the 64 MiB and more that
+    (RLIMIT_DATA), reserved or in use, so the kernel's limit is a quarter and half a GiB higher. That limit protects the
+    machine; the measured peak decides whether ``limit`` was kept. (RLIMIT_AS would also count the 64 MiB and more that
     malloc sets aside for each thread.)
     """
     lift = None if limit is None else _impose(device, limit)

@@ -1,4 +1,4 @@
-"""Builds the model of a workload, recomputes it, splits it into blocks, saves and restores it."""
+"""Builds a workload's model, finds its blocks, makes them recompute activations, saves and restores the model."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _require_trainable(model: nn.Module, gave: str) -> None:
 
 
 def require_new(made: object, factory: Callable[..., object], call: str) -> None:
-    """Raises an error if a factory returns an earlier object again: both sides of the comparison would train it."""
+    """Raises an error if a factory returns an earlier object again, which two trainings would then share."""
     with contextlib.suppress(TypeError):  # an object that takes no weak reference
         if _made.get(id(made)) is made:
             raise WorkloadError(
@@ -149,7 +149,7 @@ def _size(modules: Iterable[nn.Module]) -> int:
 
 
 def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Returns the details of ``parameters`` (trainable numbers) and ``model_size`` (bytes) of a whole model, by type.
+    """Returns the trainable elements (``parameters``) and the bytes (``model_size``) of a whole model, by type.
 
     Empty after FSDP1, because a rank then sees only its shard.
     """

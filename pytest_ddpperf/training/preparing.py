@@ -122,9 +122,8 @@ def _at_work() -> tuple[int, int]:
 def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
     """Returns a finding if warm steps have started processes or threads that are still running."""
     processes, threads = (max(0, now - then) for now, then in zip(_at_work(), before, strict=True))
-    if max(processes, threads) < _MANY:
-        return []
-    return [Finding("left_by_steps", {"processes": processes, "threads": threads})]
+    found = [Finding("left_by_steps", {"processes": processes, "threads": threads})]
+    return found if max(processes, threads) >= _MANY else []
 
 
 def _timed_and_counted(
@@ -176,6 +175,7 @@ def _timed_and_counted(
             for warmup in range(1, settled + 1):
                 run()
                 look(warmup)
+            require_within(memory(), training)
             before = _at_work()
         if job.counted:
             for _ in range(MIN_WARMUP - warmup - plan.steps):
@@ -208,7 +208,6 @@ def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None)
 
 
 def _traced(ctx: RankView, step: Step, steps: int, trace: TraceJob, *, warmup: int) -> RankProfile:
-    """Returns the profile of steps, and writes it to a file."""
     from pytest_ddpperf.instruments.phases.ranges import named_ranges
     from pytest_ddpperf.instruments.profile.profiling import profile_steps
     from pytest_ddpperf.instruments.profile.traces import write_snapshot, write_trace

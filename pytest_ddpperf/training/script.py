@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,11 +23,11 @@ from pytest_ddpperf.training.workload import Workload, located, unfit
 class Script:
     """Training code for torchrun, or a function that trains, which is measured between its optimizer steps.
 
-    Every rank runs it from the start: a file as ``__main__`` (``__main__.py`` of a package as ``python -m`` does), a
-    function without arguments. It has the environment that torchrun sets, and makes and destroys its own process group.
-    A step ends when the optimizer that stepped first has stepped again; validation, printing and saving in between are
-    part of the step. A ``BaseException`` stops the code when enough steps are measured, so its ``finally`` blocks run,
-    and code after its loop does not.
+    Every rank runs it from the start: a file as ``__main__`` (as ``python -m`` does if it is ``__main__.py`` or has
+    relative imports), a function without arguments. It has the environment that torchrun sets, and makes and destroys
+    its own process group. A step ends when the optimizer that stepped first has stepped again; validation, printing and
+    saving in between are part of the step. A ``BaseException`` stops the code when enough steps are measured, so its
+    ``finally`` blocks run, and code after its loop does not.
 
     Each launch finds the project's files in a separate folder, with the working folder and the script in it. The folder
     is removed before the next launch and at the end of the run, so no launch resumes from another one's files.
@@ -84,7 +85,7 @@ class Script:
         return Script(path, *self.arguments, keep_files=self.keep_files)
 
     def projects(self, root: Path) -> tuple[str, ...]:
-        """Returns the folders that each launch has separately: git's top, the current folder and the file's folder."""
+        """Returns the folders that each launch has separately: the current folder, the file's, and git's top folder."""
         top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
         others = {Path(current_folder()), top if callable(self.target) else Path(self.target).parent}
         folders = () if self.keep_files else dict.fromkeys((top, *sorted(others)))
@@ -102,18 +103,19 @@ class Script:
         file = Path(own(self.target, code=True))  # that of the reference's checkout, or of the launch's own files
         if not file.is_file():
             raise WorkloadError(f"there is no script {file}")
-        code = compile(file.read_bytes(), told(str(file)), "exec", dont_inherit=True)
+        code = compile(source := file.read_bytes(), told(str(file)), "exec", dont_inherit=True)
         module = ModuleType("__main__")
         module.__file__ = str(file)
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
         sys.argv = [str(file), *arguments]
+        packaged = file.name == "__main__.py" or re.search(rb"^from \.[\w.]* import ", source, re.MULTILINE)
         folder, names = file.parent, list[str]()
-        while file.name == "__main__.py" and (not names or (folder / "__init__.py").exists()):
+        while packaged and (not names or (folder / "__init__.py").exists()):
             folder, names = folder.parent, [folder.name, *names]
         sys.path.insert(0, str(folder))
         if names:  # as with python -m: relative imports work, and spawned workers do not run the file again
             module.__package__ = ".".join(names)
-            module.__spec__ = ModuleSpec(f"{module.__package__}.__main__", None, origin=str(file))
+            module.__spec__ = ModuleSpec(f"{module.__package__}.{file.stem}", None, origin=str(file))
             if not (file.parent / "__init__.py").exists():  # as with python FOLDER
                 sys.path.insert(0, str(file.parent))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for

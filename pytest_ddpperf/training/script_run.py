@@ -44,7 +44,7 @@ class _EndedError(Exception):
 
 
 class _Order(NamedTuple):
-    """An order for the script's next action; None instead of an order ends the script."""
+    """The steps that the measuring thread requests from the script; None instead of an order ends the script."""
 
     steps: int
     mark: Callable[[], Any]  # called before these steps and after each
@@ -73,7 +73,7 @@ class ScriptRun:
         self._error: BaseException | None = None
 
     def beside(self, measure: Callable[[], T]) -> T:
-        """Returns the result of ``measure`` from another thread, while this thread runs the script for it."""
+        """Runs the script in this thread and ``measure`` in another thread; returns the result of ``measure``."""
         on_cpu = self._ctx.device.type == "cpu"
         with (
             self.gpu_calls.on_cpu() if on_cpu else nullcontext(),
@@ -100,7 +100,7 @@ class ScriptRun:
         self()
 
     def __call__(self) -> None:
-        """Trains one step."""
+        """Lets the script train one step."""
         self.marked(1, nothing)
 
     def _meeting(self) -> Any:
@@ -159,7 +159,7 @@ class ScriptRun:
             self._answers.put(None)
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Ends a step; called when an optimizer has stepped, with everything inside its step."""
+        """Ends a step if the first optimizer of the script has stepped; called after each step of any optimizer."""
         if self._counted() is None:
             self._counted = weakref.ref(optimizer)
         if self._counted() is not optimizer:

@@ -23,10 +23,10 @@ class SynchronisationKept(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSynchronisation:
-    """A user's step that can skip its synchronisation. Its training without synchronisation is not undone.
+    """A user's step that can skip its synchronisation; steps without synchronisation are not undone.
 
-    Ranks then train on with other values, which takes as long. So only the times of these steps, and of the steps that
-    follow, are reported.
+    Ranks then go on with different parameters, which takes as long. So only the times of these steps, and of the steps
+    that follow, are reported.
     """
 
     who: str  # the function that made the step, and where it stands
@@ -34,7 +34,7 @@ class OwnSynchronisation:
     skipped_steps: Sequence[int] = ()
 
     def snapshot(self) -> Callable[[], None]:
-        """Saves nothing."""
+        """Returns a function that restores nothing, because nothing is saved."""
         return nothing
 
     def snapshot_bytes(self) -> int:

@@ -57,7 +57,7 @@ class Step:
     optimizers: Sequence[torch.optim.Optimizer] = ()  # if known
     period: int = 1  # steps after which work and times of data loading repeat; the same on all ranks
     work_period: int = 1  # steps after which the work repeats; data loading runs ahead of the steps
-    phase_hooks: Sequence[PhaseHook] = ()  # functions that a diagnosed pass watches to tell phases apart
+    phase_hooks: Sequence[PhaseHook] = ()  # functions that a diagnosis watches to separate phases
     group_kept: Callable[[], AbstractContextManager[None]] = nullcontext  # around steps that may touch the group
     group: dist.ProcessGroup | None = None  # where the ranks that measure meet; None for the default group
     remarks: Sequence[Finding] = ()  # on what was given to be trained
@@ -143,7 +143,7 @@ def _tf32_override(ctx: RankView, settings: Settings) -> tuple[Finding, ...]:
 
 
 def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:
-    """Returns a rank's samples or tokens of a step, from one batch of the rank, or of the group in strong mode."""
+    """Returns a rank's samples or tokens per step; ``count`` is per batch of the rank, in strong mode of the group."""
     ranks = ctx.world_size if ctx.mode == "strong" else 1
     return None if count is None else count * batches_per_step / ranks
 
@@ -170,7 +170,7 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
 
 
 def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[PhaseHook, ...]:
-    """Marks the phases of a workload's step, unless it is compiled: it would be recompiled when hooks replace code."""
+    """Returns the functions of a workload's step that are phases; none if compiled, as hooks would recompile it."""
     if settings.compile == "step":
         return ()
     return (
@@ -245,7 +245,7 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
 
 
 def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
-    """Begins the script; its measured steps are those after the first."""
+    """Runs the script's first step; returns a ``Step`` for the steps that follow."""
     script.begin()
     return Step(
         run=script,

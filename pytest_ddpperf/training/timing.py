@@ -36,7 +36,7 @@ def warmup_seconds(device: torch.device, job: LaunchJob) -> float:
 
 
 def keeping_loss(run: Callable[[], Any], number: int, kept: list[Any]) -> Callable[[], Any]:
-    """Returns steps that copy one loss into ``kept``, because a CUDA graph would overwrite it. Nothing waits."""
+    """Returns ``run`` with a copy of the loss of one call into ``kept``, because a CUDA graph would overwrite it."""
     made = itertools.count(1)
 
     def keeping() -> Any:
@@ -51,8 +51,8 @@ def keeping_loss(run: Callable[[], Any], number: int, kept: list[Any]) -> Callab
 def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int], object]) -> int:
     """Runs untimed steps, and returns their number, which is the same on all ranks.
 
-    If times do not matter, it goes on until a step updates the parameters. ``after_each`` is called with the number of
-    steps so far, but not in the additional steps that clocks need.
+    If times do not matter, the warm-up goes on until a step updates the parameters. ``after_each`` is called with the
+    number of steps so far, but not in the additional steps that a GPU needs to raise its clocks.
     """
     run, ran, seconds = checked_run(ctx, step), 0, warmup_seconds(ctx.device, job)
     progress.stage(progress.WARM_UP)
@@ -79,7 +79,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
 
 
 def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
-    """Returns a function that runs warm-up steps, by default one, and checks the loss of the last."""
+    """Returns a function that runs warm-up steps, by default one, and refuses a last loss that is not finite."""
     made = itertools.count(1)
 
     def run(steps: int = 1) -> None:
@@ -185,7 +185,7 @@ def timed_blocks(
     *,
     keep_losses: bool = False,
 ) -> TimedSteps:
-    """Times blocks of these sizes; ``begin(finished part of the blocks)`` returns when the next may begin."""
+    """Times blocks of these sizes; ``begin`` waits before each block, and gets the share of blocks that have run."""
     seconds: list[float] = []
     cpu: list[float] = []
     loss, losses = None, list[Any]() if keep_losses else None
@@ -207,9 +207,9 @@ def timed_blocks(
 
 
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
-    """Returns the number of steps of each block of a launch whose blocks alternate with other work: whole periods.
+    """Returns the number of steps of each block of an interleaved launch, in whole periods.
 
-    Long steps make fewer blocks than ``blocks``, down to one, of ``least`` periods or more each. No untimed step
+    There are ``blocks`` blocks, or fewer with at least ``least`` periods each, but at least one. No untimed step
     precedes a block: on every side the first step pays for caches that went cold while its ranks waited, and another
     step would only cost time.
     """
@@ -219,12 +219,12 @@ def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_P
 
 
 def device_sizes(steps: int, period: int) -> tuple[int, ...]:
-    """Returns the number of steps of each block of a launch whose steps are timed on a device, alone or in turns."""
+    """Returns the number of steps of each block of a launch on CUDA, interleaved or not."""
     return turn_sizes(steps, period, DEVICE_BLOCKS, least=math.ceil(MIN_DEVICE_STEPS / period))
 
 
 def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
-    """Returns the mean of each period, because a step's work may serve several steps, and must not be hidden."""
+    """Returns the mean step time of each period, because work in one step, such as loading, may serve several steps."""
     whole = max(1, len(step_times) // period) * period
     periods = [step_times[i : i + period] for i in range(0, min(whole, len(step_times)), period)]
     return tuple(math.fsum(times) / len(times) for times in periods)
@@ -265,7 +265,7 @@ def alternating_blocks(
 
 
 def _block(run: Callable[[], Any], steps: int, period: int, device: torch.device) -> tuple[float, ...]:
-    """Returns the times of steps after one untimed period."""
+    """Returns the mean step time of each period of ``steps`` steps, after one untimed period."""
     import torch.distributed as dist
 
     for _ in range(period):

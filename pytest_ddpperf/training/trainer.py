@@ -39,8 +39,8 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trainer:
     """Model, strategy, precision and optimizer of a workload on one rank.
 
-    Phase hooks replace ``synchronise``, ``clip``, ``rise``, ``schedule`` and the loss function during a diagnosed pass
-    and under the profiler.
+    Phase hooks replace ``synchronise``, ``clip``, ``rise``, ``schedule`` and the loss function during a diagnosis and
+    under the profiler.
     """
 
     def __init__(

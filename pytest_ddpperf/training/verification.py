@@ -69,8 +69,8 @@ class Agreement:
 class Leniency:
     """The reason why a strategy has weaker requirements than others."""
 
-    precision: str | None  # in which it sends or computes gradients; None if it is held to convergence
-    exact_steps: int = 0  # steps that it is held to as others are, before convergence alone counts
+    precision: str | None  # in which it sends or computes gradients; None if only convergence is checked
+    exact_steps: int = 0  # first steps with the usual requirements, before only convergence is checked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,12 +80,12 @@ class Verification:
     discrepancy: Discrepancy | None = None
     unverified: str = ""  # why there is nothing to compare with; empty if there is
     agreements: Mapping[Quantity, Agreement] = field(default_factory=dict)
-    leniency: Leniency | None = None  # None if the strategy is held to as much as others at this precision
+    leniency: Leniency | None = None  # None if the strategy has the same requirements as others
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedTensor:
-    """The figures of a tensor."""
+    """The name, the shape and a sketch of a tensor, in place of its elements."""
 
     name: str
     shape: tuple[int, ...]

@@ -20,7 +20,7 @@ from torch.distributed import device_mesh, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _device
 
-from pytest_ddpperf.instruments.torch_internals import replaced
+from pytest_ddpperf.instruments.torch_internals import replaced, unnamed
 from pytest_ddpperf.launch.faults.stacks import in_library
 from pytest_ddpperf.records.finding import Finding
 
@@ -81,12 +81,13 @@ class GpuCalls:
         """Replaces a function, if this torch has it, by ``by``, which gets the function's name and arguments."""
         function = getattr(owner, name, None)
         if function is not None:
-            called = functools.wraps(function)(lambda *args, **kwargs: by(name, function, args, kwargs))
-            self._stack.enter_context(replaced(owner, name, called))
+            called = unnamed(lambda *args, **kwargs: by(name, function, args, kwargs))
+            self._stack.enter_context(replaced(owner, name, functools.wraps(function)(called)))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by others, and notes calls of them."""
+        """Replaces functions by ``answers``, and notes calls; torch itself answers libraries that ask for devices."""
 
+        @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             if name in _ASKING and in_library(sys._getframe(2).f_code.co_filename):  # noqa: SLF001
                 return function(*args, **kwargs)
@@ -99,6 +100,7 @@ class GpuCalls:
     def _move(self, owner: Any, *names: str) -> None:
         """Lets functions use the CPU and gloo if arguments name a GPU or NCCL."""
 
+        @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             moved = [_on_cpu(given, index=name == "to" and place == 1) for place, given in enumerate(args)]
             if owner is DistributedDataParallel:
@@ -114,6 +116,7 @@ class GpuCalls:
         for name in names:
             self._replace(owner, name, call)
 
+    @unnamed
     def _sharded(self, _: str, init: Callable[..., None], args: Any, kwargs: Any) -> None:
         """Gives FSDP1 the CPU as its device, because otherwise it requires a GPU."""
         self._note("FullyShardedDataParallel(device_id)")

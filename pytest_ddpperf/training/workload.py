@@ -160,7 +160,7 @@ def _takes(function: Callable[..., object], *names: str, **options: object) -> b
 
 
 def require_same_names(workload: Workload, names: Iterable[str], others: Iterable[str], where: str) -> None:
-    """Raises a WorkloadError unless both places evaluate the same metrics."""
+    """Raises a WorkloadError unless two results of the workload's ``evaluate`` have the same names."""
     odd = sorted({*names} ^ {*others})
     if odd:
         assert workload.evaluate is not None  # noqa: S101  the loss alone has one name

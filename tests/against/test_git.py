@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.against.git import Checkout, GitError, checkout, code_of
+from pytest_ddpperf.against.git import Checkout, GitError, checkout, code_of, lacking
 from tests.factories import git
 
 module = importlib.import_module("pytest_ddpperf.against.git")  # its package has a function of that name
@@ -254,6 +254,14 @@ def test_a_checkout_with_other_line_ends_has_the_same_code(project: Path) -> Non
     assert code_of(clone) == code_of(project)
     (clone / "code.py").write_bytes(b"new\r\n")
     assert code_of(clone) != code_of(project)
+
+
+def test_the_advice_for_files_that_are_missing_is_to_fetch_them(repository: Path) -> None:
+    missing = GitError("fatal: unable to read tree")
+    assert lacking(repository, missing) == "git fetch may bring it"
+    git(repository, "clone", "-q", "--depth=1", repository.as_uri(), "../shallow")
+    shallow = repository.parent / "shallow"
+    assert lacking(shallow, missing).startswith("this is a shallow clone: fetch the rest with git fetch --unshallow")
 
 
 def test_a_commit_that_is_not_there_has_no_code(repository: Path, tmp_path: Path) -> None:

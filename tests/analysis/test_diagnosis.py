@@ -95,6 +95,13 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
     )
 
 
+@pytest.mark.parametrize("counts", [{"collectives": 2.0, "sent": 8.0}, {}])
+def test_only_counted_collectives_are_a_fact(counts: dict[str, float]) -> None:
+    cause = diagnosed(evidence(communication=0.05, cpu=0.05, **counts), make_environment()).cause("communication")
+    assert cause is not None
+    assert cause.facts == counts
+
+
 def test_waits_that_exceed_the_step_are_scaled_to_it() -> None:
     found = diagnosed(evidence(data=0.08, communication=0.04, cpu=0.0), make_environment())
     shares = {cause.bottleneck: cause.share for cause in found.causes}

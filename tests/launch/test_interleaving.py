@@ -288,6 +288,10 @@ def test_the_first_turn_waits_for_all_also_for_a_launch_that_begins_anew() -> No
         assert queue.hear(1, other)
         assert readable([first], 5)
         assert not readable([second], 0)
+        TurnClient(first).close()
+        assert first.fileno() == -1
+        assert not queue.hear(0, ours)
+        assert readable([second], 5)
 
 
 @contextmanager

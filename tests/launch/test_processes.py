@@ -71,6 +71,16 @@ def test_a_system_that_cannot_start_ranks_is_told(monkeypatch: pytest.MonkeyPatc
             processes.require_linux()
 
 
+def test_a_variable_is_overwritten_only_by_a_value_of_the_same_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARKED", "old")
+    processes.overwrite_variable("MARKED", "new")
+    assert os.environ["MARKED"] == "new"
+    for name, value in (("MARKED", "longer"), ("MARKED", "no"), ("NOT_MARKED", "new")):
+        with pytest.raises(ValueError, match=f"^{name} cannot become '{value}'$"):
+            processes.overwrite_variable(name, value)
+    assert os.environ["MARKED"] == "new"
+
+
 def in_its_session(code: str, **how: Any) -> subprocess.CompletedProcess[str]:
     return processes.finished(["/bin/sh", "-c", code], 60, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
 

@@ -38,12 +38,14 @@ def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
     """What it executes inherits none of the plugin's files; between these and the standard streams are torch's."""
 
     def look(_ctx: RankContext) -> dict[str, object]:
+        sys.stderr.close()
         own = [descriptor for descriptor in open_files() if descriptor <= 2 or descriptor >= _LEAST_DESCRIPTOR]
         assert len(own) > 4
         handlers = (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT)
         return {
             "leads its session": os.getsid(0) == os.getpid(),
             "input": sys.stdin.read(),
+            "standard streams": [descriptor for descriptor in own if descriptor <= 2],  # one is closed in Python only
             "handlers": tuple(signal.getsignal(number) for number in handlers),
             "threads": [thread.name for thread in threading.enumerate()],
             "oom": Path("/proc/self/oom_score_adj").read_text(encoding="ascii").strip(),
@@ -57,6 +59,7 @@ def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
     assert seen == {
         "leads its session": True,
         "input": "",
+        "standard streams": [0, 1, 2],
         "handlers": (signal.SIG_DFL, signal.SIG_DFL, signal.default_int_handler),
         "threads": ["MainThread", "ddpperf-answers"],
         "oom": "1000",

@@ -45,6 +45,22 @@ def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:
     return LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=warmup, steps=steps))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_turn_ends_with_a_rest_if_ranks_compute_in_several_threads(
+    make_ctx: Any, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    class StopError(Exception):
+        pass
+
+    def client(_connection: None, **settings: bool) -> None:
+        raise StopError(settings)
+
+    monkeypatch.setattr("pytest_ddpperf.training.loop.TurnClient", client)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    with pytest.raises(StopError, match=f"'threads': {threads > 1}"):
+        run_launch(make_ctx(), replace(job(lambda: 0.0), turns=True))
+
+
 def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:
     losses = iter([9.0, 8.0, 7.0, 6.0, 5.0, *[4.0] * 20])  # two of warm-up, three timed, and those of later passes
     before = time.monotonic()

@@ -170,6 +170,7 @@ def test_steps_that_take_more_than_the_limit_fail_where_the_kernel_lets_them(mak
     for launch in (
         partial(run_launch, make_ctx(), job),
         partial(prepare_launch, make_ctx(), PrepareJob(job, timed=True)),
+        partial(prepare_launch, make_ctx(), PrepareJob(job, counted=True)),
     ):
         with pytest.raises(MemoryError, match=r"^steps took .* MiB, above memory_limit=80.0 MiB"):
             launch()

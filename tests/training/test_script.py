@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import math
 import subprocess
 import sys
 import warnings
@@ -265,6 +266,19 @@ def test_optimizer_steps_are_followed_once_and_from_outside() -> None:
     assert stepped == [early, outer, inner]
 
 
+def test_a_step_that_a_scaler_skips_is_no_optimizer_step() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cpu")
+    stepped: list[float] = []
+    for loss in (math.inf, 1.0, math.inf, 2.0):
+        with after_optimizer_steps(lambda _, loss=loss: stepped.append(loss)):  # type: ignore[misc]  # of this step
+            optimizer.zero_grad()
+            scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]  # torch has no annotation
+            scaler.step(optimizer)
+            scaler.update()
+    assert stepped == [1.0, 2.0]
+
+
 def test_a_file_is_looked_for_beside_the_test_and_then_in_the_root(tmp_path: Path) -> None:
     beside, root = tmp_path / "perf", tmp_path
     (root / "train.py").touch()
@@ -430,16 +444,18 @@ if __name__ == "__main__":
         (False, "part", "part __main__ {root}/outer/kit"),
     ],
 )
-def test_the_main_file_of_a_package_runs_as_with_python_m(
-    tmp_path: Path, *, package: bool, of: str, expected: str
+@pytest.mark.parametrize("name", ["__main__.py", "train.py"])
+def test_a_file_of_a_package_runs_as_with_python_m(
+    tmp_path: Path, name: str, *, package: bool, of: str, expected: str
 ) -> None:
     folder = tmp_path / "outer" / "kit"
     folder.mkdir(parents=True)
     for file in (folder / "__init__.py", folder.parent / "__init__.py") if package else ():
         file.touch()
     (folder / "part.py").write_text("NAME = __name__")
-    main = folder / "__main__.py"
+    main = folder / name
     main.write_text(SPAWNS.format(of=of))
     code = f"from pytest_ddpperf import Script; Script({str(main)!r}).run()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.stdout, done.stderr) == (f"{expected.format(root=tmp_path)}\n", "")
+    shown = [line for line in done.stdout.splitlines() if name == "__main__.py" or "__mp_main__" not in line]
+    assert (shown, done.stderr) == ([expected.format(root=tmp_path)], "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,7 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob
+from pytest_ddpperf.training.without_gpu import GpuCalls
 
 HERE = str(__file__).rpartition("/")[0]
 
@@ -154,6 +157,13 @@ def test_other_ways_to_a_gpu_lead_to_the_cpu_too(launcher: Launcher, script: Cal
     counts, said = counted(launcher, script)
     assert counts.totals["collective_calls"] > 0
     assert len(said) == 1
+
+
+def test_a_warning_of_torchs_names_the_line_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "barrier", lambda **_: warnings.warn("old", FutureWarning, stacklevel=2))
+    with GpuCalls(1, ()).on_cpu(), pytest.warns(FutureWarning, match="old") as said:
+        dist.barrier(device_ids=[0])
+    assert [(each.filename, each.lineno) for each in said] == [(__file__, sys._getframe().f_lineno - 1)]
 
 
 def elapsed() -> None:

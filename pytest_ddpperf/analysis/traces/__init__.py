@@ -1,1 +1,1 @@
-"""Chrome traces of ranks: their contents, the differences of ranks' clocks, and the differences of two runs. Pure."""
+"""Chrome traces of ranks: reads them, aligns the ranks' clocks, and compares two runs. Pure functions."""

@@ -1,4 +1,4 @@
-"""The differences of the ranks' clocks, from the collectives in which ranks met; and one trace of all ranks. Pure.
+"""The differences of the ranks' clocks, from the times of common collectives; and one trace of all ranks.
 
 No rank can end a collective whose result needs the data of all ranks before the last rank has begun it. If the clock of
 a rank is ahead of the first rank's by x seconds, then for each such collective
@@ -37,18 +37,18 @@ class ClockAlignment:
 
     shifts: tuple[float, ...]  # seconds by rank, in the order of the traces
     uncertainties: tuple[float, ...]  # the most that each can be wrong, in seconds
-    collectives: int  # how many that goes by
+    collectives: int  # number of collectives that the corrections are computed from
 
 
 def align(traces: Sequence[RankTrace]) -> ClockAlignment:
-    """Returns how the clocks of ranks differ; raises a TraceError with the reason if that is unknown."""
+    """Returns by how much the clocks of ranks differ; TraceError with the reason if that cannot be computed."""
     first, *others = traces
     numbers = [trace.rank for trace in traces]
     if len(set(numbers)) < len(numbers):
         raise TraceError(f"not merged: two traces are of one rank ({', '.join(map(str, numbers))})")
     meetings = [_meetings(trace, len(traces)) for trace in traces]
     _require_alike(traces, meetings)
-    # Those are in the same order on all ranks of which none begins before the one before it has ended.
+    # Collectives that never overlap on any rank are in the same order on all ranks.
     pairs = {key: [pair for own in meetings for pair in pairwise(own[key])] for key in meetings[0]}
     common = [key for key, found in pairs.items() if all(before[1] <= after[0] for before, after in found)]
     if others and not common:
@@ -80,7 +80,7 @@ def _ahead(
 
 
 def _meetings(trace: RankTrace, ranks: int) -> _Meetings:
-    """Returns when a rank was in the collectives of this number of ranks; the keys are the same on all ranks."""
+    """Returns begin and end of a rank's collectives of all ``ranks`` in its steps, by step, kind and bytes."""
     found: dict[_Key, list[Span]] = defaultdict(list)
     sent = (event for event in trace.events if class_of(event) == "communication")
     for event in sorted(sent, key=lambda event: event.start):
@@ -106,8 +106,8 @@ def merged_trace(
 ) -> dict[str, Any]:
     """Returns one Chrome trace of all ranks by the first rank's clock; ``traces`` were read from ``documents``.
 
-    Processes are renumbered, so that each rank has its own, and so are the flows from calls to kernels. Events come
-    first, because some readers ignore events that follow other keys.
+    Processes and flows (arrows from calls to kernels) get new numbers, so that no two ranks share one. Events come
+    first in the document, because some readers ignore events after other keys.
     """
     events: list[dict[str, Any]] = []
     flows: dict[tuple[int, str], int] = {}  # their numbers, by the rank and the number that it gives them

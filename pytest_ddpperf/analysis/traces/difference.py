@@ -1,4 +1,4 @@
-"""The differences between two runs, by their traces: operators, kernels and collectives. Pure; gives no verdict."""
+"""The differences between the traces of two runs: operators, kernels and collectives. They give no verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARKS = ("profiler::", EVENT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceUse:
-    """The number of times and the seconds that something runs in a step of a rank; means over steps and ranks.
+    """The calls and the seconds of an operator, kernel or collective in a step; means over steps and ranks.
 
     The time of an operator excludes the operators that it calls. The time of a collective lasts from its begin to its
     end on a rank, including the wait for other ranks.
@@ -42,12 +42,12 @@ class TraceChange:
 
     @property
     def seconds(self) -> float:
-        """Returns by how many seconds its time in a step has grown."""
+        """Returns by how many seconds its time in a step has grown; negative if it became shorter."""
         return (self.after.seconds if self.after else 0.0) - (self.before.seconds if self.before else 0.0)
 
     @property
     def calls(self) -> float:
-        """Returns by how many calls a step has grown."""
+        """Returns how many more calls of it a step makes; negative for fewer."""
         return (self.after.calls if self.after else 0.0) - (self.before.calls if self.before else 0.0)
 
     @property
@@ -65,9 +65,9 @@ class TraceDifference:
     """The differences between two runs."""
 
     steps: tuple[float, float]  # seconds of a step in each, mean over steps and ranks
-    # All that calls differ in, which no other load changes, then all that takes another time; the largest change first.
+    # First changes in the number of calls, which other load cannot cause, then changes in time; each the largest first.
     changes: tuple[TraceChange, ...]
-    totals: tuple[TraceChange, ...]  # by what it is, all of each run together
+    totals: tuple[TraceChange, ...]  # the sums over all operators, kernels, copies and collectives
 
 
 def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: float = 0.01) -> TraceDifference:

@@ -1,4 +1,4 @@
-"""Reads a Chrome trace of torch's profiler as events, and divides the time of a step by activity. Pure."""
+"""Reads the events of a Chrome trace of torch's profiler, and divides the time of a step by activity."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class TraceEvent(ProfilerEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class RankTrace:
-    """The events of one rank."""
+    """The trace of one rank."""
 
     rank: int
     world_size: int | None  # how many ranks there were; None if the trace does not say
-    events: tuple[TraceEvent, ...]  # what took time, in no order
+    events: tuple[TraceEvent, ...]  # all events with a duration, in no order
     device: str  # ``cuda`` if kernels ran, else ``cpu``
     subgroups: bool = False  # whether there were process groups of fewer ranks than all
 
@@ -65,14 +65,14 @@ class RankTrace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTimes:
-    """A step of a rank, in seconds: the mean of the steps of its trace."""
+    """The mean step of a rank's trace: its seconds by activity."""
 
     rank: int
-    steps: int  # how many there are in the trace
-    step: float  # from begin to end
-    computed: float  # in which something was computed
-    communicated: float  # in which a collective was under way
-    overlapped: float  # in which both was so
+    steps: int  # number of steps in the trace
+    step: float  # the whole step
+    computed: float  # the time in which something was computed
+    communicated: float  # the time in which a collective was under way
+    overlapped: float  # the time in which both happened
 
     @property
     def idle(self) -> float:
@@ -86,7 +86,7 @@ class RankTimes:
 
 
 def rank_in_name(name: str) -> int | None:
-    """Returns the rank in a file name that this plugin gives; None for any other name."""
+    """Returns the rank in the name of a trace file that this plugin wrote; None for any other name."""
     found = _RANK_OF_FILE.search(name)
     return None if found is None else int(found[1])
 
@@ -153,7 +153,7 @@ def _is_shape(value: object) -> bool:
 
 
 def times_of(trace: RankTrace) -> RankTimes:
-    """Returns the mean step of a rank, divided by activity."""
+    """Returns the mean step of a trace, with its time by activity."""
     steps = trace.steps
     return RankTimes(
         rank=trace.rank,

@@ -1,4 +1,4 @@
-"""The changes of a series: steps and creeps, each with its size, its place and the certainty of both."""
+"""The changes of a metric over commits: steps and linear creeps, with sizes, places and confidence intervals."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class TrendChange:
     size: float  # new level minus old
     low: float  # lower end of the 95 % interval of the size at this place
     high: float
-    earliest: int  # with 95 % confidence a step lies after this point and not after latest; of a creep: before, after
-    latest: int
+    earliest: int  # with 95 % confidence a step lies after this point and not after ``latest``; a creep has ``before``
+    latest: int  # a creep has ``after``
     # How much worse the best change of the other kind fits, as a difference of the criterion, which is twice a log
     # likelihood: above 10 there is little doubt.
     evidence: float | None  # None for counts, which have no noise
@@ -57,11 +57,11 @@ class TrendChange:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A series described as constant levels that are joined by changes."""
+    """The description of a series by constant levels, with changes between them."""
 
     levels: tuple[float, ...]  # the fitted value at each point
     changes: tuple[TrendChange, ...]
-    outliers: tuple[int, ...]  # indices of points far from their neighbours; the fit pulls their values in
+    outliers: tuple[int, ...]  # indices of points far from their neighbours; the fit uses values nearer to these
 
 
 def change_points(values: Sequence[float]) -> Fit:
@@ -89,7 +89,7 @@ def exact_change_points(values: Sequence[float]) -> Fit:
 
 
 def _change(shift: Shift, size: float, half: float, place: tuple[int, int], evidence: float | None) -> TrendChange:
-    """Builds a change whose interval reaches ``half`` to either side."""
+    """Returns a change whose 95 % interval is ``size`` plus or minus ``half``; ``place``: earliest and latest point."""
     return TrendChange(
         kind=shift.kind,
         before=shift.before,
@@ -104,8 +104,8 @@ def _change(shift: Shift, size: float, half: float, place: tuple[int, int], evid
 
 
 def _clipped(values: Sequence[float]) -> tuple[list[float], tuple[int, ...]]:
-    """Returns the values with outliers pulled in, and their indices: the Hampel identifier (Davies and Gather 1993)."""
-    # A few changes of level hardly move the median of these differences.
+    """Returns the values with outliers moved towards neighbours, and the outliers' indices (the Hampel identifier)."""
+    # Davies and Gather 1993. A few changes of level hardly move the median of these differences.
     differences = [abs(new - old) for old, new in pairwise(values)]
     reach = OUTLIER_DISTANCE * 1.4826 / math.sqrt(2) * median(differences) if differences else 0.0
     if reach == 0:

@@ -1,4 +1,4 @@
-"""The history of runs in an SQLite file; any number of processes may add runs, each completely or not at all."""
+"""The history of runs in an SQLite file: adds and reads runs; several processes may do so at the same time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HistoryRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:
-    """A metric of a benchmark in an environment: values of runs are comparable if all these fields are equal."""
+    """The identity of a metric in the history: recorded values are comparable if all these fields are equal."""
 
     test: str
     name: str
@@ -88,7 +88,7 @@ def run_of(checkout: Checkout | None) -> HistoryRun:
 
 
 def ensure_recordable(file: Path) -> None:
-    """Ensures, before anything is measured, that a run can be recorded; leaves nothing behind.
+    """Ensures, before anything is measured, that a run can be recorded; makes no file or folder.
 
     HistoryError if the folder cannot be made or is read-only, or the file is broken, special or another program's.
     """
@@ -186,7 +186,7 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
 
 
 def outside(file: Path, test: str, measured: Measurement, metric: str, value: float) -> tuple[int, float, float] | None:
-    """Returns the number of runs, and the least and largest value of a metric, if ``value`` lies outside; else None."""
+    """Returns number, minimum and maximum of the recorded values of a metric if ``value`` lies outside; else None."""
     identity = (measured.strategy, _json(dict(measured.recipe)), environment_key(measured.environment), measured.turns)
     found = [
         entry.value
@@ -198,7 +198,7 @@ def outside(file: Path, test: str, measured: Measurement, metric: str, value: fl
 
 
 def last_verdict(file: Path, test: str, benchmark: BenchmarkId) -> tuple[str, str]:
-    """Returns the verdict and the end time of the last run with this benchmark; empty strings if there is none."""
+    """Returns the verdict and the date of the last run with this benchmark; empty strings if there is none."""
     query = """
         SELECT verdict, date
         FROM result JOIN run ON run.id = result.run JOIN environment ON environment.id = result.environment

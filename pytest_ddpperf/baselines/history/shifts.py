@@ -1,4 +1,4 @@
-"""Searches for the best description of a series as a constant plus shifts, each a step or a linear creep."""
+"""Fits a series by a constant plus shifts of its level: steps, and creeps, which are linear over many points."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 # ruptures searches for steps or for kinks, not for both at once: it describes a creep by several steps.
 MIN_SIDE = 3  # points on either side of a step: fewer may be outliers
 MIN_CREEP = 5  # points from its start to its end: a shorter one is a step
-LENGTH_RATIO = 1.3  # between the lengths of creeps that are tried first
-REFINEMENT = 5  # how much finer the next places of creeps are
-CREEP_PENALTY = 2  # what a creep has to explain more than a step, in logarithms of the number of points
-CANDIDATES = 2  # independent candidates for each point, by their rate of false alarms
+LENGTH_RATIO = 1.3  # ratio of successive lengths of creeps in the first, coarse search
+REFINEMENT = 5  # each finer search for the places of a creep has steps smaller by this factor
+CREEP_PENALTY = 2  # the additional penalty of a creep, in logarithms of the number of points
+CANDIDATES = 2  # number of independent candidates for each point that have the same rate of false alarms
 LOOK_AHEAD = 2  # shifts beyond the best description: two steps may be worth their penalty only as a pair
 MAX_SWEEPS = 10
-MIN_NEWS = 1e-6  # share of a curve that the other curves must leave unexplained
+MIN_NEWS = 1e-6  # the least share of a curve that is no combination of the other curves
 ROUNDING = 1e-20  # share of the squares of a series that rounding alone may leave
 
 ShiftKind = Literal["step", "creep"]
@@ -41,7 +41,7 @@ class Shift(NamedTuple):
 
     @property
     def kind(self) -> ShiftKind:
-        """Returns the name of its kind in reports."""
+        """Returns ``step`` if the level changes between neighbouring points, else ``creep``."""
         return "step" if self.after == self.before + 1 else "creep"
 
 
@@ -104,7 +104,7 @@ def criterion(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
 
 
 def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[ShiftKind] = KINDS) -> Shift:
-    """Returns the best place of one more shift, given the others: the better of a step and a creep."""
+    """Returns the shift that best describes the series in addition to ``others``: a step or a creep."""
     import numpy as np
 
     gains = _gains(data, others)
@@ -124,7 +124,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
 
 
 def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> Indices:
-    """Returns the points after which a step may lie, because its residual is at most ``excess`` above the least."""
+    """Returns the points after which a step may lie: the residual is at most ``excess`` above the best place's."""
     before, after = _places(len(data.y), "step")
     gains = _gains(data, others)(before, after)
     likely: Indices = before[gains >= gains.max() - excess]
@@ -140,21 +140,21 @@ def curves(shifts: Sequence[Shift], n: int) -> Array:
 
 
 def fitted(data: PenalisedSeries, shifts: Sequence[Shift]) -> Array:
-    """Returns the series that the shifts describe, by least squares."""
+    """Returns the values of the least-squares fit of a constant and the shifts to the series."""
     basis = _basis(tuple(shifts), len(data.y))
     levels: Array = basis.T @ (basis @ data.y)
     return levels
 
 
 def residual(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
-    """Returns the sum of squares that the shifts do not explain; 0 if rounding explains it."""
+    """Returns the sum of squared residuals of the fit; 0 if it may be rounding."""
     rest = data.y - fitted(data, shifts)
     squares = float(rest @ rest)
     return squares if squares > ROUNDING * float(data.y @ data.y) else 0.0
 
 
 def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKind] | None = None) -> list[Shift]:
-    """Returns the shifts after searching places until none moves: each as one of ``kinds``, or of its own kind."""
+    """Returns the shifts after replacing each by the best one given the others, repeatedly; None keeps their kinds."""
     shifts = sorted(shifts)
     for _ in range(MAX_SWEEPS):
         before = list(shifts)
@@ -168,7 +168,7 @@ def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKi
 
 
 def _pruned(data: PenalisedSeries, shifts: list[Shift]) -> list[Shift]:
-    """Returns the shifts that are worth their penalty given the others; the weakest is dropped first."""
+    """Returns the shifts without those that do not improve the criterion given the others; drops the weakest first."""
     shifts = sorted(set(shifts))
     while shifts:
         fewer = min(([*shifts[:i], *shifts[i + 1 :]] for i in range(len(shifts))), key=partial(criterion, data))
@@ -225,7 +225,7 @@ def _gains(data: PenalisedSeries, shifts: list[Shift]) -> Gains:
 
 @lru_cache(maxsize=64)
 def _basis(shifts: tuple[Shift, ...], n: int) -> Array:
-    """Returns an orthonormal basis of the series that the shifts can describe, one vector per row."""
+    """Returns an orthonormal basis of the space of a constant and the curves of shifts, one vector per row."""
     import numpy as np
 
     return np.ascontiguousarray(np.linalg.qr(curves(shifts, n).T)[0].T)

@@ -13,15 +13,15 @@ from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.stats.intervals import from_log
 
 MIN_CHANGE = 0.01
-"""The smallest change worth reporting, as a fraction of the previous level; for differences see `_floor`."""
+"""The smallest change that is reported, as a fraction of the previous level; for differences see ``_floor``."""
 
 MIN_SECONDS = 1e-5
-"""The smallest change of a part of a step: a fraction of a level near 0 would be useless."""
+"""The smallest change of a part of a step that is reported: a fraction of a time near 0 would be too small."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A commit and its value."""
+    """A commit and the value of the metric at it."""
 
     run: HistoryRun  # the first run of the commit
     runs: int  # number of runs of the commit; the value is their mean (geometric for ratios)
@@ -36,7 +36,7 @@ class Trend:
     """A metric of a benchmark in an environment over commits."""
 
     benchmark: Benchmark
-    points: tuple[Point, ...]  # one for each commit; a run of a changed work tree or without a commit has its own
+    points: tuple[Point, ...]  # one for each commit, and one for each run of changed files or without a commit
     changes: tuple[TrendChange, ...]  # sizes are relative for ratios, else absolute; places are indices of points
     outliers: tuple[int, ...]  # indices of points that are far from their neighbours
 
@@ -69,7 +69,7 @@ def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: in
 
 @dataclass(frozen=True, slots=True)
 class _AnalysisScale:
-    """The scale on which a metric's noise is constant, its inverse, and the reported size of a difference on it."""
+    """The transformation of values to a scale of constant noise, its inverse, and the reported size of a difference."""
 
     forward: Callable[[float], float]
     inverse: Callable[[float], float]

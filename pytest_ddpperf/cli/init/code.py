@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 _RUNNING = {"backward", "fit", "main", "train"}  # calls by which an assignment trains
 _NESTED = re.compile(r"\b[A-Z]\w*[a-z]\w*\.[A-Z]")  # Trainer.Config, whose use makes no Trainer
@@ -33,12 +34,8 @@ class Code:
         self.processes = max(self.processes, other.processes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Module:
-    """A file of Python."""
-
-    parts: Mapping[str, Code]  # functions, classes, methods and variables by name; what runs with it by an empty name
-    relative: bool  # whether it imports by its place in a package, which a script does not have
+Module: TypeAlias = Mapping[str, Code]
+"""A file's functions, classes, methods and variables by name; the code that runs with it by an empty name."""
 
 
 def read(file: Path, text: bytes) -> Module | None:
@@ -49,7 +46,7 @@ def read(file: Path, text: bytes) -> Module | None:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
         return None
-    imports, relative = _imports(tree, file)
+    imports = _imports(tree, file)
     tops = {target.partition(".")[0] for target in imports.values()}
     parts = {name: Code(uses={target}) for name, target in imports.items()} | {"": Code(uses=set(tops))}
     conditions = (node.test for node in tree.body if isinstance(node, ast.If))
@@ -71,26 +68,23 @@ def read(file: Path, text: bytes) -> Module | None:
     if not any(name.startswith("*") for name in parts):  # else any name may be one of another module
         for code in parts.values():
             code.uses = {used for used in code.uses if (top := used.partition(".")[0]) in tops or top in parts}
-    return Module(parts=parts, relative=relative)
+    return parts
 
 
-def _imports(tree: ast.Module, file: Path) -> tuple[dict[str, str], bool]:
-    """Returns the dotted target of each imported name, and whether there are relative imports."""
+def _imports(tree: ast.Module, file: Path) -> dict[str, str]:
     found: dict[str, str] = {}
-    relative = False
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {each.asname: each.name for each in node.names if each.asname}
             found |= {top: top for each in node.names if not each.asname and (top := each.name.partition(".")[0])}
         elif isinstance(node, ast.ImportFrom):
             package = file.parts[: len(file.parts) - node.level] if node.level else ()
-            relative |= bool(node.level)
             base = ".".join([*package, *([node.module] if node.module else [])])
             found |= {
                 each.asname or (each.name if each.name != "*" else f"*{base}"): f"{base}.{each.name}"
                 for each in node.names
             }
-    return found, relative
+    return found
 
 
 def _names(node: ast.stmt) -> list[str]:
@@ -155,7 +149,7 @@ class Program:
         self._modules = modules
         self._files = {".".join(file.with_suffix("").parts).removesuffix(".__init__"): file for file in modules}
         self._methods: dict[tuple[Path, str], set[tuple[Path, str]]] = {}  # by class
-        for place in ((file, name) for file, module in modules.items() for name in module.parts if "." in name):
+        for place in ((file, name) for file, module in modules.items() for name in module if "." in name):
             self._methods.setdefault((place[0], place[1].partition(".")[0]), set()).add(place)
         self._place = functools.cache(self._find)
 
@@ -169,7 +163,7 @@ class Program:
         methods: set[tuple[Path, str]] = set()
         while left:
             here, name = left.pop()
-            code = self._modules[here].parts[name]
+            code = self._modules[here][name]
             found.add(code)
             methods |= self._methods.get((here, name), set())
             new = {place for used in code.uses if (place := self._place(used, here, folder)) is not None} - seen
@@ -181,11 +175,11 @@ class Program:
 
     def _find(self, used: str, here: Path, folder: str) -> tuple[Path, str] | None:
         """Returns the module that defines a dotted name, and its name there; ``folder`` is the folder of the script."""
-        parts, own = used.split("."), self._modules[here].parts
+        parts, own = used.split("."), self._modules[here]
         for number in range(len(parts) - 1, 0, -1):
             for base in (folder, "", "src."):  # as Python looks them up for a script of a project that is installed
                 other = self._files.get(base + ".".join(parts[:number]))
-                if other is not None and parts[number] in self._modules[other].parts:
+                if other is not None and parts[number] in self._modules[other]:
                     return other, parts[number]
         if parts[0] in own:
             return here, parts[0]

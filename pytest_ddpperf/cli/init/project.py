@@ -44,7 +44,7 @@ _NO_TRAINING = re.compile(r"(?:.*_)?(?:convert|export|infer|inference|generate|s
 # Code, and what names scripts.
 _LOOKED_AT = re.compile(r".*\.(?:md|py|sh|slurm|sbatch)|README.*|Makefile|justfile|pyproject\.toml", re.DOTALL)
 # A file, a module that Python runs, or the function of a command. Here and below no letter is read twice.
-_NAMED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b|(?:-m +|= *[\"'])(\w+(?:\.\w+)+)")
+_NAMED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b|-m +(\w+(?:\.\w+)*)|= *[\"'](\w+(?:\.\w+)+)")
 _STARTER = r"(?:python3?|torchrun|accelerate launch|deepspeed|srun) (?![^`\n]* --(?:help|eval|test)\b)"
 _COMMAND = re.compile(rf"(?:^|`)[ $]*((?:\w+=[^\s`]+ +)*{_STARTER}[^`\n]+)", re.MULTILINE)
 MOST_OF_COMMAND = 300  # letters that are shown
@@ -85,7 +85,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     commands: defaultdict[Path, str] = defaultdict(str)
     modules = dict(_modules(root, named, commands))
     # Others call nothing when they are run.
-    files = [file for file, module in modules.items() if module.parts[""].words]
+    files = [file for file, module in modules.items() if module[""].words]
     if chosen is not None:
         files = [Path(os.path.relpath(folder / chosen, root))]
         is_file = chosen.suffix == ".py" and (root / files[0]).is_file()
@@ -94,10 +94,9 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
             raise SettingError(f"{chosen} is no file of Python: name a script that trains")
         modules[files[0]] = module
     program = Program(modules)
-    found = [_script(file, modules[file], program.reached(file)) for file in files]
     scripts = [
         replace(each, framework=each.framework or "torch", named=named[each.file], command=commands[each.file])
-        for each in found
+        for each in (_script(file, program.reached(file)) for file in files)
         if each.framework or chosen
     ]
     likely = [each for each in scripts if "train" in each.file.stem or not _NO_TRAINING.fullmatch(each.file.stem)]
@@ -136,8 +135,9 @@ def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> I
 def _named(text: str, folder: Path, root: Path) -> Iterator[Path]:
     """Yields the files that a text in a folder may mean, relative to the root."""
     for found in _NAMED.finditer(text):
-        name = f"{found[1].replace('.', '/')}.py" if found[1] else found[0]
-        yield from (Path(os.path.relpath(base / name, root)) for base in (folder, root))
+        module = (found[1] or found[2] or "").replace(".", "/")
+        names = [f"{module}.py", f"{module}/__main__.py"] if module else [found[0]]
+        yield from (Path(os.path.relpath(base / name, root)) for base in (folder, root, root / "src") for name in names)
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -194,7 +194,7 @@ def _framework(code: Code) -> str:
     return ""
 
 
-def _script(file: Path, module: Module, code: Code) -> TrainingScript:
+def _script(file: Path, code: Code) -> TrainingScript:
     """Returns the description of a file that reaches this code as a script; no framework if it does not train."""
     framework = _framework(code)
     longer: dict[str, str] = {}  # an option by its name without - and _
@@ -210,7 +210,7 @@ def _script(file: Path, module: Module, code: Code) -> TrainingScript:
             needs.append(long or words[0])
     return TrainingScript(
         file=file,
-        framework="" if module.relative and file.name != "__main__.py" else framework,  # it is no script
+        framework=framework,
         longer=next(((longer[word], value) for word, value in _LONGER.items() if word in longer), ()),
         devices=devices,
         processes=code.processes,

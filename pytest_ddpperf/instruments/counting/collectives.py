@@ -40,10 +40,10 @@ class CollectiveCall:
 
     @property
     def sent_bytes(self) -> float:
-        """Returns the bytes that a rank sends, by the ring algorithms; for rooted collectives the mean over the ranks.
+        """Returns the bytes that a rank sends by a ring algorithm; for collectives with a root, the mean of the ranks.
 
-        S is ``nbytes``, n is ``ranks``: an all-reduce sends 2 (n-1)/n S, a send S, all others (n-1)/n S (Thakur,
-        Rabenseifner and Gropp 2005; the factors of nccl-tests, whose broadcast counts the busiest rank's S instead).
+        With S = ``nbytes`` and n = ``ranks``, an all-reduce sends 2 (n-1)/n S, a send S, a receive or barrier 0, all
+        others (n-1)/n S (Thakur, Rabenseifner and Gropp 2005). nccl-tests has the same factors, but S for a broadcast.
         """
         if self.name in _WITHOUT_SENDING:
             return 0.0
@@ -69,7 +69,7 @@ _NO_COMMUNICATION = frozenset(
     }
 )
 
-# Kinds whose whole buffer is the second argument of c10d's operators, and those of which an argument is a rank's part.
+# Collectives of c10d whose whole buffer is the second argument, and collectives whose argument is one rank's part.
 # torch's own table (torch.distributed._tools.fake_collectives) counts a view's whole storage and lacks coalesced ones.
 _SECOND = frozenset({"reduce_scatter", "gather", "all_to_all"})
 _PARTS = frozenset({"gather", "scatter"})
@@ -77,9 +77,9 @@ _FUNCTIONAL_PARTS = frozenset({"all_gather"})
 
 
 def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[CollectiveCall]:
-    """Returns the collectives of an operator's call: mostly one, several for a batch of sends, or none.
+    """Returns the collectives that an operator's call starts: mostly one, several for a batch of sends, or none.
 
-    An unknown operator of these namespaces, or of symmetric memory, counts under its own name with all its bytes.
+    Unknown operators of ``NAMESPACES`` or of symmetric memory count under their names, with all their arguments' bytes.
     """
     name = str(func._schema.name).partition("::")[2].rstrip("_")  # noqa: SLF001  torch offers no other way to ask
     if func.namespace not in NAMESPACES or name in _NO_COMMUNICATION:
@@ -112,9 +112,9 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def completion_of(out: Any) -> Callable[[], bool]:
-    """Returns a function that returns whether a c10d operator has ended, from the operator's result.
+    """Returns a function that says whether a collective has ended; ``out`` is the result of its c10d operator.
 
-    Some of gloo's operators (reduce-scatter) end only in ``wait()``: they have no future, and count as ended.
+    Some operators of gloo (reduce-scatter) have no future, because they end only in ``wait()``; they count as ended.
     """
     handle = out[-1] if isinstance(out, tuple) else out
     if not isinstance(handle, torch.ScriptObject):
@@ -143,14 +143,14 @@ def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def _given(func: OpOverload, names: frozenset[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Returns the argument of an operator that has one of these names; None if there is none."""
+    """Returns the value of the argument that has one of these names; None if it is missing."""
     place, name = _argument(func, names)
     return args[place] if place < len(args) else kwargs.get(name)
 
 
 @cache
 def _argument(func: OpOverload, names: frozenset[str]) -> tuple[int, str]:
-    """Returns place and name of an operator's argument with one of these names; the end if there is none."""
+    """Returns position and name of the argument with one of these names; the number of arguments and "" if none has."""
     arguments: Sequence[Any] = func._schema.arguments  # noqa: SLF001  as above
     found = ((place, argument.name) for place, argument in enumerate(arguments) if argument.name in names)
     return next(found, (len(arguments), ""))
@@ -158,7 +158,7 @@ def _argument(func: OpOverload, names: frozenset[str]) -> tuple[int, str]:
 
 _BACKENDS = "c10d"  # implemented by backends; the operators of other namespaces call these
 _ON_CPU = DispatchKeySet(DispatchKey.CPU)
-_MAX_WAIT = 2.0  # seconds; sends and receives in an order that waiting would block go on after that
+_MAX_WAIT = 2.0  # seconds; then the code goes on, because a batch of sends may need calls that come later
 
 
 def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
@@ -171,9 +171,9 @@ def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], tracker: TensorTracker) -> Any:
-    """Runs a collective on a CPU: its backend gets tensors that are lent to it, and the result is awaited at once.
+    """Runs a collective on a CPU, and waits for its end unless it sends or receives between two ranks.
 
-    For a functional collective this applies to the collectives that it calls.
+    The backend gets tensors that the tracker lends. A functional collective is run as the c10d operators that it calls.
     """
     if func.namespace == _BACKENDS:
         out = func(*tree_map_only(torch.Tensor, tracker.lend, args), **kwargs)
@@ -184,7 +184,7 @@ def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 class _Inside(TorchDispatchMode):
-    """A mode that handles the collectives that a functional collective calls, and counts none of them."""
+    """A dispatch mode that runs the c10d operators inside a functional collective, and counts none of them."""
 
     def __init__(self, tracker: TensorTracker) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch
@@ -201,7 +201,7 @@ class _Inside(TorchDispatchMode):
 
 
 def _await(func: OpOverload, out: Any) -> None:
-    """Waits for a collective, but not for sends and receives, whose other side may not have begun."""
+    """Waits up to two seconds for a collective to end; not for a send or receive: the other rank may begin later."""
     if any(word in func._schema.name for word in ("send", "recv")):  # noqa: SLF001  torch offers no other way to ask
         return
     done = completion_of(out)

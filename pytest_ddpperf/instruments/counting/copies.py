@@ -1,4 +1,4 @@
-"""Watches this rank's copy of a model, with its data; the controller compares the copies of all ranks."""
+"""Describes a rank's model and data in numbers, so that the controller can check that all ranks' models are equal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HOOKS = ("default_hooks", "powerSGD_hook", "quantization_hooks")  # of DDP, aft
 
 
 class CopyWatch:
-    """An observer of the models that counted steps train."""
+    """An observer that notes which models the counted steps train, and on which inputs."""
 
     def __init__(self) -> None:
         self._models: dict[nn.Module, None] = {}
@@ -46,7 +46,7 @@ class CopyWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Notes the calls of modules in this context."""
+        """Notes, in this context, the calls of modules that train, and the calls of DDP's ``no_sync``."""
         called, compiler = nn.Module.__call__, sys.modules.get("torch._dynamo")
         note: Any = self._note if compiler is None else compiler.disable(self._note)
 
@@ -72,7 +72,7 @@ class CopyWatch:
             yield
 
     def _note(self, module: nn.Module, given: Any) -> None:
-        """Notes a call that trains: of a model, or inside of a model that itself got no tensors."""
+        """Notes a model that is called to train, and a checksum of the first input tensors that the call shows."""
         if not self._depth:
             self._open = next(module.parameters(), None) is not None
             if self._open:
@@ -91,7 +91,7 @@ class CopyWatch:
                     self._batch = checksum(tensors, self._batch or 0, _HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
-        """Returns the lines that made wrappers with buckets, and a line whose buckets, ``size`` bytes, are copies."""
+        """Returns the lines that made DDP wrappers, and ``size`` for a single line whose buckets copy gradients."""
         made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
         copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
         of_one = copying if len(copying) == 1 else {}
@@ -101,9 +101,9 @@ class CopyWatch:
         }
 
     def copy(self, loaders: Loaders, steps: int, of_data: tuple[str, ...], roots: Sequence[str]) -> RankCopy:
-        """Returns the facts about this rank's copy of the model after ``steps`` steps.
+        """Returns a description of this rank's model and data after ``steps`` steps.
 
-        ``of_data``: how the names of mesh dimensions begin that divide data; ``roots``: the folders of the project.
+        ``of_data``: prefixes of names of mesh dimensions that divide data; ``roots``: the folders of the project.
         """
         peers = next((_peers(each) for each in self._reduced), ())
         named = {
@@ -129,7 +129,7 @@ class CopyWatch:
 
 
 def checksum(tensors: Iterable[Tensor], start: int = 0, most: int | None = None) -> int:
-    """Returns a number that other tensors would hardly have, from at most ``most`` elements of each."""
+    """Returns the CRC-32 of the first ``most`` elements of each tensor (None: of all), continued from ``start``."""
     for tensor in tensors:
         head = tensor.detach().reshape(-1)[:most].contiguous().to("cpu")
         start = zlib.crc32(head.view(torch.uint8).numpy().tobytes(), start)
@@ -137,18 +137,18 @@ def checksum(tensors: Iterable[Tensor], start: int = 0, most: int | None = None)
 
 
 def _peers(wrapped: DistributedDataParallel) -> tuple[int, ...]:
-    """Returns the ranks of a wrapper's group; empty if the group no longer exists."""
+    """Returns the ranks of a DDP wrapper's process group; empty if the group no longer exists."""
     known = wrapped.process_group in dist.distributed_c10d._world.pg_group_ranks  # noqa: SLF001 - else it raises
     return tuple(dist.get_process_group_ranks(wrapped.process_group)) if known else ()
 
 
 def _hooks_reduce(wrapped: DistributedDataParallel) -> bool:
-    """Returns whether gradients are equal on all ranks after a wrapper's hooks; a user's hooks may do anything."""
+    """Returns whether a DDP wrapper has only hooks of ``_HOOKS``, after which gradients are equal on all ranks."""
     return all(getattr(hook, "__module__", "").endswith(_HOOKS) for hook, _ in wrapped._comm_hooks)  # noqa: SLF001
 
 
 def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields the trained parameters of a model that are not sharded."""
+    """Yields names and tensors of the trained parameters that each rank holds whole, not sharded."""
     inside, ignored = model, frozenset[str]()
     if isinstance(model, DistributedDataParallel):
         inside, ignored = model.module, frozenset(model.parameters_to_ignore)
@@ -162,7 +162,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _sums(parameter: Tensor) -> tuple[float, ...]:
-    """Returns the allowed difference of a parameter, and the sums of its parts: of rows, and of every 8th element."""
+    """Returns the difference that rounding allows, sums of 8 blocks, 8 sums of every 8th element, and the rest."""
     flat = parameter.reshape(-1)
     whole = flat.numel() // _PARTS * _PARTS
     size, rest = (_PARTS, whole // _PARTS), flat[whole:].double()
@@ -172,9 +172,9 @@ def _sums(parameter: Tensor) -> tuple[float, ...]:
 
 
 def _place(models: Iterable[nn.Module], of_data: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns this rank's coordinates in meshes, in dimensions that divide a model or a sequence instead of data.
+    """Returns this rank's coordinates in the mesh dimensions that divide a model or a sequence instead of data.
 
-    Dimensions without a name count as such, except in the mesh that ``fully_shard`` makes if it is given no mesh.
+    Dimensions without a name are assumed to divide a model, except in a mesh that ``fully_shard`` uses.
     """
     made: Any = sys.modules.get("torch.distributed.device_mesh")
     meshes = [] if made is None else [found for found in gc.get_objects() if type(found) is made.DeviceMesh]

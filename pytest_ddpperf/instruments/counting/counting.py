@@ -1,4 +1,4 @@
-"""Counts a few warm steps, and returns the work of one step."""
+"""Counts the work of a step (collectives, operators, FLOPs, memory ...) by running a few steps after the warm-up."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.sites import SETTINGS
 from pytest_ddpperf.units import format_count
 
-# Counts whose lines have no rhythm, because some of them have no line.
+# Counts that steps are compared by without lines of code, because some of these calls have no line.
 _OF_MODEL = ("operators", "compiled_operators", "recorded_operators", "flops", "full_precision_flops")
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
-_WHOLE_STEPS = 2  # that are counted whole, at least
+_WHOLE_STEPS = 2  # that are counted in full, at least
 SEEN_STEPS = 20  # that are looked at in all: two periods of 10, so that work of each 10th step comes twice
 _FEW = 8  # steps of a survey that follow a gap: fewer do not show how often a step does something else
 _COLLECTED = 4  # steps after which garbage is collected
-_SECONDS = 10.0  # that steps may take beyond those counted whole, or as long as these took if that is more
+_SECONDS = 10.0  # that further steps may take, or as long as the steps counted in full took if that is more
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +70,14 @@ def count_warm_step(
     steps: int = SEEN_STEPS,
     on_any_rank: Callable[[bool], bool] = bool,
 ) -> Counts:
-    """Counts the work of a call of a warm ``run`` on this rank: collectives, FLOPs, operators, memory.
+    """Counts the collectives, FLOPs, operators and memory of a call of ``run`` on this rank, after the warm-up.
 
-    A collective, called with the same numbers on all ranks. First, some steps show which tensors outlive a step. Then
-    two steps are counted whole, or a known period of them. Further steps are watched: if each calls torch as the step
-    before did, all counts are those of the whole steps. After the first other step, a survey of ``steps`` counts only
-    cheap figures, as means. On CUDA more steps then run under the profiler. Compiled code is counted as it was written,
-    except for the counts in ``plain``. ``on_any_rank`` returns whether a fact holds on at least one rank.
+    All ranks call this function together. First, some steps show which tensors outlive a step. Then two steps, or a
+    known period of steps, are counted in full. Further steps are only watched: if each calls torch as the step before
+    did, the full counts hold for all steps. Otherwise about ``steps`` more steps are counted without memory, and their
+    means are used. In all these steps compiled code runs as it was written; ``plain`` has counts of earlier steps, such
+    as graph breaks. On CUDA more steps then run under the profiler. ``on_any_rank`` returns whether a fact holds on at
+    least one rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -115,7 +116,7 @@ def count_warm_step(
 
 
 class _Pass:
-    """The counters of a pass, and their results for the step that is running."""
+    """The counters of one call of ``count_warm_step``, and the results of the steps so far."""
 
     def __init__(self, subject: Countable) -> None:
         self._batches = BatchRows()
@@ -130,21 +131,21 @@ class _Pass:
         self._device, fake = subject.device.type, detect_fake_mode() is not None
         self._tracker = TensorTracker(self._device, fake=fake)
         self._operators = OperatorCounter(self._tracker, self._device, lambda: self.used.running, fake=fake)
-        self.seen: list[Seen] = []  # of each step, what takes little time
-        self.sites: list[SiteCounts] = []  # the same, if its place is known
+        self.seen: list[Seen] = []  # of each step, the counts that take little time
+        self.sites: list[SiteCounts] = []  # of each step, the counts by line of code, if the line is known
         self._graphs: list[tuple[int, int]] = []  # of each step, by how much it raises ``graph_so_far``
         self._period = subject.period
         self._gap = False  # whether a watched step did something else, on any rank
-        self.cut_short = ""  # how many steps followed it, if these were too few to tell
-        self.rows: set[float] = set()  # of the batches of a step, in any of them; 0 if they are not sure
+        self.cut_short = ""  # how many steps followed it, if these were too few to show how often it comes
+        self.rows: set[float] = set()  # of the batches of a step, in any step; 0 if the number is uncertain
         self._state: dict[str, float] = {}
         self._stack = Stack()
         self._set = Counter[tuple[str, Place]]()  # settings that the step's code makes as it runs
-        self.last: SiteCounts = {}  # of the last step that was counted whole, what only such steps show
+        self.last: SiteCounts = {}  # counts by line that only a step counted in full has, of the last such step
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Follows modules, optimizers, batches and costly functions in this context, without loading."""
+        """Follows modules, optimizers, batches and costly functions in this context, without work of DataLoaders."""
         left_out = loading_left_out(self._operators.paused, self._batches.loaded)
         calls = calls_counted(self._called, self._device, self._operators.waited)
         with self.used.watching(), left_out, calls, checkpoints_seen(self._called), self._operators.questions_named():
@@ -152,7 +153,7 @@ class _Pass:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts operators, too, in this context."""
+        """Also counts operators, and follows storages that change their size, in this context."""
         with self._tracker.resizes_seen(), self._operators:
             yield
 
@@ -163,7 +164,7 @@ class _Pass:
             self._set[name, place or self._stack.place()] += 1
 
     def step(self, run: Callable[[], Any]) -> Details:
-        """Counts a whole step; returns the counts that take time."""
+        """Counts a step in full; returns the counts that take too long for other steps, such as peak tensor bytes."""
         self._set.clear()
         with self._operators.paused():
             self._file_known()
@@ -195,10 +196,10 @@ class _Pass:
         }
 
     def watch(self, others: OtherSteps, steps: int) -> bool:
-        """Watches up to ``steps`` more steps, until one calls torch in another way than the step a period before.
+        """Watches up to ``steps`` more steps, until a step calls torch in another way than the step one period before.
 
         Returns:
-            Whether all steps do the same, including the steps that were counted whole.
+            Whether all steps do the same, including the steps that were counted in full.
         """
         period, calls, watched = self._period, CallWatch(lambda: self._operators.is_paused), list[int]()
         if steps <= 0:
@@ -223,10 +224,10 @@ class _Pass:
         return not self._gap
 
     def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
-        """Counts further steps until ``steps`` consecutive steps are seen, including ``after`` steps counted whole.
+        """Counts further steps without memory until ``steps`` consecutive steps are seen; ``after`` steps already are.
 
-        After a watched step that did other work, the steps before it do not count. If only few steps follow, because
-        training or time ends, the earlier steps count, and it is unknown how often such a step comes.
+        If a watched step did other work, the steps before that step do not count. But if training or the time ends
+        after only a few more steps, the earlier steps count, and it is unknown how often such a step comes.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -307,7 +308,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns the bytes that a step leaves behind, by category; tensors that it made count as kept."""
+    """Returns the bytes that a step leaves behind, by category; remaining activations and temporaries are ``KEPT``."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

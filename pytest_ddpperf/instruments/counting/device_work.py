@@ -36,7 +36,7 @@ class Recorded(NamedTuple):
 
 
 def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
-    """Returns the details of ``kernel_launches``, ``device_copies`` and ``device_synchronisations`` of a step on a GPU.
+    """Returns the ``kernel_launches``, ``device_copies`` and ``device_synchronisations`` of a call of ``run``, by name.
 
     Metrics that the profiler cannot see are omitted.
     """
@@ -51,11 +51,10 @@ def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
 
 
 def work_in(events: Sequence[Recorded]) -> dict[str, dict[str, float]]:
-    """Counts kernels by name without arguments, copies by kind (``Memcpy HtoD``), and waits by the CUDA call.
+    """Returns the numbers of kernels by name, of copies by kind (``Memcpy HtoD``), and of waits by the CUDA call.
 
-    Only waits during the event ``STEP`` count, the time that the host was in the step; other waits belong to the plugin
-    or the profiler. An ``.item()`` is a wait. If there is no kernel, no metric is known. If no call has a name, no
-    waits are known. Unknown metrics are omitted.
+    A wait, such as ``.item()``, counts only while the host is in the step (the event ``STEP``); other waits belong to
+    the plugin or the profiler. Without any kernel the result is empty. If no call has a name, waits are omitted.
     """
     kernels, copies, waits = Counter[str](), Counter[str](), Counter[str]()
     steps = [event for event in events if event.name == STEP and event.activity == "user_annotation"]

@@ -1,4 +1,4 @@
-"""Sees every operator that is dispatched, in forward, backward, optimizer and communication, and counts it."""
+"""Counts every operator that torch dispatches in a step: in forward, backward, optimizer and communication."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "opera
 
 
 class OperatorCounter(TorchDispatchMode):
-    """A mode that counts operators as they are dispatched, below autograd and below tensor subclasses.
+    """A dispatch mode that counts operators below autograd and below tensor subclasses.
 
-    Threads of autograd inherit it, other threads (loading of data, the backends') do not. An operator that another
-    operator calls is not counted. Collectives on a CPU are awaited at once. So the code after a collective, such as the
-    second half of a communication hook of DDP, runs in this thread and in a fixed order.
+    Threads of autograd inherit the mode; threads of DataLoaders and backends do not. An operator that another operator
+    calls is not counted. The mode waits for the end of each collective on a CPU. So the code after a collective, such
+    as the second half of a communication hook of DDP, runs in this thread and in a fixed order.
     """
 
     supports_higher_order_operators = True
@@ -105,15 +105,15 @@ class OperatorCounter(TorchDispatchMode):
         self._sites = {metric: defaultdict(float) for metric in (*SITED, RECORDED_LINES)}
         self._attribution.forget()
         self._nodes = {threading.get_ident(): torch._C._autograd._get_sequence_nr()}  # noqa: SLF001 - no public number
-        self._on_host: dict[int, ReferenceType[torch.Tensor]] = {}  # copies, and numbers made of what is there
+        self._on_host: dict[int, ReferenceType[torch.Tensor]] = {}  # copies, and numbers computed from such
         self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
     def details(self) -> dict[str, dict[str, float]]:
-        """Returns the counts since the step began, by metric and by part."""
+        """Returns the counts since the step began, by metric and by part, such as the name of an operator or module."""
         return {metric: dict(found) for metric, found in self._counts.items()}
 
     def sites(self) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns the places of the counted calls, by metric and by part."""
+        """Returns the counts since the step began, by metric, and by part and line of code."""
         return {metric: dict(found) for metric, found in self._sites.items()}
 
     @contextmanager
@@ -126,7 +126,7 @@ class OperatorCounter(TorchDispatchMode):
             self.is_paused = before
 
     def add(self, metric: str, part: str, value: float = 1.0, place: Place | None = None) -> None:
-        """Adds to a count, with the place of the call; adds nothing while counting is paused."""
+        """Adds to a count, also under the line of code that made the call; adds nothing while counting is paused."""
         if not self.is_paused:
             self._counts[metric][part] += value
             self._sites[metric][part, place or self._stack.place()] += value
@@ -157,12 +157,12 @@ class OperatorCounter(TorchDispatchMode):
         return out
 
     def _here(self) -> Place:
-        """Returns the place of the running operator, which is searched only once."""
+        """Returns the line of code that called the running operator; it is searched only once for each operator."""
         self._place = self._place or self._stack.place()
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, apart: bool) -> bool:
-        """Returns whether autograd has made a node since the last call, which is the running operator's node."""
+        """Returns whether autograd has made a graph node for the running operator, because backward needs one."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
@@ -248,7 +248,7 @@ class OperatorCounter(TorchDispatchMode):
             self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
-        """Returns whether the host also has a tensor, as a copy or as a number of an optimizer such as ``-lr``."""
+        """Returns whether the host knows a tensor's values, as a copy or as an optimizer's number such as ``-lr``."""
         known = self._on_host.get(id(tensor))
         copied = known is not None and known() is tensor
         return copied or (not tensor.dim() and self._tracker.is_state(tensor))
@@ -262,7 +262,7 @@ class OperatorCounter(TorchDispatchMode):
 
     @contextmanager
     def questions_named(self) -> Iterator[None]:
-        """Names waits for a number, in this context, by the Python method that requests the number."""
+        """Counts waits for a number, in this context, under the Python code that waits, such as ``float(tensor)``."""
 
         def named(method: Callable[..., Any], label: str) -> Callable[..., Any]:
             @functools.wraps(method)
@@ -281,7 +281,7 @@ class OperatorCounter(TorchDispatchMode):
             yield
 
     def _follow(self, tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-        """Shows all tensors to the tracker; tensors made while gradients are recorded are for backward, or die soon."""
+        """Shows an operator's tensors to the tracker: as activations if autograd records, else as temporaries."""
         recorded = torch.is_grad_enabled()
         for tensor in tensors:
             if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # asking takes long
@@ -295,12 +295,12 @@ class OperatorCounter(TorchDispatchMode):
 
 
 def _shows_all(func: Any, out: Any) -> bool:
-    """Returns whether a call has nothing to count but its name, and makes no number that an optimizer may read."""
+    """Returns whether a call only counts as an operator; not if the result is a number, which optimizers may read."""
     return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and is_plain(func)
 
 
 def _asked_by_autograd() -> bool:
-    """Returns whether backward's C++ code requests a number, as DDP's reducer does, without Python in between."""
+    """Returns whether C++ code in backward, such as DDP's reducer, reads a number, without Python code in between."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
         frame = frame.f_back
@@ -308,7 +308,7 @@ def _asked_by_autograd() -> bool:
 
 
 def has_a_say(kind: type) -> bool:
-    """Returns whether tensors of a class decompose operators themselves, as DTensors do."""
+    """Returns whether a tensor class splits operators itself, in its ``__torch_dispatch__``, as DTensor does."""
     if issubclass(kind, FakeTensor):
         return False
     return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]  # all have it

@@ -1,4 +1,4 @@
-"""The DataLoaders of training code: the steps of an epoch, samples, workers, and loaders that stay in memory."""
+"""Observes the DataLoaders of training code: batches, epochs, samples, workers, and loaders that stay in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import IterableDataset, RandomSampler, dataloader
 
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, made_at, making_noted
-from pytest_ddpperf.instruments.torch_internals import SEED, forget_received, replaced, uncompiled
+from pytest_ddpperf.instruments.torch_internals import SEED, forget_received, replaced, uncompiled, unnamed
 
 _DRAWN = 16  # batches whose numbers are kept
 _EARLIER = 2  # loaders before the last one that have to exist: a variable may still hold a single one
@@ -31,7 +31,7 @@ class _Followed:
     workers: int
     persistent: bool
     pinned: bool  # whether it copies batches to memory from which a GPU copies without waiting
-    replaces: bool  # another one of such a dataset, of which an epoch had ended
+    replaces: bool  # whether an earlier loader of the same dataset type and length had ended an epoch
     by_our_seed: bool  # whether it shuffles by numbers that are alike on all ranks only because we seeded them alike
     given: int = 0  # batches
     epochs: int = 0  # that ended
@@ -39,7 +39,7 @@ class _Followed:
 
 
 class Loaders:
-    """An observer of the DataLoaders of a training."""
+    """An observer of the DataLoaders that training code iterates over."""
 
     def __init__(self) -> None:
         self._known: dict[_Followed, ReferenceType[Any]] = {}  # and the loaders themselves, as long as they are there
@@ -87,7 +87,7 @@ class Loaders:
             yield self
 
     def look(self) -> None:
-        """Notes, after a step, the lines whose loaders gave a batch to the step."""
+        """Notes, after a step, the lines that made the loaders which gave a batch to the step."""
         given = self._batches()
         self._giving.update(place for place, batches in given.items() if batches > self._given[place])
         self._given, self._looks = given, self._looks + 1
@@ -99,9 +99,9 @@ class Loaders:
         return given
 
     def used(self, steps: int) -> list[list[_Followed]]:
-        """Returns the loaders of lines that gave at least one batch per step; loaders of one dataset form a list.
+        """Returns the loaders that feed training; loaders of one dataset form a list.
 
-        A line must have given a batch to most steps, unlike an evaluation, which may take many batches in few steps.
+        Loaders made by one line must give a batch per step on average, and feed half of the steps, unlike evaluations.
         """
         given, found = self._batches(), dict[tuple[str, int], list[_Followed]]()
         for each in self._known:
@@ -110,23 +110,23 @@ class Loaders:
         return list(found.values())
 
     def samples(self, steps: int, ranks: int) -> tuple[int, ...]:
-        """Returns a checksum of the samples that each of these loaders drew.
+        """Returns a checksum of the first sample numbers that each loader of ``used`` drew.
 
-        Empty if a loader has no sample numbers, has too few samples for ``ranks``, or shuffles by the plugin's seed.
+        Empty if a loader has no sample numbers or fewer samples than ``ranks``, or shuffles by the plugin's seed.
         """
         used = [each for loaders in self.used(steps) for each in loaders]
         known = all(each.drawn and each.data[1] >= ranks for each in used)
         return tuple(zlib.crc32(repr(each.drawn).encode()) for each in used) if known else ()
 
     def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
-        """Returns the sampler (or loader) that draws the samples of the first loader, and the line that made it."""
+        """Returns the type of the first loader's sampler (or of the loader), and the line that made the sampler."""
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
-        """Returns the lines of loaders that make each step wait, by the name of the count.
+        """Returns the lines that made slow loaders, by metric: no workers, unpinned, workers restarted, kept in memory.
 
-        Workers start anew if a loader does not keep them, or if each epoch makes another loader; this count needs
-        workers. Loaders that stay in memory are counted only after three epochs.
+        Workers restart in each epoch if a loader does not keep them, or if each epoch makes another loader; this metric
+        needs workers. Loaders that stay in memory are counted only after three epochs.
         """
         found: dict[str, list[Place]] = {}
         last = [loaders[-1] for loaders in self.used(steps)]
@@ -143,9 +143,9 @@ class Loaders:
         return found
 
     def epoch_steps(self, steps: int) -> float | None:
-        """Returns the number of steps in an epoch; None if no loader gives each of the ``steps`` steps a batch.
+        """Returns the number of steps in an epoch; None if no loader gives one batch per step on average.
 
-        It is the largest length of such a loader in batches, divided by the batches that the loader gives a step.
+        A loader's length in batches is divided by the batches that it gives per step. The largest quotient is returned.
         """
         told = [(each.length, each.given) for each in self._known if each.length and each.given >= steps]
         return max((length / round(given / steps) for length, given in told), default=None)
@@ -173,12 +173,13 @@ def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
 def loading_left_out(
     paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
 ) -> Iterator[None]:
-    """Pauses counting while a DataLoader makes a batch or begins an epoch; ``loaded`` gets each batch.
+    """Pauses counting while a DataLoader makes a batch or begins an epoch; ``loaded`` gets the iterator and the batch.
 
-    Workers load elsewhere; without workers, chance would decide whether an epoch begins in a counted step.
+    So loaders without workers count as loaders with workers do, and it does not matter in which step an epoch begins.
     """
 
     def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:
+        @unnamed
         @functools.wraps(function)
         def uncounted(loader: Any) -> Any:
             with paused():

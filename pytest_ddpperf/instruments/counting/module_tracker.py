@@ -1,4 +1,4 @@
-"""The modules that run in a step and the optimizers that step, found by torch's global hooks."""
+"""Finds the modules that run in a step, and the optimizers, by torch's global hooks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from pytest_ddpperf.instruments.counting.storages import bytes_of
 
 
 class Running(NamedTuple):
-    """The module (or optimizer) that an operator is part of."""
+    """The module that runs while an operator is called."""
 
-    module: str  # the path of the innermost one
+    module: str  # the path of the innermost running module
     called_at: Place | None = None  # the line that called the whole model, or the operator outside of any
     line: Place | None = None  # that called the operator, if that was asked
 
@@ -48,10 +48,10 @@ class Attribution:
         self._modules: dict[int, Running] = {}
 
     def place(self, running: Running) -> tuple[Running, bool, bool]:
-        """Returns the running operator's module, whether it is part of backward, and whether it recomputes.
+        """Returns the running operator's module, whether the operator is part of backward, and whether it recomputes.
 
-        If a checkpoint or a module computes in backward and records gradients, this is forward again: it recomputes. If
-        backward itself computes so (``create_graph=True``), it stays backward, and belongs to the same module.
+        An operator recomputes if a checkpoint or a module calls it during backward while autograd records; such an
+        operator counts as forward. Other operators that autograd records (``create_graph=True``) stay part of backward.
         """
         in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         node = torch._C._current_autograd_node() if in_backward else None  # noqa: SLF001
@@ -72,7 +72,7 @@ class Attribution:
 
 
 def _recomputes() -> bool:
-    """Returns whether a checkpoint or a module's forward is on the stack, above the innermost backward."""
+    """Returns whether the innermost running backward has called a checkpoint or a module's forward."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename != graph.__file__:
         if frame.f_code.co_filename in _RECOMPUTING:
@@ -105,7 +105,7 @@ class ModuleTracker:
         self._paths: dict[nn.Module, str] = {}
 
     def add(self, module: nn.Module) -> None:
-        """Adds a model before it runs; the paths of the modules inside begin at the model."""
+        """Adds a model before it runs, with the paths of all modules inside the model."""
         if module in self._paths:
             return
         prefix, known = _kind(module), list(map(_kind, filter(_has_parameters, self.roots)))
@@ -143,7 +143,7 @@ class ModuleTracker:
     def state_bytes(self) -> dict[str, float]:
         """Returns the bytes that training keeps on this rank: parameters, their present gradients, optimizer states.
 
-        Whole storages count, each once: for Adam in fp32 16 bytes a parameter, also under autocast. Of sharded storages
+        Whole storages count, each once: for Adam in fp32 16 bytes a parameter, also under autocast. Of sharded tensors
         only this rank's part counts. Scalars that optimizers keep (Adam's count of steps) are omitted.
         """
         parameters = self.parameters
@@ -197,14 +197,14 @@ class ModuleTracker:
 
 
 def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns the gradients that exist now."""
+    """Returns the gradients of these parameters; parameters without a gradient are skipped."""
     return [parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None]
 
 
 def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:
     """Returns the bytes of each DistributedDataParallel bucket, in the order in which they are sent; empty without any.
 
-    torch rebuilds the buckets after the first steps, and reports these in the data for its own logs.
+    torch rebuilds the buckets after the first steps, and reports the new sizes in the data for its own logs.
     """
     inside = (child for module in modules for child in module.modules())
     sizes = [size for child in inside if isinstance(child, DistributedDataParallel) for size in _bucket_sizes(child)]

@@ -1,4 +1,4 @@
-"""Classifies dispatched operators: which are work, their FLOPs, their waits for the device, their copies to it."""
+"""Classifies operators: whether they count as work, their FLOPs, whether they wait for the GPU or copy data to it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ aten = torch.ops.aten
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
-    """Returns the FLOPs of a call, a multiplication and an addition being two; 0 if it only moves memory.
+    """Returns the FLOPs of a call, a multiplication and an addition being two; 0 for operators without a formula.
 
-    The formulas are those of torch.utils.flop_counter, also for some higher-order operators, and those below. Attention
-    counts whole, even if a causal kernel skips half. Its backward counts without the first of its five products, which
-    computes the scores again: so attention has the same FLOPs, whether it is written out or fused.
+    The formulas are in torch.utils.flop_counter and in ``_FORMULAS``. Attention counts in full, even if a causal kernel
+    skips half. Its backward counts four of five products, without the product that repeats the scores: so attention has
+    the same FLOPs, whether it is written out or fused.
     """
     packet = getattr(func, "_overloadpacket", func)
     formula = flop_registry.get(packet) or _FORMULAS.get(packet)
@@ -35,9 +35,9 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
 
 
 def full_precision(func: Any, dtype: torch.dtype) -> float:
-    """Returns how much FLOPs in this type count towards full precision: float64 twice, float16 not at all.
+    """Returns the factor by which FLOPs count as full precision: 2 for float64, 1 for float32, 0 for smaller types.
 
-    Products of float32 matrices that a GPU may compute in TF32 do not count, whatever the present device is.
+    Products of float32 matrices that a GPU may compute in TF32 have the factor 0, whatever the present device is.
     """
     matmul: Any = torch.backends.cuda.matmul
     if dtype is torch.float32 and not any(word in str(func) for word in ("conv", "rnn")):
@@ -47,9 +47,9 @@ def full_precision(func: Any, dtype: torch.dtype) -> float:
 
 
 def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
-    """Returns an attention's arguments with one head of keys and values per query head, as shapes.
+    """Returns an attention's arguments; keys and values are replaced by shapes with as many heads as the query.
 
-    A head may serve several heads of the query (grouped-query attention). The formulas of torch 2.11 refuse that.
+    A head may serve several heads of the query (grouped-query attention), which the formulas of torch 2.11 refuse.
     """
     heads = args[query].shape[1]
     wide = (torch.Size((each.shape[0], heads, *each.shape[2:])) for each in args[query + 1 : query + 3])
@@ -57,23 +57,23 @@ def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
 
 
 def _products_with(position: int) -> Callable[..., int]:
-    """Returns a function that counts a multiplication and an addition per element of the argument at a position."""
+    """Returns a formula that counts a multiplication and an addition per element of the argument at a position."""
     return lambda *args, **_: 2 * int(args[position].numel())
 
 
 def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
-    """Counts products of groups of rows (a mixture of experts) as if all rows had a group: only the device knows."""
+    """Returns the FLOPs of a grouped product (mixture of experts) as if all rows had a group: only the device knows."""
     groups = rows.shape[0] if rows.dim() > columns.dim() else 1  # each group has its own columns
     return 2 * rows.numel() * columns.shape[-1] // groups
 
 
 def _products(rows: int, weights: Iterable[Tensor]) -> int:
-    """Counts the products of vectors with each weight that is a matrix; the other weights are biases."""
+    """Returns the FLOPs of this number of rows times each weight that is a matrix; the other weights are biases."""
     return 2 * rows * sum(weight.numel() for weight in weights if weight.dim() > 1)
 
 
 def _recurrent(inputs: Tensor, weights: Tensor | list[Tensor], *others: Any, **_: Any) -> int:
-    """Returns 2 x rows x gates x hidden x (inputs + hidden), by the equations of torch.nn.LSTM (4 gates).
+    """Returns the FLOPs of a recurrent layer: 2 x rows x gates x hidden x (inputs + hidden); torch.nn.LSTM has 4 gates.
 
     oneDNN gets both matrices of a layer, cuDNN the weights of all layers and directions; a projection adds a matrix.
     """
@@ -81,7 +81,7 @@ def _recurrent(inputs: Tensor, weights: Tensor | list[Tensor], *others: Any, **_
 
 
 def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -> int:
-    """Counts the matrices that each row goes through, and per sequence 4 x length x length x width for attention."""
+    """Returns the FLOPs of each row's projections, and of each sequence's attention: 4 x length x length x width."""
     if inputs.is_nested:
         lengths: list[int] = [length for length, *_ in inputs._nested_tensor_size().tolist()]  # noqa: SLF001  no other way to ask
     else:
@@ -90,13 +90,13 @@ def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -
 
 
 def _encoder_layer(inputs: Tensor, width: int, _heads: int, *others: Any, **_: Any) -> int:
-    """Counts torch.nn.TransformerEncoderLayer in inference; of four pairs of weights each second one is a bias."""
+    """Returns the FLOPs of torch.nn.TransformerEncoderLayer in inference, from four matrices among its arguments."""
     stacked, _bias, projection, *_norms = others
     return _self_attention(inputs, width, (stacked, projection, others[11], others[13]))
 
 
 def _attention_layer(inputs: Tensor, _keys: Tensor, _values: Tensor, width: int, *others: Any, **_: Any) -> int:
-    """Counts torch.nn.MultiheadAttention in inference, of a sequence with itself."""
+    """Returns the FLOPs of torch.nn.MultiheadAttention in inference, of a sequence that attends to itself."""
     return _self_attention(inputs, width, (others[1], others[3]))
 
 
@@ -171,7 +171,7 @@ _COPIES = frozenset({aten._to_copy, aten.copy_})  # noqa: SLF001
 
 @cache
 def is_plain(func: Any) -> bool:
-    """Returns whether no call of an operator communicates, waits, copies to the device or has FLOPs."""
+    """Returns whether no call of an operator communicates, waits for the device, copies to it or has FLOPs."""
     packet = getattr(func, "_overloadpacket", func)
     sends = getattr(func, "namespace", "") in NAMESPACES
     return not (sends or packet in flop_registry or packet in _FORMULAS or packet in {*_WAITS, *_INDEXED, *_COPIES})
@@ -208,7 +208,7 @@ def _elements(tensor: Tensor) -> int:
 
 
 def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> str | None:
-    """Returns how a call makes the host wait for the device: ``item``, ``nonzero``, ``copy to host``, or None.
+    """Returns how a call makes the host wait for the device: ``item``, ``nonzero``, ``copy to host`` ...; None if not.
 
     On a CPU the same calls count as on a GPU, except copies, because host and device are the same there.
     """
@@ -239,7 +239,7 @@ def _is_mask(index: torch.Tensor | None) -> bool:
 
 
 def _fills(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Returns whether ATen (canDispatchToMaskedFill) makes ``tensor[mask] = 0.0`` or the like a ``masked_fill_``."""
+    """Returns whether ATen runs ``tensor[mask] = 0.0`` or the like as ``masked_fill_`` (canDispatchToMaskedFill)."""
     accumulates = kwargs.get("accumulate", False) or (len(args) > 3 and args[3])  # noqa: PLR2004  index_put(self, indices, values, accumulate)
     if packet is aten.index or accumulates:
         return False

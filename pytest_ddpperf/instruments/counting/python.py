@@ -38,7 +38,7 @@ LEAST = 1.0  # objects of a type per step; fewer do not come from the step itsel
 _SHARED = (type, ModuleType, FunctionType)  # objects that a batch refers to, and that are no part of it
 _TRACED = 3  # steps whose memory has its lines
 _BLOCKS = 4  # of memory that a line has to leave behind in each
-_FRAMES = 40  # of a stack that are kept: torch's own lie above those of the user
+_FRAMES = 40  # of a stack that are kept: frames of torch lie between the allocation and the user's code
 
 _COSTLY = (  # functions that wait, give memory back, walk through all objects, start a process, save, make a group
     ("allocator_calls", gc, "gc", ("collect",)),
@@ -67,11 +67,11 @@ _SLOW_MODES = {
 def calls_counted(
     called: Callable[[str, str], None], device: str, waited: Callable[[str, Tensor], None]
 ) -> Iterator[None]:
-    """Calls ``called``, in this context, for passes of backward and for costly functions, with metric and name.
+    """Calls ``called(metric, name)``, in this context, for each backward pass and each call of a costly function.
 
-    For functions that wait for a tensor it calls ``waited`` instead, with the tensor. ``device`` is the type
-    of the step's device. A pass accumulates gradients; a pass inside another does not count. Functions of torch that do
-    nothing on a CPU count there too. Starts of DataLoader workers do not: chance decides if an epoch begins here.
+    Functions that wait for a tensor's values call ``waited(name, tensor)`` instead. ``device`` is the type of the
+    step's device. A backward pass counts if it accumulates gradients and runs in no other pass. Functions of torch that
+    do nothing on a CPU count there too. Starts of DataLoader workers do not, as chance decides if an epoch begins now.
     """
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
     under_way = set[int]()  # threads in a call, of which no call inside counts
@@ -107,7 +107,7 @@ def calls_counted(
 
 
 def _followed(function: Callable[..., Any], told: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
-    """Wraps a function: ``told`` gets each call's first argument, with ``device`` only tensors on that device."""
+    """Wraps a function: ``told`` gets each call's first argument; with a ``device``, only tensors on that device."""
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
 
     @functools.wraps(function)
@@ -153,7 +153,7 @@ class ObjectCensus:
         self._taken.append((steps, found))
 
     def left_behind(self) -> dict[str, float] | None:
-        """Returns the objects that each step leaves behind, by type; None after fewer than three counts.
+        """Returns how many objects each step leaves behind, by type; None after fewer than three counts.
 
         It is the least growth between two consecutive counts, because a cache that fills up grows in one interval only.
         """
@@ -173,7 +173,7 @@ def _kind(each: object) -> str:
 
 
 def _waiting(objects: Iterable[object]) -> Iterator[object]:
-    """Yields the batches that workers have sent to the DataLoaders among these objects, and that no step has used."""
+    """Yields the parts of batches that workers have sent to DataLoaders in ``objects``, and that no step has used."""
     kind: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001  torch has no other name for it
     left = [vars(each).get("_task_info") for each in objects if issubclass(type(each), kind)]
     known = set(map(id, left))
@@ -186,7 +186,7 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 
 
 def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, float]:
-    """Runs a few more steps, if there are more; returns the lines whose memory stays after each step, with its blocks.
+    """Runs three more steps, unless training ends; returns the lines whose memory stays, with the blocks per step.
 
     ``traces``: whether this rank looks for lines. Memory is traced until the process ends: a thread of a backend that
     waits for Python's lock, while it allocates, would crash when tracing stops (fixed in Python 3.12.9 and 3.13.2).
@@ -204,17 +204,17 @@ def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, flo
 
 
 def _can_trace() -> bool:
-    """Begins to trace memory; returns whether stacks are deep enough: other code may have begun with fewer frames."""
+    """Starts tracemalloc; returns whether it keeps enough frames, because other code may have started it with fewer."""
     if not tracemalloc.is_tracing():
         tracemalloc.start(_FRAMES)
     return tracemalloc.get_traceback_limit() >= _FRAMES
 
 
 def shape_of(*given: Any) -> tuple[int, ...]:
-    """Returns the first two dimensions of a batch whose tensors agree in the first dimension.
+    """Returns the first two sizes of a batch's tensor with the most dimensions; the first size counts the samples.
 
-    Empty if they disagree, or if the first dimension may not be samples: for a single row (packed sequences), tensors
-    with one dimension (tokens), a list of images, and nested or sharded tensors.
+    The result is empty if tensors differ in the first size, or if that size may not be samples: for a single row
+    (packed sequences), tensors with one dimension (tokens), a list of images, and nested or sharded tensors.
     """
     tensors = _tensors(given)
     if not tensors or any(each.is_nested or hasattr(each, "device_mesh") for each in tensors):
@@ -231,7 +231,7 @@ def _tensors(given: Any) -> list[Tensor]:
 
 
 class BatchRows:
-    """The batches of a step."""
+    """The batches that one step loads, and the batches that it gives to models."""
 
     def __init__(self) -> None:
         self.begin_step()
@@ -244,7 +244,7 @@ class BatchRows:
         self._loaded: list[tuple[int, ...]] = []
 
     def loaded(self, batches: Any, batch: Any) -> None:
-        """Notes a batch of a DataLoader's iterator; its shape counts only if it has as many rows as samples."""
+        """Notes a batch of a DataLoader's iterator; its shape counts only if it has the sampler's number of rows."""
         samples = getattr(getattr(batches, "_index_sampler", None), "batch_size", None)
         shape = shape_of(batch)
         self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
@@ -265,8 +265,8 @@ class BatchRows:
     def rows(self, passes: float) -> dict[str, float]:
         """Returns the rows of the step by the shape of its batches; empty if the rows are uncertain.
 
-        They are certain if one model is trained, which is called once for each backward pass, each time with other
-        tensors; and if loaders gave the same number of rows, or nothing.
+        The rows are certain if the step trains one model, and calls it once per backward pass with other tensors each
+        time. If DataLoaders gave batches, these must have the same number of rows.
         """
         forward, loaded = (sum(shape[0] for shape in shapes if shape) for shapes in (self._forward, self._loaded))
         sure = len(self._models) == 1 and len(self._forward) == passes and all((*self._forward, *self._loaded))

@@ -1,4 +1,4 @@
-"""The setup of training: its wrappers, checkpoints and optimizers, with settings that are no defaults, and lines."""
+"""Finds the wrappers, checkpoints and optimizers of training, their settings that are no defaults, and their lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FRAMES = 12  # between a checkpoint and the module that wraps what it recompute
 
 @contextmanager
 def checkpoints_seen(seen: Callable[[str, str, Place], None]) -> Iterator[None]:
-    """Calls ``seen``, in this context, for each checkpoint of forward, with the line that wrapped or called it."""
+    """Calls ``seen``, in this context, for each activation checkpoint in forward, with the line that set it up."""
     stack = Stack()
 
     def followed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ def checkpoints_seen(seen: Callable[[str, str, Place], None]) -> Iterator[None]:
 
 
 def _wrapped_at() -> Place | None:
-    """Returns the line that made the module which wraps the code of a checkpoint; None if no module does."""
+    """Returns the line that made the CheckpointWrapper around the running checkpoint; None without a wrapper."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
     for _ in range(_FRAMES):
         if frame is None:
@@ -71,7 +71,7 @@ def _wrapped_at() -> Place | None:
 
 
 def settings_of(models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> Counter[tuple[str, Place]]:
-    """Returns the wrappers and optimizers by kind and by line, and their settings that are no defaults."""
+    """Returns how often each line made each kind of wrapper or optimizer, and set each setting that is no default."""
     found, known = Counter[tuple[str, Place]](), set[int]()
     for module in dict.fromkeys(each for model in models for each in model.modules()):
         owner, kind, settings = _of_module(module)
@@ -120,7 +120,7 @@ def _of_fsdp1(wrapped: Any) -> dict[str, object]:
 
 
 def _of_fsdp2(state: Any) -> dict[str, object]:
-    """Returns the settings of ``fully_shard``; by default the root keeps its parameters after forward."""
+    """Returns ``fully_shard``'s settings that are no defaults; by default the root keeps parameters after forward."""
     settings = _dtypes(state._mp_policy)  # noqa: SLF001  no public reader
     if state._is_root:  # noqa: SLF001  as above
         every = {parameter for module in state._modules for parameter in module.parameters()}  # noqa: SLF001  as above
@@ -151,7 +151,7 @@ def _dtypes(policy: Any) -> dict[str, object]:
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """Returns an optimizer's initial settings, because a schedule may change them; a wrapper may have none."""
+    """Returns the settings that are no defaults, as the optimizer was made: a schedule may have changed them since."""
     usual, made = inspect.signature(type(optimizer).__init__).parameters, getattr(optimizer, "defaults", {})
     return {
         name: value

@@ -55,10 +55,10 @@ SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
 
 
 class Stack:
-    """The stack of the code that called the running code.
+    """The Python stack of the running code.
 
-    Autograd of a GPU runs in separate threads, without the frames that called it. The frames are then those of the
-    thread that made this object, because that thread waits for backward.
+    Autograd of a GPU runs in separate threads, which lack the frames that called backward. There the stack goes on with
+    the frames of the thread that made this object, because that thread waits for backward.
     """
 
     def __init__(self) -> None:
@@ -67,17 +67,17 @@ class Stack:
     def place(self) -> Place:
         """Returns the innermost line of the user's code or of a strategy, and the line of a package that it called.
 
-        If the user's code has no line in the stack, it is the package's line.
+        If the user's code has no line in the stack, the package's line is returned.
         """
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         return place_of(self._frames(), _frame_file, _frame_line, backward=backward)
 
     def comes_from(self, codes: frozenset[CodeType]) -> bool:
-        """Returns whether a function with one of these codes is in the stack."""
+        """Returns whether a function with one of these code objects is in the stack."""
         return any(frame.f_code in codes for frame in self._frames())
 
     def is_compiled(self, captured: frozenset[tuple[str, int]]) -> bool:
-        """Returns whether torch.compile wraps the running code, and one of these functions inside is compiled."""
+        """Returns whether torch.compile wraps the running code, and a function in the wrapper is in ``captured``."""
         found, wrappers = False, compiled_wrappers()
         for code in (frame.f_code for frame in self._frames()):
             found = found or _is_captured(code, captured)
@@ -97,7 +97,7 @@ class Stack:
 
 @cache
 def compiled_wrappers() -> frozenset[CodeType]:
-    """Returns the codes of the wrappers that torch.compile puts around a function, compiled or not."""
+    """Returns the code objects of the wrappers that torch.compile puts around a function, compiled or not."""
     from torch._dynamo.eval_frame import _TorchDynamoContext
 
     inside = (each for each in _TorchDynamoContext.__call__.__code__.co_consts if isinstance(each, CodeType))
@@ -105,7 +105,7 @@ def compiled_wrappers() -> frozenset[CodeType]:
 
 
 def captured_lines() -> frozenset[tuple[str, int]]:
-    """Returns file and line of each compiled function, or of the part after a graph break; empty if unknown."""
+    """Returns file and line of each compiled function, and of each part after a graph break; empty if unknown."""
     return frozenset((at.filename, at.lineno or 0) for _, at in compilations())
 
 
@@ -116,7 +116,7 @@ def _is_captured(code: CodeType, captured: frozenset[tuple[str, int]]) -> bool:
 
 
 def break_sites() -> dict[tuple[str, Place], float]:
-    """Returns the places of the graph breaks of all steps so far, by the first line of the reason of each break."""
+    """Returns how many graph breaks there were so far, by the first line of their reason and by their place."""
     found: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for reason, stack in graph_breaks():
         place = place_of(reversed(stack), file_of_trace, lambda frame: (frame.lineno or 0, frame.name), backward=False)
@@ -126,7 +126,7 @@ def break_sites() -> dict[tuple[str, Place], float]:
 
 
 def compiled_sites(reasons: Iterable[str]) -> dict[tuple[str, Place], float]:
-    """Returns the functions that torch.compile has compiled for these reasons."""
+    """Returns how often torch.compile has compiled functions for these reasons, by reason and by function."""
     found = Counter((said, Place(at.filename, at.lineno or 0, at.name, backward=False)) for said, at in compilations())
     return {key: float(times) for key, times in found.items() if key[0] in reasons}
 
@@ -165,7 +165,7 @@ def made_at(made: object) -> Place | None:
 def call_sites(
     steps: Sequence[SiteCounts], roots: Sequence[str], strategy: str = ""
 ) -> dict[str, tuple[CallSite, ...]]:
-    """Returns the call sites of a step, by metric, from the steps that have the metric."""
+    """Returns the call sites of each metric, with their mean per step over the steps that have the metric."""
     metrics = dict.fromkeys(metric for step in steps for metric in step)
     found = {metric: _sites([step[metric] for step in steps if metric in step], roots, strategy) for metric in metrics}
     return {metric: sites for metric, sites in found.items() if sites}
@@ -240,12 +240,12 @@ def _owner(file: str) -> str:
 
 
 def digest(source: str) -> str:
-    """Returns a code that identifies a line without its text, which baselines may not store; empty for no text."""
+    """Returns a hash that identifies a line of code, because baselines may not store its text; empty for no text."""
     return hashlib.sha256(source.encode(errors="replace")).hexdigest()[:_DIGITS] if source else ""
 
 
 def _relative(file: str, roots: Sequence[str]) -> str:
-    """Returns a file as every machine names it: relative to the project or to its import folder, else its name."""
+    """Returns a path that is the same on every machine: relative to the project or an import folder, else the name."""
     for folder in _PACKAGES:
         if folder in file:
             return file.rpartition(folder)[2]

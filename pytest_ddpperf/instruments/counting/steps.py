@@ -1,4 +1,4 @@
-"""Steps that are watched without being counted, and the counts of a step from several steps: means with rhythms."""
+"""Combines the counts of several steps into the counts of one step, and recognises steps that do other work."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Seen: TypeAlias = "dict[str, Mapping[Any, float]]"
 
 K = TypeVar("K")
 
-_LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several steps the largest counts, not the mean
-_OF_STEP = _LEVELS | {"retained_bytes"}  # counts that only steps counted whole have
+_LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several steps the largest is used, not the mean
+_OF_STEP = _LEVELS | {"retained_bytes"}  # counts that only steps counted in full have
 _UNUSUAL = "most steps do other work than the steps in which it was counted"
 _TELLING = (torch.dtype, torch.device, torch.layout, bool, str)  # numbers change from step to step, as a learning rate
 
 
 def per_step(steps: Sequence[Details]) -> Details:
-    """Returns the counts of a step, from the steps of a period: the largest for levels, the mean for all else."""
+    """Returns the counts per step of one period of steps: the largest for bytes in use (``_LEVELS``), else the mean."""
     return {
         metric: max((step[metric] for step in steps), key=total_of)
         if metric in _LEVELS
@@ -44,7 +44,7 @@ def per_step(steps: Sequence[Details]) -> Details:
 
 
 def _common(found: Sequence[Whole]) -> list[str]:
-    """Returns the metrics that all of ``found`` have; the profiler may have missed the device's metrics in some."""
+    """Returns the metrics that all steps have; the profiler may have missed the device's metrics in some steps."""
     return [metric for metric in found[0] if all(metric in details for details in found)] if found else []
 
 
@@ -58,18 +58,18 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns each step counted whole whose work is the most frequent, or is seen at most once less often.
+    """Returns the steps counted in full whose work is the most frequent among all ``seen``, or comes once less often.
 
-    ``shown``: the work of the steps counted whole, and of the steps that follow them.
+    ``shown``: the cheap counts of the steps counted in full, and of the steps that follow them.
     """
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
 
 def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence[Seen], *, unusual: bool) -> Counts:
-    """Returns the counts of a step: by metric, the most of the steps that are alike, and the means of all seen steps.
+    """Returns the counts of a step: the largest of steps counted in full or profiled, and the means of all seen steps.
 
-    ``unusual``: whether the steps counted whole do rare work, so that the usual work is unknown.
+    ``unusual``: whether the steps counted in full do rare work, so that the usual work is unknown.
     """
     details: dict[str, Mapping[str, float]] = {}
     totals, unstable, varying = {}, {}, {}
@@ -100,7 +100,7 @@ def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence
 
 
 def _mean(parts: Sequence[tuple[float, ...]]) -> float:
-    """Returns the mean of a sum of some parts; the order of the parts changes nothing."""
+    """Returns the mean per step of the sum of some parts; the order of the parts changes nothing."""
     return math.fsum(rhythm_of(values).mean for values in parts)
 
 
@@ -112,7 +112,7 @@ def _widest(of_part: Mapping[str, Sequence[tuple[float, ...]]]) -> str:
 
 
 def _difference(first: Mapping[str, float], following: Mapping[str, float]) -> str:
-    """Returns the largest difference between two steps; empty if they are alike."""
+    """Returns, in words, the largest difference between two steps; empty if they are alike."""
     sizes = {name: abs(following.get(name, 0.0) - first.get(name, 0.0)) for name in {**following, **first}}
     name = max(sizes, key=sizes.__getitem__, default="")
     if not sizes.get(name):
@@ -129,17 +129,17 @@ def total_of(parts: Mapping[str, float]) -> float:
 def graph_so_far() -> tuple[int, int]:
     """Returns the nodes of autograd's graph that this thread has added, and the collectives called in all groups.
 
-    Any step shows both numbers, counted or not.
+    Both numbers are known even if nothing is counted.
     """
     return torch._C._autograd._get_sequence_nr(), collectives_called(process_groups())  # noqa: SLF001 - no public number
 
 
 class CallWatch(TorchFunctionMode):
-    """A mode that adds up which functions of torch Python calls, and with which arguments.
+    """A mode that sums up, as one number, which functions of torch Python calls, and with which arguments.
 
-    Shape, type and device of tensors count; of other arguments types, devices, strings and booleans count. A function
-    of torch that calls others is one call. Hooks that backward runs are seen, too, and in the thread of a script its
-    steps. Decisions inside C++, such as in a scripted module, are not seen.
+    Shape, dtype and device of tensors count; of other arguments dtypes, devices, strings and booleans count. A function
+    of torch that calls others is one call. The mode also sees hooks that backward runs, and the steps of a script,
+    which has another thread. It does not see decisions inside C++, such as in a scripted module.
     """
 
     def __init__(self, paused: Callable[[], bool]) -> None:
@@ -170,7 +170,7 @@ class CallWatch(TorchFunctionMode):
 
 
 def _mark(func: Any, given: tuple[Any, ...]) -> int:
-    """Returns a number that similar calls share; 1 if the arguments cannot be inspected, such as lazy parameters."""
+    """Returns a hash that similar calls share; 1 if the arguments cannot be inspected, such as lazy parameters."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
         try:
             return hash((func, *_looks(given)))
@@ -194,7 +194,7 @@ def _looks(given: Any) -> list[Any]:
 
 
 class OtherSteps:
-    """The steps after the steps counted whole, until training has ended or they take too long on any rank."""
+    """The steps after the steps counted in full, until training has ended or they take too long on any rank."""
 
     def __init__(self, run: Callable[[], Any], on_any_rank: Callable[[bool], bool], seconds: float) -> None:
         self._run, self.any, self._seconds = run, on_any_rank, seconds
@@ -202,11 +202,11 @@ class OtherSteps:
         self.over = self.ended = False  # whether no step follows; whether that is because training has ended
 
     def begin_anew(self) -> None:
-        """Gives the steps that follow as much time as the steps before had."""
+        """Restarts the time limit for the steps that follow."""
         self._until = time.monotonic() + self._seconds
 
     def end_with(self, look: Callable[[Callable[[], Any]], bool]) -> bool:
-        """Lets ``look`` run a step; returns whether ``look`` has requested on any rank to stop after it."""
+        """Lets ``look`` run a step; returns whether ``look`` returned True on any rank, unless training has ended."""
         ended, last = False, False
         try:
             last = look(self._run)

@@ -1,4 +1,4 @@
-"""Bytes of the live tensors by purpose, followed storage by storage, without an allocator."""
+"""Counts the bytes of live tensors by purpose, from their storages instead of an allocator."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TensorTracker:
         self._placed, self._placed_at_peak = Counter[tuple[str, Place]](), Counter[tuple[str, Place]]()
 
     def begin_step(self) -> None:
-        """Forgets the peak: from now on it is the peak of a new step."""
+        """Begins a new step: the peak starts again from the bytes that are live now."""
         with self._lock:
             self.settle()
             self._lent = {key: lent for key, lent in self._lent.items() if lent[0]() is not None}
@@ -70,7 +70,7 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follows a tensor whose creation was not seen, if a second step has it: no buffer that a backend frees."""
+        """Follows a tensor of unknown origin once a second step has it; a buffer of a backend does not live so long."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -86,7 +86,7 @@ class TensorTracker:
     ) -> None:
         """Follows a tensor; the category applies to new storages, and with ``mark`` to known ones too.
 
-        ``made_by`` returns the place of the code that has just made it.
+        ``made_by`` returns the place of the code that has just made the tensor.
         """
         with self._lock:
             self._bury()
@@ -107,7 +107,7 @@ class TensorTracker:
             self.see(tensor, category, mark=True)
 
     def mark_buckets(self, sent: Iterable[torch.Tensor]) -> None:
-        """Gives tensors of an all-reduce the category ``buckets`` if they existed before: DDP keeps its buckets."""
+        """Gives tensors of an all-reduce the category ``buckets`` if no operator made them in a counted step: DDP's."""
         with self._lock:
             for key in [key for tensor in sent for key, _ in self._storages(tensor)]:
                 if key in self._unnamed and self._unnamed[key].place is None:
@@ -150,7 +150,7 @@ class TensorTracker:
             return at_peak
 
     def peak_places(self) -> dict[tuple[str, Place], float]:
-        """Returns the bytes at the step's peak by category and by the place that made them, without small parts."""
+        """Returns the bytes at the step's peak by category and by the place that made them, without parts under 1 %."""
         with self._lock:
             self._note_peak()
             found = self._placed_at_peak.copy()
@@ -161,7 +161,7 @@ class TensorTracker:
             return {key: float(nbytes) for key, nbytes in found.items() if nbytes >= max(1, _GOOD_PART * self._peak)}
 
     def passing(self) -> Counter[tuple[str, Place]]:
-        """Returns the live bytes of tensors that steps have made for temporary use, by the places that made them."""
+        """Returns the live bytes of activations and temporaries, by the places that made them."""
         with self._lock:
             self._bury()
             places: Counter[tuple[str, Place]] = Counter()
@@ -203,7 +203,7 @@ class TensorTracker:
             yield
 
     def _storages(self, tensor: torch.Tensor) -> list[tuple[int, torch.UntypedStorage]]:
-        """Returns the storages of a tensor on the device with their keys; for a lent tensor the original's."""
+        """Returns the storages of a tensor on the device with their keys; for a lent tensor the original's storages."""
         found: list[tuple[int, torch.UntypedStorage]] = []
         for storage in storages_of(tensor):
             key = storage._cdata  # noqa: SLF001  torch has no other identity for it
@@ -268,7 +268,7 @@ class TensorTracker:
             self._unnamed.pop(key, None)
 
     def _note_peak(self) -> None:
-        """Stores the parts of the peak, if this is a peak: called before anything shrinks."""
+        """Stores the parts of the peak, if the bytes have just risen to a peak: called before anything shrinks."""
         if self._rising:
             self._rising = False
             self._at_peak, self._placed_at_peak = dict(self.live), self._placed.copy()
@@ -276,7 +276,7 @@ class TensorTracker:
 
 
 def _usual_owners() -> tuple[int, int]:
-    """Returns the numbers of a storage's owners besides tensors, and of a loan's owners; torch's versions differ."""
+    """Returns how many owners a storage has besides its tensors, and how many a loan adds; torch's versions differ."""
     tensor = torch.empty(1)
     reference = weakref.ref(tensor.untyped_storage())  # as records have it: Python's object may be C++'s by now
 

@@ -1,1 +1,1 @@
-"""The diagnosed pass: the time of a step, phase by phase. Importing this package imports no torch."""
+"""The diagnosis: divides the time of a step into phases. Importing this package imports no torch."""

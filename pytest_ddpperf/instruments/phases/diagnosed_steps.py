@@ -1,4 +1,4 @@
-"""The diagnosed pass on one rank: a few more steps, divided into phases, and the device's rates in simple work."""
+"""Diagnoses a launch on one rank: divides a few more steps into phases, and times plain products and copies."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _TICK = 1e-9  # seconds: no work takes less
 
 
 def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind, Trace] | None = None) -> PhaseTimes:
-    """Divides the steps of a trace into phases, with the ``seconds`` between consecutive marks.
+    """Returns the times of phases and sections in a trace; ``seconds`` lie between its consecutive marks.
 
     The time between two marks belongs to one phase, and to every section around. So phases add up to the step, and
-    nested sections overlap. ``memory`` is the trace of a step whose marks are readings of memory, and their kind.
+    nested sections overlap. ``memory`` is a kind of bytes, and the trace of a step whose marks are such bytes.
     """
     steps = len(trace.starts)
     phases: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}
@@ -122,7 +122,7 @@ def diagnose(
 
 
 def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | None:
-    """Times simple work on this rank; all ranks do so at the same time, as they do in steps.
+    """Times matrix products, copies and small operators on this rank; all ranks do so at the same time, as in steps.
 
     ``precision`` is the precision of the products, as in the settings. Each kind of work counts with its shortest time.
     No random number is drawn.
@@ -151,7 +151,7 @@ def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | 
 
 
 def _small_step(device: torch.device) -> Callable[[], object]:
-    """Returns forward and backward of layers so small that only the calls take time."""
+    """Returns a function that runs forward and backward of layers so small that only the calls take time."""
     import torch
 
     weight = torch.ones((4, 4), device=device, requires_grad=True)

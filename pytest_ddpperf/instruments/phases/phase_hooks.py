@@ -1,4 +1,4 @@
-"""The begin and end of phases in any training code, found by the functions of torch that all training code calls."""
+"""Finds when phases begin and end in any training code, by the functions of torch that all training code calls."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Follower(Protocol):
     """A recorder that phase hooks call when a phase or a section begins, and when it ends."""
 
     def enter(self, phase: str, name: str = "") -> Any:
-        """Begins a phase, in a trace under a separate name; returns the place to go back to, or None for no place."""
+        """Begins a phase, named ``name`` in a trace; returns the place to go back to, or None if no phase begins."""
 
     def enter_section(self, name: str) -> Any:
-        """Begins a section; returns the place to go back to, or None."""
+        """Begins a section; returns the place to go back to, or None if no section begins."""
 
     def go(self, place: Any) -> None:
-        """Goes back to a place."""
+        """Goes back to a place that ``enter`` or ``enter_section`` has returned."""
 
 
 class PhaseHook(NamedTuple):
@@ -70,10 +70,10 @@ _WHERE_LOADED = (
 
 
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
-    """Returns the phase hooks of this torch, for the modules of torch that are loaded.
+    """Returns the functions of this torch that are phases, if the modules that they belong to are loaded.
 
-    Modules are followed by their ``__call__`` and not by torch's global hooks. Those are much slower in each of a
-    model's modules, make torch.compile warn, and are compiled into its graphs.
+    ``__call__`` of modules is followed instead of torch's global hooks. Those are much slower in each of a model's
+    modules, make torch.compile warn, and are compiled into its graphs.
     """
     import torch
     from torch._C import _distributed_c10d as c10d
@@ -111,7 +111,7 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
 
 @contextmanager
 def followed(recorder: Follower, hooks: Sequence[PhaseHook]) -> Iterator[None]:
-    """Lets the phase hooks and the user's sections, in this context, report to a recorder."""
+    """Makes phase hooks and the user's sections, in this context, report to a recorder."""
     with ExitStack() as stack:
         for hook in hooks:
             within = _within(recorder, hook, getattr(hook.owner, hook.name))
@@ -150,7 +150,7 @@ def _within(recorder: Follower, hook: PhaseHook, function: Callable[..., Any]) -
 
 @contextmanager
 def optimizers_followed(recorder: Follower) -> Iterator[None]:
-    """Lets every optimizer's ``step``, in this context, report to a recorder.
+    """Makes every optimizer's ``step``, in this context, report to a recorder.
 
     It uses torch's own hooks, because each class has a separate ``step``, and a learning rate scheduler keeps the
     ``step`` that it found. A graph into which torch.compile has taken ``step`` is recompiled while there are hooks.

@@ -1,4 +1,4 @@
-"""Phases and sections as named ranges of torch's profiler, and the learning rate of each step, by the same hooks."""
+"""Shows phases and sections as named ranges of torch's profiler, and notes the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ranges:
         self._rates: dict[int, list[tuple[int, tuple[float, ...]]]] = {}
 
     def enter(self, phase: str, name: str = "") -> int | None:
-        """Begins the range of a phase; returns how many were open, or None if the current range includes the phase."""
+        """Begins a phase's range; returns how many ranges were open, or None if the current range includes it."""
         name = name or RANGES[phase]
         top, top_name = self._open[-1][:2] if self._open else (OTHER, "")
         opens = phase in OPENS[top] or (phase, top) in {(GRADIENT_SYNC, BACKWARD), (OTHER, OTHER)}
@@ -51,7 +51,7 @@ class Ranges:
         return self._opened(phase, name)
 
     def enter_section(self, name: str) -> int | None:
-        """Begins the range of a user's section; returns how many were open, or None if the open range has its name."""
+        """Begins a section's range; returns how many ranges were open, or None if the current range has its name."""
         if get_ident() != self._thread:
             return None
         top, top_name = self._open[-1][:2] if self._open else (OTHER, "")
@@ -65,14 +65,14 @@ class Ranges:
             self._open.pop()[2].__exit__(None, None, None)
 
     def note_rates(self, optimizer: Any, _args: object, _kwargs: object) -> None:
-        """Notes the learning rates with which an optimizer begins a step; not rates that are on a device."""
+        """Notes the learning rates with which an optimizer begins a step, unless they are tensors on a GPU."""
         rates = [group.get("lr") for group in getattr(optimizer, "param_groups", ())]
         if all(isinstance(rate, (int, float)) or getattr(rate, "is_cpu", False) for rate in rates):
             self._rates.setdefault(id(optimizer), []).append((time.time_ns(), tuple(map(float, rates))))
 
     @property
     def rates(self) -> tuple[LearningRates, ...]:
-        """Returns the learning rates of each optimizer; one of two nested optimizers, if their rates are equal."""
+        """Returns each optimizer's learning rates with times; nested optimizers with equal rates count once."""
         different = {tuple(rates for _, rates in notes): tuple(notes) for notes in self._rates.values()}
         return tuple(different.values())
 
@@ -87,7 +87,7 @@ class Ranges:
 def named_ranges(run: Callable[[], object], hooks: Sequence[PhaseHook]) -> Iterator[Ranges]:
     """Makes phases and sections, in this context, ranges of the profiler. Calls ``run`` once before.
 
-    If that call compiles, an optimizer's step is part of a compiled graph, and optimizers are not followed.
+    If that call compiles code, an optimizer's step may be part of a compiled graph, so optimizers are not followed.
     """
     ranges = Ranges()
     with followed(ranges, (*torch_phase_hooks(), *hooks)), ExitStack() as optimizers:

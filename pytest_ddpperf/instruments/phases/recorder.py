@@ -1,4 +1,4 @@
-"""A stack of phases and sections, and a mark at each change of its top."""
+"""Records which phase and which sections are running, with a mark, such as a time, at each change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPENS: Mapping[str, frozenset[str]] = {
 
 
 class PhaseNode:
-    """A state of the stack. Each state has one node, however often a step enters it."""
+    """A combination of nested phases and sections. Each combination has one node, however often a step enters it."""
 
     __slots__ = ("_inner", "opens", "parent", "phase", "sections")
 
@@ -53,7 +53,7 @@ class PhaseNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """The top of the stack at each time."""
+    """The marks of some steps, and the phase and sections from each mark to the next."""
 
     marks: list[Any]  # read at each change and at the end: one more than there are ``places``
     places: list[PhaseNode]  # the node from each mark to the next
@@ -61,7 +61,7 @@ class Trace:
 
 
 class Recorder:
-    """A recorder of the main thread's phases in its steps; other threads have no separate phases."""
+    """Records the phases of the main thread; work of other threads belongs to the main thread's present phase."""
 
     def __init__(self) -> None:
         for instrument in (
@@ -108,17 +108,17 @@ class Recorder:
         return before
 
     def go(self, place: PhaseNode) -> None:
-        """Moves to a node, inside the current node or back, even if nodes on the way were left open."""
+        """Marks the change to another node, inside the current node or back, also past nodes that were left open."""
         self._marks.append(self._mark())
         self._places.append(place)
         self._top = place
 
 
 class Section:
-    """``with ctx.phase(name)``: does nothing until a diagnosed pass replaces these methods.
+    """The context of ``with ctx.phase(name)``, which does nothing until a diagnosis replaces these methods.
 
-    No state shows whether a pass runs: reading it would cost time in timed steps, and torch.compile would recompile
-    code that it has compiled without a pass.
+    No flag shows whether a diagnosis runs: reading it would cost time in timed steps, and torch.compile would recompile
+    code that it has compiled without a diagnosis.
     """
 
     __slots__ = ("before", "name")
@@ -128,7 +128,7 @@ class Section:
         self.before: PhaseNode | None = None
 
     def __enter__(self) -> None:
-        """Does nothing outside the pass."""
+        """Does nothing outside a diagnosis."""
 
     def __exit__(self, *_raised: object) -> None:
-        """Does nothing outside the pass."""
+        """Does nothing outside a diagnosis."""

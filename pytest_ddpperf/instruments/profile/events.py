@@ -1,12 +1,12 @@
-"""Divides events of torch's profiler, with their notes, into communication and computation, by step. Pure.
+"""Divides the events of a torch profile into communication and computation, step by step, without side effects.
 
-On CPU gloo's threads run the collectives: a span ``gloo:all_reduce`` lasts from the moment that a thread begins with
-it, before the other ranks have come, to its end; while a collective still waits for a thread it has none. Computation
-is every operator of the dispatcher. An operator that waits for a collective does not count, nor do operators that only
-contain others (autograd's functions, which run hooks). On CUDA both are kernels on streams; NCCL's have its name.
-Copies and memsets are neither, except copies that the notes assign to a collective: NCCL 2.28 and newer may send by the
-copy engines alone. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do. On a
-GPU the span of gloo has the copy back to the device in it; the copy to the host precedes it and is no communication.
+On CPU gloo's threads run the collectives: a span ``gloo:all_reduce`` lasts from the moment that a thread begins the
+collective, before the other ranks have come, to its end. A collective that waits for a thread has no span yet.
+Computation is every operator of the dispatcher, except operators that wait for a collective, or that only contain
+others (autograd's functions, which run hooks). On CUDA both are kernels on streams; NCCL's have its name. Copies and
+memsets are neither, except copies that torch's notes assign to a collective: NCCL 2.28 and newer may send by the copy
+engines alone. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do. On a GPU
+the span of gloo includes the copy back to the device; the copy to the host precedes it and is no communication.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ GPU_ANNOTATION = "gpu_user_annotation"  # kineto's word for what a GPU does of a
 
 Class = Literal["communication", "computation", "memory"]
 
-STEP, WARMUP_STEP, LAST_STEP = "step", "warmup_step", "last_step"  # ranges of a profile; the first ones are its result
+STEP, WARMUP_STEP, LAST_STEP = "step", "warmup_step", "last_step"  # ranges of a profile; only steps named STEP count
 STEPS = frozenset({STEP, WARMUP_STEP, LAST_STEP})
 
 _NOT_COMPUTED = ("c10d::", "_c10d_functional::", "c10d_functional::", "autograd::", "torch::autograd::")
@@ -87,7 +87,7 @@ def is_nccl_kernel(name: str, activity: str) -> bool:
 
 
 def class_of(event: ProfilerEvent) -> Class | None:
-    """Returns the class of an event; None for events that are ignored."""
+    """Returns whether an event is communication, computation or memory; None for events that are ignored."""
     if event.activity == GPU_ANNOTATION:
         return None
     if event.kind or event.name.startswith("gloo:"):
@@ -100,7 +100,7 @@ def class_of(event: ProfilerEvent) -> Class | None:
 
 
 def kind_of(name: str) -> str:
-    """Returns the collective of an event, the same for ``gloo:all_reduce`` and ``ncclDevKernel_AllReduce_...``."""
+    """Returns an event's collective: ``all_reduce`` for ``gloo:all_reduce`` and ``ncclDevKernel_AllReduce_...``."""
     if name.startswith("gloo:"):
         return name.removeprefix("gloo:")
     found = _NCCL.match(name)
@@ -166,7 +166,7 @@ _ITEM_SIZES = {  # by the names of types in small letters, of c10 and of the pro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """The facts about a collective that are known before it begins."""
+    """The facts about a collective that torch notes for the profiler when the collective is called."""
 
     kind: str  # ``all_reduce``, ``all_gather`` ...
     nbytes: float | None  # that this rank puts into it; None if the type is unknown
@@ -175,7 +175,7 @@ class Note:
 
 
 def note_of(fields: Mapping[str, Any]) -> Note | None:
-    """Returns the note with these fields, texts in JSON or values; None if the note is not of a collective."""
+    """Returns the note with these fields, values or JSON texts; None if the note is not about a collective."""
     name = _value(fields, "Collective name")
     if not name or name == "wait":
         return None
@@ -195,11 +195,11 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 
 
 def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the notes of the numbers that exactly one kernel of NCCL is linked to.
+    """Returns the notes that exactly one kernel of NCCL is linked to, by the number that links them.
 
-    ``links`` holds the number of each kernel, 0 for none. If collectives are sent as a group, one note stands for
-    several kernels, or one kernel for several notes: then the bytes of a kernel are unknown. A kernel that stands
-    for several notes is linked to none of them.
+    ``links`` holds the number of each kernel, 0 for none; ``fields`` holds each note's fields. If collectives are sent
+    as a group, one note stands for several kernels, or one kernel for several notes. The bytes of such a kernel are
+    unknown. A kernel that stands for several notes is linked to none of them.
     """
     noted = {
         number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields
@@ -208,9 +208,9 @@ def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any
 
 
 def notes_of_copies(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the notes of the numbers that only copies are linked to: collectives that copy engines send.
+    """Returns the notes that only copies are linked to, by number: notes on collectives that copy engines send.
 
-    Such a collective has a copy for each peer, so no copy shows the bytes of the whole.
+    Such a collective has a copy for each peer, so no copy shows the bytes of the whole collective.
     """
     noted = {number: note_of(fields[number]) for number in links if number in fields}
     return {number: replace(note, nbytes=None, copied=True) for number, note in noted.items() if note is not None}

@@ -47,12 +47,12 @@ def profile_steps(
     warmup: int = 1,
     exported: Callable[[Callable[[], Mapping[str, Any]]], object] = lambda _: None,
 ) -> RankProfile:
-    """Profiles the communication and computation of ``steps`` calls of ``run``; a collective, called after the warm-up.
+    """Profiles the communication and computation of ``steps`` calls of ``run``; all ranks call it after the warm-up.
 
     ``warmup`` more steps run before, in which the profiler itself warms up, and one after, in which gloo's threads note
     the ends of collectives. On CUDA each step is waited for, so that its kernels are within it. ``modules`` are the
-    models, if known, because DDP reports figures too. ``exported`` gets a function that returns the profile as a
-    Chrome trace.
+    models, if known, because DDP reports figures too. ``exported`` gets a function that returns the profile as a Chrome
+    trace.
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -79,9 +79,10 @@ def profile_steps(
 
 
 def window_of(module: DistributedDataParallel) -> Window | None:
-    """Returns DDP's figures for the steps that it samples (the first ten, then every hundredth); None before the first.
+    """Returns DDP's times of communication and overlap in the steps that it samples; None before the first sample.
 
-    They are from ``_get_ddp_logging_data``, there in nanoseconds (torch/csrc/distributed/c10d/logger.cpp).
+    DDP samples the first ten steps, then each hundredth; its log has nanoseconds
+    (torch/csrc/distributed/c10d/logger.cpp).
     """
     data = module._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no other way to it
     communicated, overlapped = (data.get(f"avg_backward_{name}_time") for name in ("comm", "compute_comm_overlap"))
@@ -100,7 +101,7 @@ def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
 
 
 def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the known facts about the collectives of NCCL's kernels, by the number that the kernels are linked to.
+    """Returns torch's notes on the collectives of NCCL's kernels, by the number that the kernels are linked to.
 
     ``trace`` returns the trace as torch saves it: before torch 2.12 it holds facts that the events lack.
     """

@@ -1,4 +1,4 @@
-"""A profile as a Chrome trace with the learning rate as a counter, and a snapshot of a GPU's memory, as files."""
+"""Writes files: a profile as a Chrome trace with the learning rate as a counter, and a snapshot of a GPU's memory."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Seque
 def completed(document: Mapping[str, Any], rank: int, rates: Sequence[LearningRates]) -> dict[str, Any]:
     """Returns torch's trace with processes named after the rank, and with counters of the learning rates.
 
-    Steps are also there under the names of ``torch.profiler.schedule``, which other tools use. Events come first,
-    because some readers ignore events that follow other keys.
+    Each step is also an event ``ProfilerStep#N``, as other tools expect it of ``torch.profiler.schedule``. Events come
+    first, because some readers ignore events that follow other keys.
     """
     events = [_named(event, rank) for event in document["traceEvents"]]
     spans = [event for event in events if event.get("ph") == "X" and event.get("cat") == ANNOTATION]
@@ -56,7 +56,7 @@ def _named(event: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
 
 
 def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, file: Path) -> str:
-    """Writes the actions of a GPU's caching allocator in ``steps`` calls of ``run``; returns why not, or "".
+    """Writes the actions of a GPU's caching allocator in ``steps`` calls of ``run``; returns an error's text, or "".
 
     The steps are run in any case, because other ranks wait for them. They are slower than others, because each
     allocation notes the place of the code that made it.
@@ -75,7 +75,7 @@ def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, 
 
 
 def _refused(call: Callable[[], object]) -> str:
-    """Returns why an allocator refuses a call; empty if it does not."""
+    """Returns the error's text if an allocator refuses a call; empty if it does not."""
     try:
         call()
     except (RuntimeError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""The meanings of exceptions of Python and torch in training code that runs on ranks, and advice against them."""
+"""Exceptions of Python and torch in training code that runs on ranks, with advice on how to avoid each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ _IMPORTABLE = (
     "a spawned process imports its arguments by name: move the function or class to a module of its own, or give "
     "the DataLoader multiprocessing_context='fork'"
 )
-
 _FORKED = (
     "CUDA was used before this process was forked: if a module uses CUDA when it is imported, give "
     "--ddpperf-preload=none; if workers of a DataLoader use CUDA, give it multiprocessing_context='spawn'"
@@ -47,14 +46,14 @@ _BUSY = (
 )
 _FULL = "other processes hold the GPU's memory: nvidia-smi shows which"
 ROOM = (
-    "a smaller batch, accumulation_steps, activation_checkpointing=true, precision=bf16 or a strategy that shards "
-    "(fsdp2, zero1) takes less"
+    "a smaller batch, accumulation of gradients, activation checkpointing, bf16 or sharding (fsdp2, zero1) takes less: "
+    "a Workload has settings for them, a script needs them in its code"
 )
 _KERNELS = "this build of torch has no kernels for the GPU: install one for its compute capability"
 _BROKEN_GPU = "the GPU's memory has failed: nvidia-smi -q -d ECC shows more; reset or replace it"
 _NCCL_ERROR = "DistBackendError|RuntimeError"
 
-# Want of memory in errors that have no class for it: of the host, of a CUDA context or library, of NCCL's buffers.
+# Matches messages of errors that mean "out of memory": of the host, of a CUDA context or library, of NCCL's buffers.
 WANT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: can't allocate memory|(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
     r"|(?:Cuda|HIP) failure:? (?:\d+ )?'out of memory'|Cuda failure 2\b|Failed to CUDA (?:host )?[cm]?alloc"
@@ -66,7 +65,7 @@ _WITHOUT_GPU = (
     "|access accelerator device|device string: None|NCCL built in|NCCL.* no GPUs found|no attribute 'elapsed_time'"
 )
 
-# Names of exceptions, what their message says, and the cure.
+# Names of exceptions, a pattern of their message, and the advice.
 _CURES = tuple(
     (kind, re.compile(message), cure)
     for kind, message, cure in (
@@ -131,7 +130,7 @@ _CURES = tuple(
 
 
 def cure_of(kind: str, message: str) -> str:
-    """Returns advice against an exception, by the name of its class and its message; empty if there is none."""
+    """Returns advice on an exception, given the name of its class and its message; empty if there is none."""
     name = kind.rpartition(".")[2]
     found = (cure for kinds, said, cure in _CURES if name in kinds.split("|") and said.search(message))
     return next(found, "")

@@ -1,4 +1,4 @@
-"""The facts about the ranks of a launch that has missed its deadline, and the error that reports them."""
+"""The facts about the ranks of a launch that has missed its deadline, and the error that reports these facts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.messages import Job, RankCalls
     from pytest_ddpperf.launch.progress import Overdue, Progress
 
-_LOOK_SECONDS = 0.5  # between the two stacks of a rank, in which a launch that only is slow may end a step
-_AGAIN_SECONDS = 0.25  # for the second stacks, if a rank has not given the first
+_LOOK_SECONDS = 0.5  # between the two stacks of a rank: a slow launch may end a step meanwhile
+_AGAIN_SECONDS = 0.25  # to wait for the second stacks if a rank has not given the first
 
 
-class _Launch(Protocol):
-    """The questions that all ranks of a launch can answer."""
-
+class _Launch(Protocol):  # the methods of LaunchedRanks that this module calls
     @property
     def overdue(self) -> Overdue | None: ...
     def stacks(self, seconds: float = ...) -> dict[int, str]: ...
@@ -42,17 +40,17 @@ class _Launch(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LateRanks:
-    """The positions of the ranks of a launch that has not finished, by rank."""
+    """The stacks, stages and collectives of the unfinished ranks of a launch, by rank."""
 
     seconds: float  # since the launch began
-    overdue: Overdue | None = None  # the stage that has ended the launch; None if its own deadline has
-    stacks: Mapping[int, str]  # the later ones
+    overdue: Overdue | None = None  # the stage whose limit ended the launch; None if the deadline did
+    stacks: Mapping[int, str]  # the later of two
     moved: Mapping[int, bool] = field(default_factory=dict)  # whether the two stacks differ, if that is known
-    stalled: Stall | None = None  # what ranks wait for by torch's flight recorder
+    stalled: Stall | None = None  # what ranks wait for, according to torch's flight recorder
     waits_in: Mapping[int, tuple[str, int]] = field(default_factory=dict)  # collectives and their numbers
     progress: Mapping[int, Progress] = field(default_factory=dict)
     ras: str = ""  # what NCCL's RAS service says
-    advances: bool = False  # whether a rank came further between the two stacks
+    advances: bool = False  # whether a rank reached another step between the two stacks
 
     @property
     def cure(self) -> str:
@@ -61,7 +59,7 @@ class LateRanks:
 
     @property
     def pace(self) -> str:
-        """Returns whether the launch is slow or hangs, if the ranks show it."""
+        """Returns a sentence that says whether the launch is slow or hangs; empty if the ranks do not show it."""
         if self.advances:
             return f"steps went on at the deadline, so the launch is slow and does not hang: raise {self.cure}"
         moving = [rank for rank, moved in self.moved.items() if moved]
@@ -79,7 +77,7 @@ class LateRanks:
         return f"{ranks} took more than {seconds:g} s for the stage {stage} (stage_timeouts, {stage}={seconds:g})"
 
     def error(self, ends: Sequence[RankEnd], job: Job, threads: int) -> RanksTimedOut:
-        """Returns the error for a late launch; ``threads``: how many threads more than one the zygote has."""
+        """Returns the error for a late launch; ``threads``: how many threads the zygote has besides its main thread."""
         standing, stalled = self.stacks, self.stalled
         finished = [end.rank for end in ends if end.rank not in standing]
         called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
@@ -113,10 +111,10 @@ class LateRanks:
 
 
 def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
-    """Looks at the ranks twice, ``seconds`` after the launch began, and finds out what they wait for."""
+    """Collects stacks and progress of the ranks twice, ``seconds`` after the start, and finds what ranks wait for."""
     nccl = job.group == "nccl"
     if nccl:
-        asking = ThreadPoolExecutor(1)  # while ranks are looked at
+        asking = ThreadPoolExecutor(1)  # while stacks are collected
         ras = asking.submit(status, job.environ)
         asking.shutdown(wait=False)
     first, before = launch.stacks(), launch.progress()

@@ -1,4 +1,4 @@
-"""Turns an exception of a rank into a message to the controller."""
+"""Turns an exception of a rank into the rank's report to the controller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _VERIFICATION = str(Path(__file__).parents[2] / "training" / "correctness")
 _INSTRUMENTS = str(Path(__file__).parents[2] / "instruments")
-_PHASES = (  # the end of a file's path, the start of a function's name, and what it does
+_PHASES = (  # the end of a file's path, the start of a function's name, and its phase
     ("training/model.py", "build_model", "building the model"),
     ("strategies/table.py", "parallelise", "wrapping the model"),
     ("training/trainer.py", "_make_optimizer", "making the optimizer"),
@@ -38,7 +38,7 @@ _PHASES = (  # the end of a file's path, the start of a function's name, and wha
 
 
 def failed_report(error: BaseException, stage: Stage) -> Failed:
-    """Describes an exception. It never raises one itself, even if the exception's own methods do."""
+    """Returns the report of an exception. Raises nothing, even if methods of the exception do."""
     first = _first(error)
 
     def verifying(error: BaseException) -> bool:
@@ -59,7 +59,7 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Returns the error; for an exit that handles another error, as in Hydra's main, the first of the chain."""
+    """Returns the error; for a SystemExit raised while another error is handled, as by Hydra, the first error."""
     seen = {id(error)}
     answers = isinstance(error, SystemExit) and error.code and not error.__suppress_context__
     before = error.__context__ if answers else None
@@ -106,14 +106,14 @@ def _sent(error: BaseException) -> str:
 
 
 def _sequence(_: BaseException) -> int | None:
-    """Returns how many collectives this rank has called; None for several groups, because each counts separately."""
+    """Returns the number of collectives that this rank has called; None if there are several process groups."""
     if "torch.distributed" not in sys.modules or len(process_groups()) > 1:
         return None
     return collectives_called()
 
 
 def _phase(error: BaseException) -> str:
-    """Returns the training phase in which memory ran out: the phase of the outermost known frame of the first error."""
+    """Returns the phase of training in which memory ran out, by the outermost frame in ``_PHASES``; else empty."""
     if _kind(error) != "memory":
         return ""
     seen = {id(error)}
@@ -129,7 +129,7 @@ def _phase(error: BaseException) -> str:
 
 
 def _tensors(value: Any) -> str:
-    """Returns the type and shape of a tensor or of a list of tensors, such as float32[8, 4]."""
+    """Returns dtype and shape of a tensor or of a list of tensors, such as float32[8, 4]; empty for other values."""
     if isinstance(value, list) and value:
         shown = [_tensors(item) for item in value]
         return f"{len(shown)} x {shown[0]}" if len(set(shown)) == 1 else ", ".join(shown)
@@ -165,7 +165,7 @@ def _text(error: BaseException) -> str:
 
 def _traceback(error: BaseException) -> str:
     if isinstance(error, DdpperfError):
-        return ""  # the message has it all
+        return ""  # the message says enough
     try:
         summary = traceback.TracebackException.from_exception(error)
         _cut_machinery(summary, set())

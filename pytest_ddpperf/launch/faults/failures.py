@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,9 @@ from pytest_ddpperf.launch.streams import RankOutput, titled
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_ddpperf.launch.messages import RankReport, SeenImport, StackPosition
+    from pytest_ddpperf.launch.messages import RankReport, StackPosition
 
-# What torch says of a lost peer. A rank with such an error is a victim, unless all failed ranks are.
+# Messages of torch about a lost peer. A rank with such an error is not to blame, unless all failed ranks have one.
 _SECONDARY = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|[Ss]ocket [Tt]imeout|failed to recv, got 0 bytes"
     r"|Connection refused|Socket is not connected|Timed out waiting|Wait timeout|wait timeout|Application timeout"
@@ -49,24 +49,19 @@ class RankEnd:
     rank: int
     report: RankReport | None = None
     status: int | None = None
-    stamp: int = 0  # of the end
+    stamp: int = 0  # time of the end, in nanoseconds since the epoch
     output: RankOutput = field(default_factory=RankOutput)
     headless: bool = False  # its main thread had ended before the process
-    starved: bool = False  # the kernel has meanwhile killed a process of the rank's machine for want of memory
+    starved: bool = False  # the kernel has meanwhile killed a process of the rank's machine because memory ran out
 
     @property
     def failure(self) -> Failed | None:
-        """Returns the report of a rank that could still report its failure."""
+        """Returns the rank's report of its failure; None if the rank has not failed, or ended without a report."""
         return self.report if isinstance(self.report, Failed) else None
 
     @property
-    def imports(self) -> tuple[SeenImport, ...]:
-        """Returns the imports that a finished rank reports."""
-        return self.report.imports if isinstance(self.report, Finished) else ()
-
-    @property
     def failed(self) -> bool:
-        """Returns whether the rank had failed."""
+        """Returns whether the rank reported a failure, or ended without a report."""
         return self.failure is not None or (self.report is None and self.status is not None)
 
     @property
@@ -92,14 +87,14 @@ class RankEnd:
 
     @property
     def warnings(self) -> str:
-        """Returns the warnings that NCCL printed if torch's exception has only the kind of the error; else empty."""
+        """Returns the warnings that NCCL printed, if torch's exception is one of NCCL; else empty."""
         nccl = self.failure is not None and self.failure.type.endswith("DistBackendError")
         printed = f"{self.output.stdout}\n{self.output.stderr}"  # NCCL's own default is stdout
         return "\n".join(_NCCL_WARNING.findall(printed)) if nccl else ""
 
     @property
     def lost_peer(self) -> str:
-        """Returns the message of an error that only says that another rank was lost, without addresses; else empty."""
+        """Returns the message, without addresses, of an error that only reports a lost peer; else empty."""
         if "NCCL" in self.last_words:
             echo = _SECONDARY.search(self.last_words)
             return "" if echo is None else f"SIGABRT: {echo[0]}"
@@ -110,24 +105,19 @@ class RankEnd:
 
     @property
     def mismatch(self) -> re.Match[str] | None:
-        """Returns the sizes that gloo received and expected if gloo aborted this rank, which is not to blame."""
+        """Returns the sizes that gloo received and expected if it aborted this rank because they differ; else None."""
         return _MISMATCH.search(self.output.stderr) if self.status == -signal.SIGABRT else None
-
-    @property
-    def when(self) -> int:
-        """Returns the time of the report or of the exit, in nanoseconds since the epoch."""
-        return self.report.stamp if self.report is not None else self.stamp
 
 
 def failure(
     ends: Sequence[RankEnd], world_size: int, *, stacks: Mapping[int, str] = MappingProxyType({})
 ) -> DdpperfError:
-    """Returns the error for a launch in which a rank failed: the root cause first, then the other ranks.
+    """Returns the error for a launch in which a rank failed; its message has the root cause first, then other ranks.
 
-    The root is the earliest failure that no other rank's failure caused. A skip counts only if no rank failed.
+    The root cause is the earliest failure that no other rank's failure caused. A skip counts only if no rank failed.
     ``stacks`` has faulthandler's text of ranks that still ran.
     """
-    failed = sorted((end for end in ends if end.failed), key=lambda end: end.when)
+    failed = sorted((end for end in ends if end.failed), key=lambda end: (end.report or end).stamp)
     for end in failed:
         if end.mismatch is not None:
             return _mismatch(ends, end.rank, end.mismatch, stacks)
@@ -136,7 +126,7 @@ def failure(
     if skips and not causes:
         return RankSkipped(skips[0].text)
     causes = causes or failed
-    # Aborts come in any order: of those by CUDA errors the root is the earliest error.
+    # Aborts come in any order: if CUDA errors aborted ranks, the root is the earliest CUDA error.
     aborts = [end for end in causes if _CUDA_ERROR.match(end.last_words)]
     root = min(aborts, key=lambda end: end.noticed) if causes[0] in aborts else causes[0]
     if root.failure is not None and root.failure.stage in {"load", "send"}:
@@ -150,7 +140,7 @@ def failure(
         rank=root.rank,
         where="" if position is None else position.line,
         stack=details,
-        sections=_sections(ends),
+        sections=_sections(ends, root),
         out_of_memory=any(map(_wanted_memory, failed)),
     )
 
@@ -158,9 +148,9 @@ def failure(
 def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:
     """Returns the error after gloo ended a rank because it received more bytes than it expected.
 
-    The receiver is not to blame. To blame is a rank that is at another line than all others, or sends other tensors, if
-    it is known to be at the same collective as one of the others: else it may only be slower. The receiver cannot
-    report its collective; it is assumed to be at the collective that all others are at, if there are several others.
+    The receiver is not to blame. A rank is to blame if it alone is at another line, or sends other tensors, in a
+    collective with the same number as another rank's: with another number it may only be slower. The receiver cannot
+    report its number: if at least two others have called, and all have the same number, it is assumed to be equal.
     """
     sequences = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.failure.sequence}
     if len(sequences) == len(ends) - 1 > 1 and len({*sequences.values()}) == 1:
@@ -209,12 +199,23 @@ def _wanted_memory(end: RankEnd) -> bool:
     return end.starved and end.status == -signal.SIGKILL
 
 
-def _sections(ends: Sequence[RankEnd]) -> tuple[tuple[str, str], ...]:
-    return titled((end.rank, end.output) for end in ends)
+def _sections(ends: Sequence[RankEnd], root: RankEnd | None = None) -> tuple[tuple[str, str], ...]:
+    """Returns the output of ranks; a rank's dump of its stacks is without our frames, and omitted for ``root``."""
+    shown = {end.rank: "".join(_dump(end)[: 1 if end is root else 2]) for end in ends}
+    return titled((end.rank, replace(end.output, stderr=shown[end.rank])) for end in ends)
+
+
+def _dump(end: RankEnd) -> tuple[str, str]:
+    """Returns what a rank printed to stderr before faulthandler's dump of its stacks, and the dump in few lines."""
+    before, fatal, rest = end.output.stderr.rpartition(_FATAL)
+    if not fatal or end.report is not None or end.status is None:  # it may be of a process that the rank started
+        return end.output.stderr, ""
+    first, _, text = rest.partition("\n")
+    return before, f"{fatal}{first}\n{written(text)}"
 
 
 def _refusal(report: Failed, ends: Sequence[RankEnd]) -> DdpperfError:
-    """Recreates the plugin's own error; it names the ranks if only some of them have refused the user's code."""
+    """Returns the plugin's own error that a rank raised; if only some ranks raised a WorkloadError, it names them."""
     kind = getattr(errors, report.type.rpartition(".")[2], DdpperfError)
     refusing = [end.rank for end in ends if end.failure is not None and end.failure.kind == "refused"]
     first, *more = report.text.split("\n")
@@ -277,12 +278,7 @@ def _details(end: RankEnd) -> str:
     if end.failure is not None:
         return end.failure.traceback
     failed = _DEVICE_ASSERT.search(end.output.stderr) if end.last_words else None
-    told = [failed[0]] if failed is not None else []
-    fatal = end.output.stderr.rfind(_FATAL)
-    if fatal >= 0:
-        first, _, text = end.output.stderr[fatal:].partition("\n")
-        told.append(f"{first}\n{written(text)}")
-    return "\n".join(told)
+    return "\n".join(filter(None, ("" if failed is None else failed[0], _dump(end)[1])))
 
 
 def _others(ends: Sequence[RankEnd], root: RankEnd) -> str:

@@ -1,8 +1,8 @@
-"""The collectives that ranks have called, by torch's flight recorder, and the rank that the others wait for.
+"""Reads torch's flight recorder: which collectives ranks have called, and for which rank the others wait.
 
 NCCL's collectives do not block Python: a rank goes on until it needs a value, or until the queue of its GPU is full. So
-its stack rarely shows what it waits for, but the numbers of its collectives do. Torch 2.11 and later also record gloo's
-collectives, and torch 2.9 does so if TORCH_FR_BUFFER_SIZE is above 0. No version records gloo's sends and receives.
+its stack rarely shows the collective that it waits in, but the numbers of its collectives do. Torch 2.11 and later also
+record gloo's collectives, and torch 2.9 does if TORCH_FR_BUFFER_SIZE is above 0. None records gloo's send and recv.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """A text that says what ranks wait for, and the rank to blame; None if there is not exactly one such rank."""
+    """A sentence on the collectives in which ranks wait; ``rank`` is to blame, None if not exactly one rank is."""
 
     text: str
     rank: int | None
 
 
 def answer_requests(channel: Channel, backend: str = "nccl") -> threading.Thread:
-    """Starts a thread that sends this rank's collectives to the controller at each request, until it is dismissed."""
+    """Starts a thread that sends this rank's collectives at each request of the controller, until its dismissal."""
     thread = threading.Thread(target=_answer, args=(channel, backend), daemon=True, name=ANSWERING)
     thread.start()
     return thread
@@ -54,7 +54,7 @@ def _answer(channel: Channel, backend: str) -> None:
 
 
 def _gloo_answer(dump: Callable[[], bytes] | None) -> RankCalls:
-    """Returns the gloo collectives that this rank has called; nothing if torch has no recorder for gloo."""
+    """Returns the gloo collectives that this rank has called; no groups if torch has no recorder for gloo."""
     if dump is None:
         return RankCalls(groups={}, whole=True)
     dist = sys.modules["torch.distributed"]
@@ -63,7 +63,7 @@ def _gloo_answer(dump: Callable[[], bytes] | None) -> RankCalls:
 
 
 def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -> dict[str, GroupCalls]:
-    """Returns the groups in a JSON dump of gloo's recorder, by name. The dump has no members and no reliable states."""
+    """Returns the calls in a dump of gloo's recorder, by group; ``members`` has the ranks of each group."""
     calls: dict[str, dict[int, Mapping[str, Any]]] = {name: {} for name in members}
     for entry in dump.get("entries", ()):
         numbered = calls.get(entry["process_group"][0])
@@ -87,13 +87,13 @@ def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -
 
 
 def waits_in(calls: RankCalls) -> tuple[str, int] | None:
-    """Returns the first collective that a rank waits in, with its number; None for no group or several groups."""
+    """Returns name and number of the collective that a rank waits in; None if it waits in no group, or in several."""
     waiting = [min(group.pending.items()) for group in calls.groups.values() if group.pending]
     return (waiting[0][1].partition(" ")[0], waiting[0][0]) if len(waiting) == 1 else None
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
-    """Yields first the part that needs no CUDA, because CUDA may block behind a kernel launch; then everything."""
+    """Yields numbers of collectives first, without CUDA, which may block behind a kernel launch; then everything."""
     for entries in (False, True):
         groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
         if entries or len(groups) == 1:
@@ -101,7 +101,7 @@ def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
 
 
 def read_dump(dump: Mapping[str, Any]) -> dict[str, GroupCalls]:
-    """Returns the groups of a dump of the flight recorder in JSON, by name."""
+    """Returns the calls in a dump of NCCL's flight recorder, by name of the process group."""
     entries: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for entry in dump.get("entries", ()):
         entries[entry["process_group"][0]].append(entry)
@@ -109,7 +109,7 @@ def read_dump(dump: Mapping[str, Any]) -> dict[str, GroupCalls]:
     known = {name: str(found[0]["pg_id"]) for name, found in entries.items()}
     if len(config) == 1 and states and not known:
         known = dict(zip(config, states, strict=False))
-    told = len(known) == len(states)  # groups without a state have called nothing
+    told = len(known) == len(states)  # then groups without a state have called nothing
     return {
         name: _calls(tuple(json.loads(group["ranks"])), entries[name], states.get(known.get(name)), told=told)
         for name, group in config.items()
@@ -125,7 +125,7 @@ def _calls(
     single = {entry["p2p_seq_id"] for entry in entries if entry["is_p2p"]}
     collectives = [entry for entry in entries if not entry["is_p2p"]]
     done = [entry for entry in entries if entry["state"] == "completed"]
-    # A group of calls has an entry for each, which never ends, and one for all. Collectives end in their order.
+    # Coalesced calls have an entry for each, which never ends, and one for all. Collectives end in their order.
     single -= {entry["p2p_seq_id"] for entry in done if entry["is_p2p"]}
     ended = max([ended, *(entry["collective_seq_id"] for entry in done if not entry["is_p2p"])])
     called = max([called, ended, *(entry["collective_seq_id"] for entry in collectives)])
@@ -149,9 +149,9 @@ def _words(entry: Mapping[str, Any]) -> str:
 
 
 def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Collection[int] = ()) -> Stall | None:
-    """Returns which collectives ranks wait in, according to ``answers``; None if the answers do not show it.
+    """Returns the collectives in which ranks wait, and the rank to blame; None if ``answers`` do not show them.
 
-    A group is used if all its members have answered. A rank is to blame if it does not wait itself and has not called a
+    Groups count if all their members have answered. A rank is to blame if it does not wait itself and has not called a
     collective in which others wait. ``elsewhere`` are ranks that wait for something that the recorder does not record.
     """
     groups = {name: group for answer in answers.values() for name, group in answer.groups.items()}
@@ -173,7 +173,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
 
 
 def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
-    """Returns a line about the members that are farthest behind the waiting ones, and these members; may be empty."""
+    """Returns a sentence about the members farthest behind, with their ranks; {} if none is behind waiting ones."""
     calls = {rank: member.called for rank, member in members.items() if member.called is not None}
     waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
     if len(calls) < len(members) or not waiting:
@@ -195,7 +195,7 @@ def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str
 
 
 def _mismatch(answers: Mapping[int, RankCalls], name: str, backend: str) -> Stall | None:
-    """Returns a stall if ranks called different collectives under the first number that none has ended; else None."""
+    """Returns a stall if all ranks wait, and their first unfinished collectives differ; else None."""
     members = {rank: answer.groups[name] for rank, answer in answers.items() if name in answer.groups}
     ranks = next(iter(members.values())).ranks
     if set(ranks) != set(members) or not all(member.waits for member in members.values()):

@@ -18,7 +18,7 @@ _MOST = 16 * 1024  # bytes of an answer
 
 
 def status(environ: Mapping[str, str], seconds: float = _SECONDS) -> str:
-    """Returns the answer of the RAS service of ranks with these variables; empty if none comes in ``seconds``."""
+    """Returns the status text of the RAS service at the address in ``environ``; empty without one in ``seconds``."""
     host, _, port = environ.get(RAS_ADDRESS, "").rpartition(":")
     answer = bytearray()
     deadline = time.monotonic() + seconds
@@ -42,7 +42,7 @@ def status(environ: Mapping[str, str], seconds: float = _SECONDS) -> str:
 
 
 def _lines(peer: socket.socket, deadline: float) -> Iterator[bytes]:
-    """Yields the lines that a peer sends until it closes the connection; OSError if they take too long."""
+    """Yields the lines that a peer sends until it closes the connection; raises OSError at the deadline."""
     rest = b""
     while True:
         peer.settimeout(max(0.001, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""The summary at a deadline, made from the stacks of ranks: which ranks wait where, and for which rank."""
+"""The summary of a timeout, made from the stacks of ranks: in which lines ranks wait, and for which rank."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _NO_COLLECTIVES = frozenset({"send", "recv", "send_object_list", "recv_object_list", "_new_process_group_helper"})
-_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "gather_object"})  # let ranks go on
-_LEAST_MAJORITY = 3  # ranks, for two only contradict each other
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "gather_object"})  # ranks may leave before others come
+_LEAST_MAJORITY = 3  # ranks: two only contradict each other
 _CURES = {  # by a file of torch that all ranks stand in
     "/torch/utils/file_baton.py": "all wait for the build of an extension: a build that was killed leaves a file named "
     "lock in its folder in ~/.cache/torch_extensions; if no other process builds it, delete that file",
@@ -32,7 +32,7 @@ def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[S
 
 
 def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = False) -> dict[int, bool]:
-    """Returns whether each rank has left its position in ``before``; the result lacks ranks without a stack.
+    """Returns, by rank, whether the position in ``before`` and in ``after`` differs; lacks ranks without a stack.
 
     A rank that is in the same library function at the same line of the user's code has not moved. A rank that is only
     in ``before`` has finished meanwhile.
@@ -48,14 +48,14 @@ def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = F
 
 
 def waiting(stacks: Mapping[int, str]) -> list[int]:
-    """Returns the ranks that wait for others."""
+    """Returns the ranks that wait for other ranks, as their stacks show."""
     return [rank for where, ranks in _positions(stacks) if _waits(where) for rank in ranks]
 
 
 def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
-    """Returns the rank that the others may wait for, if all wait and in several places; None if there is none.
+    """Returns the rank that the others may wait for, if all wait, in several places; None if there is no such rank.
 
-    It is the only rank that has finished, that is outside of collectives, or that is outside of the largest group.
+    This is the only rank that has finished, else the only one outside of collectives, else outside the largest group.
     """
     order = _positions(stacks)
     several = len(order) > 1 and len(stacks) + len(finished) >= _LEAST_MAJORITY
@@ -69,11 +69,11 @@ def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | No
 
 
 def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mapping[int, int | None]) -> int | None:
-    """Returns the suspect if all other ranks agree on the collectives that they have called; else None.
+    """Returns the rank of ``suspect`` if all other ranks agree on the collectives that they called; else None.
 
-    Some collectives let ranks go on before others come. So a rank may be in an earlier collective than all others, and
-    wait for a rank that did not call it. ``called`` shows this: it has the number of collectives that each rank has
-    called. The other ranks agree if these numbers are equal at one line and different at different lines.
+    Some collectives let a rank leave before others enter. So a rank may be in an earlier collective than all others,
+    and wait for a rank that did not call it. ``called`` shows this: it has the number of collectives that each rank
+    called. The other ranks agree if they have equal numbers exactly when they are at the same line.
     """
     odd = suspect(stacks, finished)
     agreed = {(where, called.get(rank)) for where, ranks in _positions(stacks) for rank in ranks if rank != odd}
@@ -94,9 +94,9 @@ def heading(
     moved: Mapping[int, bool] = MappingProxyType({}),
     waits_in: Mapping[int, tuple[str, int]] = MappingProxyType({}),
 ) -> tuple[str, int | None]:
-    """Writes the first line of a timeout, and returns the rank to blame if there is exactly one.
+    """Returns the first line of a timeout's message, and the rank to blame if there is exactly one.
 
-    Ranks in a collective or in backward wait for the others. To blame is a rank that is elsewhere or has finished.
+    Ranks in a collective or in backward wait for the others. A rank that is elsewhere, or has finished, is to blame.
     ``stacks`` has faulthandler's text of each unfinished rank, ``called`` the number of collectives that each rank has
     called, if known. ``cure`` is the setting to raise. ``nccl`` is as in ``position``, ``moved`` is the result of
     ``moved``. ``waits_in`` has the collective that each rank waits in and its number, if known.
@@ -140,17 +140,17 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: b
 def _guilty(
     order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
 ) -> int | None:
-    """Returns the only rank that does not wait as the others do, or that waits alone; None if there is none."""
+    """Returns the only rank that does not wait while others do, or that waits alone; None if there is none."""
     waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
     running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
-    if not waiting:  # ranks that have finished hold up nobody, and a rank that waits gives its stack
+    if not waiting:  # finished ranks delay nobody, and a rank that waits gives its stack
         unknown = [rank for where, ranks in order if where is None for rank in ranks]
         elsewhere = unknown or minority([ranks for _, ranks in order])
     elif running or len(finished) == len(waiting) == 1:
         elsewhere = running + finished
     elif len(waiting) > 1:
         return odd
-    else:  # for a collective that no other rank has called, unless that lets ranks go on before others come
+    else:  # in a collective that no other rank has called, unless ranks leave it before others enter
         elsewhere = [] if waiting[0][0].call in _ROOTED else waiting[0][1]
     return elsewhere[0] if len(elsewhere) == 1 else None
 

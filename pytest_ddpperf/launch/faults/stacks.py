@@ -1,13 +1,12 @@
-"""The positions of blocked ranks, parsed from faulthandler's text."""
+"""Parses the stacks that faulthandler writes, and finds the positions of ranks in them."""
 
 from __future__ import annotations
 
 import linecache
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_ddpperf.instruments.host import from_here
 from pytest_ddpperf.launch import interleaving
@@ -30,6 +29,7 @@ _OPERATORS = "torch/_ops.py"  # between a functional collective and the operator
 _WAIT = ".wait("  # for a handle of a collective; it has no Python frame
 _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks that wait for other ranks' gradients
 _TURNS = interleaving.__file__
+_POOLS = ("/threading.py", "/concurrent/futures/thread.py")  # all that a thread runs until it is given a function
 _PACKAGE = Path(__file__).parents[2]
 _ANSWERING = str(Path(__file__).with_name("flight_recorder.py"))  # a thread of ours, which waits for the controller
 GPU_WAIT = "a wait for its GPU"
@@ -41,8 +41,7 @@ _MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training"))
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl"})
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame of a stack."""
 
     file: str
@@ -51,7 +50,7 @@ class Frame:
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Parses the stacks: main thread first (empty if it is missing), innermost frame first.
+    """Returns each thread's stack in ``text``: main thread first (empty if missing), innermost frame first.
 
     faulthandler lists the main thread last, or only the main thread if that was requested.
     """
@@ -70,7 +69,7 @@ def lacks_main_thread(text: str) -> bool:
 
 
 def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | None:
-    """Returns the position of a stack; None for an empty stack.
+    """Returns the position of a rank, given its main thread's stack; None for an empty stack.
 
     With ``nccl``, a rank that waits for its GPU counts as waiting for others, because NCCL's collectives run there.
     """
@@ -107,7 +106,7 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
 
 
 def minority(groups: Sequence[list[int]]) -> list[int]:
-    """Returns the ranks outside the largest group. A lone group counts as outside; groups of equal size yield none."""
+    """Returns the ranks outside the largest group; all of a single group, none if two groups are the largest."""
     if len(groups) <= 1:
         return [rank for group in groups for rank in group]
     first, second, *_ = sorted(groups, key=len, reverse=True)
@@ -115,7 +114,7 @@ def minority(groups: Sequence[list[int]]) -> list[int]:
 
 
 def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
-    """Writes the stacks of all ranks: the guilty rank's first, and equal stacks only once."""
+    """Returns the stacks of all ranks as text: the guilty rank's first, and equal stacks only once."""
     groups: dict[str, list[int]] = {}
     for rank, text in sorted(stacks.items(), key=lambda item: (item[0] != guilty, item[0])):
         groups.setdefault(written(text), []).append(rank)
@@ -125,15 +124,17 @@ def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
 
 
 def written(text: str) -> str:
-    """Writes faulthandler's text of one process in the order of a traceback, without frames of this plugin."""
+    """Returns faulthandler's text of one process as a traceback, without frames of this plugin and idle threads."""
     found = threads(text)
     if not found:
         return "  gave no stack: it was stopped, or in a system call that cannot be interrupted"
-    parts = []
-    for number, stack in enumerate(found):
-        lines = [f'  File "{from_here(f.file)}", line {f.line} in {f.function}' for f in stack if not _carries(f)]
-        title = [f"  another thread ({number}):"] if number else []
-        parts.append("\n".join([*title, *lines[::-1]]))
+    parts: list[str] = []
+    for stack in found:
+        shown = [frame for frame in stack if not _carries(frame)]
+        if stack is found[0] or not all(frame.file.endswith(_POOLS) for frame in shown):
+            title = [f"  another thread ({len(parts)}):"] if parts else []
+            lines = [f'  File "{from_here(f.file)}", line {f.line} in {f.function}' for f in shown[::-1]]
+            parts.append("\n".join([*title, *lines]))
     waiting = any(frame.file == _TURNS for stack in found for frame in stack)
     return "\n".join(filter(None, parts)) or ("  in the queue for its turn" if waiting else "  the start of the rank")
 
@@ -144,7 +145,7 @@ def _carries(frame: Frame) -> bool:
 
 
 def is_machinery(filename: str) -> bool:
-    """Returns whether a file belongs to this plugin or cloudpickle, and calls the user's function on its rank."""
+    """Returns whether a file is code of this plugin or of cloudpickle that calls the user's function on a rank."""
     return filename.startswith(_MACHINERY) or "/cloudpickle/" in filename
 
 

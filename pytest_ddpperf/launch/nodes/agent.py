@@ -1,4 +1,4 @@
-"""The agent of a node: it has launchers as the controller has, and starts ranks at the controller's request."""
+"""The agent of a node: the process that starts ranks on its node at the controller's request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     """Checks the target of a redirection out if this node lacks it, and returns a function that removes it, or None."""
 
 _TEND_SECONDS = 0.1
-_END_SECONDS = 20.0  # in which launches end that the controller no longer waits for
+_END_SECONDS = 20.0  # for the end of a launch whose controller is gone
 GONE = 1  # the status of a task whose controller is gone
 
 
@@ -46,7 +46,7 @@ class Agent:
         self._link, self._card, self._node = link, card, node
         self._launchers: list[NodeLauncher] = []
         self._checkouts = _Checkouts(check_out)
-        self._watch: Watch = lambda _: Health(cpu=CpuHealth())  # nobody has asked to watch yet
+        self._watch: Watch = lambda _: Health(cpu=CpuHealth())  # until the controller asks to watch
 
     def serve(self) -> int:
         """Serves the controller until it closes the link; returns the exit status of this task."""
@@ -67,16 +67,16 @@ class Agent:
         return time.time_ns()
 
     def watch_health(self) -> None:
-        """Begins to watch the node during a launch."""
+        """Begins to measure the load of the node's CPUs by other processes."""
         running = (launcher for launcher in self._launchers if launcher.is_alive())
         self._watch = watch_health([pid for launcher in running for pid in launcher.launcher.parents])
 
     def health(self) -> CpuHealth:
-        """Returns the node's other load since the last call of ``watch_health``."""
+        """Returns the load of the node's CPUs by other processes since the last call of ``watch_health``."""
         return self._watch(None).cpu
 
     def open(self, number: int, preload: Sequence[str], redirection: Redirection | None) -> None:
-        """Starts a launcher with a new link to it; it copies an existing launcher with the same arguments."""
+        """Starts a launcher with a new link to it; copies the zygote of a launcher with the same arguments, if any."""
         link = connect((self._card.host, self._card.port), self._card.key, {"launcher": [self._node, number]})
         running = [one for one in self._launchers if one.is_alive()]
         alike = (preload, redirection)
@@ -90,7 +90,7 @@ class Agent:
 
 
 class _Checkouts:
-    """Checkouts of other revisions, which this node lacked and has made."""
+    """The checkouts of other revisions that this node has made because it lacked them."""
 
     def __init__(self, check_out: CheckOut) -> None:
         self._check_out = check_out
@@ -144,7 +144,7 @@ class NodeLauncher(threading.Thread):
             return 0
 
     def get_ready(self, changes: Mapping[str, str | None]) -> None:
-        """Imports torch; ``changes`` are the variables that the controller has changed since its start."""
+        """Waits for the import of torch; ``changes``: variables that the controller changed (None: removed)."""
         changed = {**self._base, **changes}
         self.launcher.environ = {name: value for name, value in changed.items() if value is not None}
         if self.launcher.redirection is not None:
@@ -152,12 +152,12 @@ class NodeLauncher(threading.Thread):
         self.launcher.wait()
 
     def preload(self, modules: Sequence[SeenImport]) -> None:
-        """Imports modules for later ranks, if that is harmless."""
+        """Imports modules before later ranks are forked, unless an import has side effects."""
         # Those that read the number of their rank stay with the ranks, whose numbers here change.
         self.launcher.preload(Wanted(asked=(), seen=(*modules,), ranks=0), self._judged)
 
     def launch(self, job: Job, *, echo: bool) -> list[RankEnd]:
-        """Starts a job's ranks, serves the controller until it closes the launch, and ends all its processes."""
+        """Runs a job's ranks, and serves the controller until it ends the launch; returns how each rank ended."""
 
         def printed(rank: int, lines: list[str]) -> None:
             self._link.send(Printed(rank, tuple(lines)))
@@ -199,7 +199,7 @@ class NodeLauncher(threading.Thread):
         with selectors.DefaultSelector() as selector:
             selector.register(self._link, selectors.EVENT_READ, hear)
             ranks.register(selector)
-            hear()  # what came together with the request for the launch
+            hear()  # messages that came together with the request for the launch
             while not closed:
                 for key, _ in selector.select(_TEND_SECONDS):
                     key.data()

@@ -1,4 +1,4 @@
-"""The controller's side: it meets the other tasks, makes one task per node an agent, and reaches the ranks there."""
+"""The nodes of a run, as the controller sees them: it meets their tasks, and makes one task per node the agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _OPEN_SECONDS = 30.0
 _PING_SECONDS, _PINGS = 5.0, 4
-_MOST_STRANGERS = 64  # connections at a time that have not proved yet to know the key
+_MOST_STRANGERS = 64  # concurrent connections that have not yet proved that they know the key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class Node:
     hello: Hello
     link: Link
     ahead: int  # of the node's clock, in nanoseconds
-    uncertain: int  # by so much either way
+    uncertain: int  # the error of ``ahead``, in nanoseconds
 
 
 class Cluster:
@@ -52,13 +52,13 @@ class Cluster:
         self._listening = socket.create_server((host, 0), backlog=max(128, size), family=family)
         self.card = Card(host, self._listening.getsockname()[1], secrets.token_bytes(KEY_BYTES))
         self._met: dict[int, tuple[Link, Hello]] = {}
-        self._stranger = ""  # who has come and is no task
+        self._stranger = ""  # the message about a process that connected and is no task
         self._opened: dict[tuple[int, int], Link] = {}
         self._numbers = itertools.count()
         self._news = threading.Condition()
-        self._asking = threading.Lock()  # of who waits for an agent's answer: another may not read it
+        self._asking = threading.Lock()  # for a thread that waits for an agent's answer: no other may read it
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
-        self._known: frozenset[str] = frozenset()  # addresses; any until all have come
+        self._known: frozenset[str] = frozenset()  # addresses that may connect; all may until all tasks have come
         self.nodes: tuple[Node, ...] = ()
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
@@ -66,7 +66,7 @@ class Cluster:
         """Waits for all tasks, and assigns a role to each.
 
         Raises:
-            SettingError: a task lacks something that the controller has.
+            SettingError: a task has other versions or test files than the controller, or tasks of a node other GPUs.
             LaunchError: a task has not come in time, or a process that is no task has come.
         """
         expected = set(range(1, self._size))
@@ -113,7 +113,7 @@ class Cluster:
 
     @property
     def differences(self) -> list[str]:
-        """Returns sentences about facts that differ between nodes and the controller."""
+        """Returns a sentence about each fact, such as the CPU, that differs between a node and the controller."""
         return [
             f"{name} is {own} on the controller, and {other} on node {node.number} ({node.hello.host})"
             for node in self.nodes
@@ -132,7 +132,7 @@ class Cluster:
         return gone | {name: value for name, value in environ.items() if self._environ.get(name) != value}
 
     def opened(self, node: Node, preload: Sequence[str], redirection: Redirection | None) -> Link:
-        """Returns a link to a new launcher of a node, with the arguments of ``Agent.open``."""
+        """Starts a launcher on a node, with the arguments of ``Agent.open``, and returns the link to it."""
         key = node.number, next(self._numbers)
         with self._asking:
             node.link.ask(Agent.open, key[1], preload, redirection).answer(_OPEN_SECONDS)
@@ -141,9 +141,9 @@ class Cluster:
         return link
 
     def watch(self, nodes: int) -> Callable[[], dict[str, CpuHealth]]:
-        """Begins to watch ``nodes`` other nodes; the caller calls the result at the end of the launch.
+        """Begins to measure the load of ``nodes`` other nodes; returns a function to call at the end of the launch.
 
-        The result returns each node's other load, by its name; the load is empty for a node that does not answer.
+        That function returns each node's load by other processes, by node name; empty for a node that does not answer.
         """
         watched = self.nodes[:nodes]
         for node in watched:
@@ -161,7 +161,7 @@ class Cluster:
 
     @property
     def lost(self) -> str:
-        """Returns a message if an agent is gone; else empty."""
+        """Returns a message if the connection to an agent has ended; else empty."""
         with self._asking:
             try:
                 for node in self.nodes:
@@ -202,7 +202,7 @@ class Cluster:
         finally:
             self._strangers.release()
         taken = False
-        with contextlib.suppress(LinkEnded, LookupError, TypeError, ValueError):  # it is gone, or has said anything
+        with contextlib.suppress(LinkEnded, LookupError, TypeError, ValueError):  # the peer is gone, or sent nonsense
             taken = self._taken(link, hello)
         if not taken:
             link.close()
@@ -221,7 +221,7 @@ class Cluster:
                 welcome(link)
             case {"store": int(port)}:
                 lead_to_store(link, port)
-            case {"looks": _}:  # whether its card leads here
+            case {"looks": _}:  # the peer asks whether its card leads to this controller
                 welcome(link)
                 return False
             case _:
@@ -229,7 +229,7 @@ class Cluster:
         return True
 
     def _meet(self, link: Link, hello: Hello) -> None:
-        """Records a task; an impossible task is recorded as the reason to end the meeting."""
+        """Records a task; if its rank is impossible or taken, records the message that ends the meeting."""
         known, _ = self._met.setdefault(hello.rank, (link, hello))
         if known is link and hello.rank in range(1, self._size):
             return
@@ -245,7 +245,7 @@ class Cluster:
 def offset(link: Link) -> tuple[int, int]:
     """Returns how far a peer's clock is ahead of this one's, and the uncertainty, in nanoseconds.
 
-    The fastest of some pings counts, as in NTP (RFC 5905, section 8) with a message that is answered at once.
+    The fastest of several requests counts, as in NTP (RFC 5905, section 8).
     """
     found = []
     for _ in range(_PINGS):

@@ -1,4 +1,4 @@
-"""The start of a task in a run: as the controller that the others meet, or as a follower."""
+"""The start of a task of torchrun, srun or mpirun: as the controller, or as a follower of the controller."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.nodes.tasks import Task
 
 _RETRY_SECONDS = 0.05
-_LAST_SECONDS = 10.0  # in which the controller's process ends when it has ended the run
+_LAST_SECONDS = 10.0  # for the end of the controller's process after the run
 _USAGE_ERROR = 4  # the status of pytest
 
 
 def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
-    """Returns this task's hello for the controller; ``files`` are the files of its tests."""
+    """Returns the facts that this task sends the controller; ``files`` are its test files, to compare their digest."""
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(f"{os.path.relpath(path, root)}\n".encode() + path.read_bytes())
@@ -73,10 +73,10 @@ def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
 
 
 def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
-    """Meets the other tasks as their controller.
+    """Meets the other tasks as their controller; returns the nodes of the run.
 
     Raises:
-        SettingError: the tasks cannot meet this way, or lack something that this task has.
+        SettingError: the tasks share no usable folder, or have other versions or test files than this task.
         LaunchError: a task has not come in time.
     """
     master = os.environ.get("MASTER_ADDR", "") if task.launcher == "torchrun" else ""
@@ -102,20 +102,20 @@ def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> 
     ``check_out`` makes the files of another revision if this node lacks them.
 
     Raises:
-        SettingError: the tasks cannot meet this way.
+        SettingError: the tasks share no usable folder.
         LaunchError: the controller has not come in time.
     """
     meeting = FileMeeting(task, _folder(task, folder))
     if _by_store(task, folder) and task.local_rank == 0:
-        meeting.publish(Card.loads(_exchanged(task, None)))  # for the others of this node, too
+        meeting.publish(Card.loads(_exchanged(task, None)))  # for the other tasks of this node
     link, card = _met(meeting, own)
     try:
-        role = link.receive()  # all tasks are met first
+        role = link.receive()  # the controller first waits for all tasks
         if isinstance(role, Close):
             return role.status
         if not isinstance(role, Role):
             return GONE
-        meeting.end()  # all tasks of this node have found it
+        meeting.end()  # all tasks of this node have read the card
         use_cores(role.cores)
         if role.node is not None:
             return Agent(link, replace(card, key=role.key), role.node, check_out).serve()
@@ -125,12 +125,12 @@ def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> 
         return GONE
     finally:
         with contextlib.suppress(LinkEnded):
-            link.receive(_LAST_SECONDS)  # its end: launchers take the first task that ends for the cause
+            link.receive(_LAST_SECONDS)  # until the link ends: launchers take the first task that ends for the cause
         link.close()
 
 
 def _met(meeting: FileMeeting, own: Hello) -> tuple[Link, Card]:
-    """Returns the link to the controller and its card; a card left by an earlier run is ignored, and read again.
+    """Returns the link to the controller and its card; retries while only an earlier run's card is found.
 
     Raises LaunchError if the controller has not come in time.
     """

@@ -77,13 +77,13 @@ class NodeLaunchers:
         return wait
 
     def close(self) -> None:
-        """Ends the launchers."""
+        """Ends these launchers and their ranks."""
         for link in self.links.values():
             link.close()
         self.links.clear()
 
     def link(self, node: Node) -> Link:
-        """Returns the link to this node's launcher."""
+        """Returns the link to the launcher on ``node``, which is started if necessary."""
         found = self.links.get(node.number)
         if found is not None and found.ended:
             found.close()

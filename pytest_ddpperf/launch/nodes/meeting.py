@@ -1,4 +1,4 @@
-"""The meeting of tasks and controller: by its card, in torchrun's store or in a private file, and their hellos."""
+"""Tasks find the controller by its card (address and key), in torchrun's store or a private file, and say hello."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.nodes.tasks import Task
 
-MEETING_SECONDS = 120.0  # in which all tasks have imported their tests
+MEETING_SECONDS = 120.0  # for all tasks to import their tests
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 STORE_VARIABLES = ("RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", _AGENT_STORE)
 """The variables of torchrun that lead to its store."""
@@ -37,19 +37,19 @@ class Hello:
 
     rank: int
     host: str
-    machine: str  # tasks with the same one are on one node
-    cores: frozenset[int]  # that the task may use
+    machine: str  # tasks with the same text are on one node
+    cores: frozenset[int]  # that the task may run on
     gpus: tuple[str, ...] = ()  # that the task may open, by UUID, and the variables that select some of them
     needed: Mapping[str, str] = field(default_factory=dict)  # facts that must equal the controller's
     facts: Mapping[str, str] = field(default_factory=dict)  # facts that are reported if they differ
 
     def plain(self) -> dict[str, Any]:
-        """Returns the same facts as JSON data."""
+        """Returns the same facts as data that JSON can express."""
         return {**asdict(self), "cores": sorted(self.cores)}
 
     @classmethod
     def of(cls, plain: Any) -> Hello:
-        """Returns the hello of ``plain``; TypeError or KeyError if it is not a hello."""
+        """Returns the hello that ``plain`` made; TypeError or KeyError if the data is not a hello."""
         fields = {**plain, "rank": int(plain["rank"]), "cores": frozenset(plain["cores"]), "gpus": (*plain["gpus"],)}
         return cls(**fields)
 
@@ -86,7 +86,7 @@ class Card:
 
 
 class FileMeeting:
-    """A card in a file that only its user may read and write; all tasks see ``folder``."""
+    """The file, in a ``folder`` that all tasks see, by which they get the card; only its user may read and write it."""
 
     def __init__(self, task: Task, folder: Path) -> None:
         self._folder = folder
@@ -141,10 +141,10 @@ def own_folder() -> Path:
 
 
 def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str | None, seconds: float) -> str:
-    """Passes ``text``, a card, to all tasks by torchrun's store, on a rank of a separate launch; None: waits for it.
+    """Passes ``text``, a card, to all nodes by torchrun's store, or waits for it if None; runs on a launch's only rank.
 
-    Every process that reaches the store can read it, so the last node deletes the card. The store outlives a run: an
-    earlier run may have left its card, which leads nowhere until the controller has replaced it.
+    Every process that reaches the store can read the card, so the last node deletes it. The store may have the card of
+    an earlier run, to which nobody answers: then this function waits until the controller has replaced that card.
 
     Returns:
         The text of a card that leads to its controller, or of any card if the time is over.
@@ -175,7 +175,7 @@ def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str
 
 
 def _leads(text: str) -> bool:
-    """Returns whether a controller with the key of a card is at its address."""
+    """Returns whether a controller with the key of this card answers at its address."""
     card = Card.loads(text)
     try:
         connect((card.host, card.port), card.key, {"looks": True}).close()

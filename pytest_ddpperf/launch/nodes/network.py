@@ -21,7 +21,7 @@ _ANY_PORT = 9  # nothing is sent there: the kernel only looks up the route
 
 
 def interface_of(address: str, environ: Mapping[str, str]) -> str:
-    """Returns the interface that ranks of several nodes use: the user's, else the interface with this address."""
+    """Returns the name of the interface that ranks of several nodes use: the user's, else the one with ``address``."""
     known = addresses()
     for named in filter(None, map(environ.get, INTERFACES)):
         if named in {name for name, _ in known}:  # NCCL's may be a list, or a part of a name
@@ -33,7 +33,7 @@ def interface_of(address: str, environ: Mapping[str, str]) -> str:
 
 
 def addresses() -> list[tuple[str, str]]:
-    """Returns each interface that has an address, IPv4 first."""
+    """Returns name and address of each network interface that has an address, IPv4 first."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
@@ -65,7 +65,7 @@ def own_address(other: str, environ: Mapping[str, str]) -> str:
                 found = str(asking.getsockname()[0])
         except OSError:
             continue
-        if not ipaddress.ip_address(found.partition("%")[0]).is_loopback:  # as many machines call themselves
+        if not ipaddress.ip_address(found.partition("%")[0]).is_loopback:  # many machines resolve their own name to it
             return found
     for _, address in addresses():
         if not ipaddress.ip_address(address).is_loopback:

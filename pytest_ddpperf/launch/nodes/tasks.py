@@ -1,4 +1,4 @@
-"""The task that this process is, if a launcher started it; read from the environment."""
+"""Reads from the environment whether torchrun, srun or mpirun started this process as one of several tasks."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Task:
     variable: str  # that has the number of tasks
     rank: int
     size: int
-    local_rank: int  # of the tasks of a machine; the rank if the launcher does not say
+    local_rank: int  # the number among the tasks of a machine; the rank if unknown
     one_node: bool  # whether all tasks are known to be on one machine
-    run: str  # a name that no other run of the same user on a machine has
+    run: str  # a name that no other run of the user on this machine has
     restarts: int = 0
 
     @property
     def controls(self) -> bool:
-        """Returns whether this task collects, judges and writes."""
+        """Returns whether this task is the controller, which runs the tests and writes the files."""
         return self.rank == 0
 
 
 def task_of(environ: Mapping[str, str], *, terminal: bool = False) -> Task | None:
-    """Returns this process's task, of the innermost launcher; None if no launcher has started several processes.
+    """Returns this process's task; None if no launcher has started several. The innermost launcher counts.
 
-    ``terminal``: whether this process prints to a terminal. In a step of srun only a shell does (``--pty``), which has
-    the variables of all tasks and is alone.
+    ``terminal``: whether this process prints to a terminal. In a step of srun only a shell does (``--pty``): it has
+    the variables of tasks, but is the only process.
     """
     readers = (_torchrun, _open_mpi, _mpich, _srun)  # mpirun and torchrun run inside of a step of srun
     found = next(filter(None, (read(environ) for read in readers)), None)
@@ -46,7 +46,7 @@ def _number(environ: Mapping[str, str], name: str, otherwise: int = -1) -> int:
 
 
 def _task(environ: Mapping[str, str], names: Sequence[str], launcher: str, run: str, restarts: int = 0) -> Task | None:
-    """Returns the task; ``names`` are variables: rank, number of tasks, and both of them on its machine."""
+    """Returns the task; ``names``: the variables with rank and number of tasks, of the run and of its machine."""
     rank, size, local_rank, local_size = (_number(environ, name) for name in names)
     if size < 2 or not 0 <= rank < size:  # noqa: PLR2004  several
         return None

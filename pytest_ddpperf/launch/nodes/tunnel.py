@@ -21,7 +21,7 @@ _SECONDS = 10.0
 
 
 class StoreTunnel:
-    """A port on this machine's loopback that leads to a port of the controller's, while the context is open."""
+    """A port on this machine's loopback that leads to ``port`` on the controller's node, while the context is open."""
 
     def __init__(self, card: Card, port: int) -> None:
         self._card, self._far = card, port
@@ -48,7 +48,7 @@ class StoreTunnel:
 
     def _lead(self, connected: socket.socket) -> None:
         self._open.add(connected)
-        # Where it cannot be led, the rank learns from torch that its store is gone.
+        # If this fails, torch reports to the rank that its store is gone.
         with contextlib.suppress(OSError, ForeignPeer):
             link = connect((self._card.host, self._card.port), self._card.key, {"store": self._far})
             with contextlib.closing(link):
@@ -58,7 +58,7 @@ class StoreTunnel:
 
 
 def lead_to_store(link: Link, port: int) -> None:
-    """Connects a link to the store at this port, on the controller's side; returns at its end."""
+    """Connects a link to the store at this port, on the controller's node; returns when one of them ends."""
     with (
         contextlib.closing(link),
         contextlib.suppress(OSError, LinkEnded),

@@ -1,4 +1,4 @@
-"""The duration, lookups and side effects of imports. Ranks watch their imports; a zygote checks what it preloads."""
+"""Times imports, and records variables that they read and side effects: in ranks, and in a zygote that preloads."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _DISTRIBUTED = "torch.distributed"
 
 @dataclass(slots=True)
 class _Import:
-    """The import of a module that no process had imported before the watch."""
+    """An import of a module that was not yet in ``sys.modules``."""
 
     module: str
     installed_outside: bool  # whether an installed module imports it
     seconds: float = 0.0
     inner: list[_Import] = field(default_factory=list)
-    variables: set[str] = field(default_factory=set)  # of the environment that its own lines look up
-    changed: set[str] = field(default_factory=set)  # some of them, which code had changed since the watch began
+    variables: set[str] = field(default_factory=set)  # environment variables that its own lines read
+    changed: set[str] = field(default_factory=set)  # those whose value had changed since the watch began
 
     def flat(self) -> Iterator[_Import]:
-        """Yields this import and all imports that it led to, in the order of their starts."""
+        """Yields this import and all imports inside it, in the order of their starts."""
         yield self
         for inner in self.inner:
             yield from inner.flat()
@@ -60,7 +60,7 @@ class _Import:
 
 
 class ImportWatch:
-    """A context that records this thread's imports of new modules; ``around`` wraps imports of installed ones."""
+    """A context that records this thread's new imports; ``around`` runs before one, its result after installed ones."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []
@@ -104,14 +104,14 @@ class ImportWatch:
             if outside is None:
                 everything = set(os.environ)
                 for one in found.flat():
-                    if everything <= one.variables:  # it went through all variables, and looked for none
+                    if everything <= one.variables:  # it read all variables in a loop, and looked for none
                         one.variables -= everything
                         one.changed -= everything
             if end is not None and _is_installed(module):
                 end()
 
     def seen(self) -> tuple[SeenImport, ...]:
-        """Returns the slow imports: installed modules that other code imports, and outermost modules of other code."""
+        """Returns imports of 1 ms or more: installed modules that other code imports, and outermost other modules."""
         seen = []
         for outermost in self.outer:
             of_installed = [one for one in outermost.flat() if not one.installed_outside and _is_installed(one.module)]
@@ -131,7 +131,7 @@ def end_watch() -> None:
 
 
 def keep_with_ranks(redirection: Redirection) -> None:
-    """Makes each rank import the packages of the project's other checkout itself, like that checkout."""
+    """Excludes the environment and the copies of the project's other checkout from preloading: ranks import them."""
     _of_project.extend(filter(None, (redirection.environment, *redirection.copies)))
 
 
@@ -151,7 +151,7 @@ def _is_installed(module: str) -> bool:
 
 @contextmanager
 def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]:
-    """Records looked-up variables in the last of these imports, and whether their values differ from ``known``."""
+    """Records environment variables that are read in the innermost import, and whether they differ from ``known``."""
     kind: Any = type(os.environ)
     original = kind.__getitem__
 
@@ -175,7 +175,7 @@ def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]
 
 
 def threads() -> int:
-    """Counts this process's threads after a fork: OpenBLAS and others end threads before a fork, and start new ones."""
+    """Counts this process's threads after it has forked, because OpenBLAS and others end their threads at a fork."""
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  only their number
         pid = os.fork()
         if pid == 0:
@@ -201,11 +201,11 @@ _TRACES: dict[str, Callable[[], object]] = {
     "uses a GPU": processes.touches_gpu,
     "initialises torch.distributed": lambda: _DISTRIBUTED in sys.modules and sys.modules[_DISTRIBUTED].is_initialized(),
 }
-"""What an import must not do in a process that ranks are forked from."""
+"""Side effects that no import may have in a process that ranks are forked from, and how to read each state."""
 
 
 def preload(request: Preload) -> Preloaded:
-    """Imports a module as a rank would; if the result has a reason against it, this process must not be used again."""
+    """Imports a module as a rank would; if the result has a ``reason``, this process must not fork ranks."""
     sys.path[:] = request.path
     os.chdir(request.directory)
     for name in set(os.environ) - set(request.environ):
@@ -236,7 +236,7 @@ def preload(request: Preload) -> Preloaded:
 
 
 def _foreign(modules: set[str], request: Preload) -> str:
-    """Returns why ranks must import the modules of an import themselves; empty if they can be preloaded."""
+    """Returns why ``modules``, which an import loaded, cannot be preloaded; empty if they can."""
     if request.file and _file(request.module) != request.file:
         return f"is imported from {_file(request.module)}, and by ranks from {request.file}"
     for module in sorted(modules):
@@ -246,7 +246,7 @@ def _foreign(modules: set[str], request: Preload) -> str:
 
 
 def _harmless(imports: list[_Import]) -> Iterator[SeenImport]:
-    """Yields the parts of an import that can be preloaded alone: other packages without lookups of launch variables."""
+    """Yields inner imports that can be preloaded: of packages none of whose modules reads variables of a launcher."""
     refused = {
         one.module.partition(".")[0]
         for outermost in imports

@@ -1,4 +1,4 @@
-"""Copies of the zygote that import what earlier ranks imported; if an import spoils a copy, it is not used."""
+"""Copies of the zygote that preload modules; if an import has side effects, its copy is not used."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CHANGING = frozenset({"PYTEST_CURRENT_TEST", MARK})  # variables that no import
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """The modules that ranks should find imported."""
+    """The modules that ranks should find imported: ``seen`` are those that earlier ranks imported."""
 
     asked: tuple[SeenImport, ...]  # by the user
     seen: tuple[SeenImport, ...]
-    ranks: int  # each of which gets the modules that read its number
+    ranks: int  # the number of copies for modules that read RANK
 
     @property
     def modules(self) -> tuple[SeenImport, ...]:
@@ -35,14 +35,14 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """The results of tried imports, valid for a session."""
+    """The reasons not to preload modules, found by earlier imports of this session."""
 
     refused: dict[str, str] = field(default_factory=dict)  # module -> why ranks import it themselves
-    of_rank: set[str] = field(default_factory=set)  # modules that read the number of their rank
-    inner: dict[str, tuple[SeenImport, ...]] = field(default_factory=dict)  # imports in place of a refused module
+    of_rank: set[str] = field(default_factory=set)  # modules that read RANK or LOCAL_RANK
+    inner: dict[str, tuple[SeenImport, ...]] = field(default_factory=dict)  # imports to preload in place of a module
 
     def note(self, module: str, answer: Preloaded) -> None:
-        """Records why a module is not imported for all ranks at once."""
+        """Records that a module is not imported once for all ranks, and why."""
         self.inner.setdefault(module, answer.inner)
         if answer.own_rank:
             self.of_rank.add(module)
@@ -51,17 +51,17 @@ class Judged:
             self.refused[module] = answer.reason
 
     def late(self, wanted: Wanted) -> list[SeenImport]:
-        """Returns the modules that are imported with the number of each rank."""
+        """Returns the wanted modules that read RANK or LOCAL_RANK: each rank needs a copy with its own number."""
         return [one for one in wanted.modules if one.module in self.of_rank]
 
     def copies(self, wanted: Wanted) -> int:
-        """Returns how many copies of a zygote import the wanted modules."""
+        """Returns how many copies of a zygote are needed to import the wanted modules."""
         return bool(wanted.modules) + (wanted.ranks if self.late(wanted) else 0)
 
     def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
-        """Returns the imports that are tried once for all ranks."""
+        """Returns the imports to try once for all ranks, with inner imports in place of modules not preloaded."""
         found: dict[str, SeenImport] = {}
-        replaced: set[str] = set()  # packages may import each other
+        replaced: set[str] = set()  # modules whose inner imports were added
         waiting = list(wanted)
         while waiting:
             one = waiting.pop(0)
@@ -75,7 +75,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreloadedZygotes:
-    """The zygotes that have imported some modules; ``of_ranks`` did so with the number of a rank."""
+    """The zygotes that have imported modules: ``of_ranks`` have also imported modules that read RANK."""
 
     wanted: Wanted
     base: ZygoteProcess
@@ -92,17 +92,17 @@ class PreloadedZygotes:
         return self.wanted.modules == wanted.modules and (not self.of_ranks or len(self.of_ranks) >= wanted.ranks)
 
     def fits(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether the zygotes run, and ranks with these variables would make the same imports."""
+        """Returns whether the zygotes run, and ``environ`` has the values that their imports have read."""
         read = self.variables.items()
         same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
         return same and all(zygote.usable for zygote in self.all)
 
     def of(self, number: int) -> list[ZygoteProcess]:
-        """Returns the zygotes of the first ``number`` ranks; on other nodes ``of_ranks`` is empty."""
+        """Returns the zygote to fork each of the first ``number`` ranks from."""
         return [*self.of_ranks, *[self.base] * number][:number]
 
     def duplicate(self) -> PreloadedZygotes:
-        """Copies the zygotes, for another launcher."""
+        """Returns copies of these zygotes, for another launcher."""
         with ExitStack() as closing:
             *of_ranks, base = _copies(self.all, closing)
             closing.pop_all()
@@ -110,9 +110,9 @@ class PreloadedZygotes:
 
 
 def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: Judged) -> PreloadedZygotes:
-    """Copies a zygote and imports the wanted modules there, unless refused; ``request`` is the template of each import.
+    """Copies a zygote and imports the wanted modules there; ``request`` is the template for the request of each import.
 
-    If an import goes wrong, its copy ends, and a new copy is tried without that import.
+    If an import fails or has side effects, its copy ends, and a new copy is tried without that import.
 
     Raises:
         SettingError: a module that the user named cannot be imported before ranks are forked.
@@ -160,7 +160,7 @@ def _imported(
     modules: Sequence[SeenImport],
     variables: dict[str, str | None],
 ) -> tuple[str, Preloaded] | None:
-    """Imports modules in all zygotes at the same time, records the variables read, and returns the first failure."""
+    """Imports modules in all zygotes at the same time, records variables read; returns the first failure, or None."""
     for one in modules:
         asked = [replace(request, module=one.module, file=one.file) for request in requests]
         waits = [zygote.preload(request) for zygote, request in zip(zygotes, asked, strict=True)]

@@ -1,1 +1,1 @@
-"""One rank of a group of any size, in one process: its step is counted or timed without other ranks."""
+"""Simulates one rank of a group of any size in one process: counts or times its step without other ranks."""

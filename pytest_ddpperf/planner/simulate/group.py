@@ -1,4 +1,4 @@
-"""One rank of a group without the other ranks: torch's fake backend, with collectives that end at once."""
+"""Makes a process a rank of a group without other ranks: uses torch's fake backend, whose collectives end at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.planner.simulate.timeline import TimelineRecorder
 
 _BACKENDS = "c10d"  # the namespace of operators that backends implement; others call these
-_FILLED = 2  # arguments: the results, and what they are made of
+_FILLED = 2  # number of arguments with tensors: results and inputs
 
 
 @contextmanager
@@ -31,9 +31,9 @@ def rank_of(
 ) -> Iterator[None]:
     """Makes this process a rank of a simulated group in this context; collectives end at once, with this rank's values.
 
-    Environment variables are set as torchrun sets them on one node. ``recorder`` gets each collective. For the devices
-    ``kernels``, the backend's collectives are replaced for the rest of this process, without costs for other operators;
-    without ``kernels``, each operator passes a dispatch mode, which takes time.
+    Environment variables are set as torchrun sets them on one node. ``recorder`` gets each collective. For devices in
+    ``kernels``, the backend's kernels of collectives are replaced, which costs other operators no time. Without
+    ``kernels``, each operator passes a dispatch mode, which takes time.
     """
     number, ranks = str(rank), str(world_size)
     os.environ.update(RANK=number, WORLD_SIZE=ranks, LOCAL_RANK=number, LOCAL_WORLD_SIZE=ranks)
@@ -47,10 +47,10 @@ def rank_of(
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """A dispatch mode that answers for the other ranks.
+    """A dispatch mode that gives collectives their results, as if other ranks took part.
 
-    The fake backend fills real tensors with copies of this rank's own. Its handles have no tensors, but the C++ of
-    DistributedDataParallel reads their tensors, so they are replaced. Tensors without memory never reach the backend.
+    The fake backend fills real tensors with copies of this rank's values. Its handles have no tensors, but DDP's C++
+    reads the tensors of handles, so other handles are returned. FakeTensors never reach the backend.
     """
 
     def __init__(self, recorder: TimelineRecorder | None) -> None:
@@ -78,7 +78,7 @@ def _answered(
     recorder: TimelineRecorder | None,
     fill: Callable[[], None],
 ) -> Any:
-    """Returns the result of a collective operator, with a handle that has ended."""
+    """Returns the result of a collective operator, with a handle that is already completed."""
     told: Any = nullcontext([]) if recorder is None else recorder.handing_over(func, args, kwargs)
     with told as numbers:
         fill()
@@ -96,7 +96,7 @@ def _answered(
 
 @contextmanager
 def _kernels(devices: tuple[str, ...], recorder: TimelineRecorder | None) -> Iterator[None]:
-    """Replaces collectives of tensors on these devices, in this context and in code that is compiled in it."""
+    """Replaces the kernels of collectives on these devices in this context, and in code that is compiled in it."""
     library: Any = torch.library.Library(_BACKENDS, "IMPL")  # type: ignore[no-untyped-call]  # torch's
     try:
         with warnings.catch_warnings():

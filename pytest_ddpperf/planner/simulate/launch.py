@@ -1,7 +1,4 @@
-"""The launches of simulated ranks, each in a separate process: one counts a step, one times its computing.
-
-Importable without torch.
-"""
+"""Launches of simulated ranks, each in a separate process, to count a step or time it. Importable without torch."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.jobs import LaunchJob
 
 T = TypeVar("T")
-MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # steps of a timeline, and their computing
+MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # limits of the number of timed steps; seconds that are enough
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,16 +42,16 @@ class Modelled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTimeline:
-    """The result of one simulated rank: a step, and its samples on this rank, None if unknown."""
+    """The result of one simulated rank: the timeline of a step, and the rank's samples in it; None if unknown."""
 
     timeline: Timeline
     samples: float | None
 
 
 def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
-    """Counts one step of the job on a simulated rank of ``world_size``; this process is the only one.
+    """Returns the counts of one step of the job on a simulated rank of ``world_size``, without other processes.
 
-    A remark says why tensors have values, if they have.
+    If tensors need values, so that the model takes memory, a finding reports the reason.
     """
     begun = time.monotonic()
     counted = partial(_counted, _as_rank(ctx, rank, world_size), job.training)
@@ -65,7 +62,7 @@ def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: in
 
 
 def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerator: Modelled | None) -> RankTimeline:
-    """Returns the computing of a step between its collectives, on a simulated rank of ``world_size`` ranks.
+    """Returns the timeline of a step, its computing between collectives, on a simulated rank of ``world_size`` ranks.
 
     It is timed on this machine's device with real tensors, or modelled for an accelerator. If the launch has several
     ranks, they are different ranks of the group and compute at the same time.
@@ -77,7 +74,7 @@ def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerat
 
 
 def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
-    """Returns the context of a simulated rank; the number is reduced if the group is too small."""
+    """Returns the context of a simulated rank; if the group is too small for the number, of its last rank."""
     rank = min(rank, world_size - 1)
     return replace(
         ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
@@ -85,9 +82,9 @@ def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
 
 
 def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, str]:
-    """Returns the result of a simulation on tensors without values, in which a model takes no memory.
+    """Returns the result of a simulation with FakeTensors, which take no memory, and an empty text.
 
-    If the job needs values, it is simulated on real tensors, and the reason is the second value.
+    If the job needs tensors with values, it is simulated with these, and the text is the reason.
     """
     reason = needs_values(job)
     if not reason:
@@ -104,7 +101,7 @@ def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, st
 def _timed(
     ctx: RankContext, job: LaunchJob, accelerator: Modelled | None, room: int | None, *, values: bool
 ) -> RankTimeline:
-    """Returns the timeline of a warm step that uses at most ``room`` bytes."""
+    """Returns the timeline of a step after warm-up; the rank may use at most ``room`` bytes of memory."""
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.planner.simulate.group import rank_of
     from pytest_ddpperf.planner.simulate.tensors import grouped_as_on_gpus, without_values
@@ -137,7 +134,7 @@ def _timed(
             opened.enter_context(roofline)
 
         def goes_on(steps: int, seconds: float) -> bool:
-            if accelerator is not None:  # whose operators always take the same, as it is not there
+            if accelerator is not None:  # modelled operators always take the same time
                 return False
             return steps < MIN_TIMED or (steps < MAX_TIMED and seconds < TIMED_SECONDS)
 
@@ -157,9 +154,9 @@ def needs_values(job: LaunchJob) -> str:
 
 
 def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:
-    """Returns the counts of a step after its warm-up, and remarks on the training.
+    """Returns the counts of a step after warm-up, and findings on the training.
 
-    Without values, first steps differ from later ones only if a setting demands it.
+    FakeTensors need the full warm-up only with ``clip_steps``, which changes later steps.
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.instruments.counting.sites import making_noted

@@ -1,4 +1,4 @@
-"""The overlap of FSDP on accelerators, whose streams and events order the work without waits in Python code."""
+"""The overlap of FSDP's collectives with computing on accelerators: streams order the work, not waits in Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pytest_ddpperf.records.timeline import Moment
 
 _FSDP = "torch.distributed.fsdp"
-_ON_THE_WAY = (  # modules between a collective and who calls it
+_ON_THE_WAY = (  # modules between a collective and the code that calls it
     "pytest_ddpperf",
     "contextlib",
     "functools",
@@ -25,7 +25,7 @@ _ON_THE_WAY = (  # modules between a collective and who calls it
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharded:
-    """A transfer of FSDP."""
+    """A collective that FSDP itself calls."""
 
     transfer: int  # its number
     gathers: bool  # whether it gathers parameters; else it reduces gradients
@@ -33,7 +33,7 @@ class Sharded:
 
 
 def of_fsdp() -> bool:
-    """Returns whether FSDP itself calls a collective, and not a model inside of it."""
+    """Returns whether FSDP itself calls the present collective, and not the model that FSDP wraps."""
     frame = sys._getframe(1)  # noqa: SLF001  public in all but its name
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -44,7 +44,7 @@ def of_fsdp() -> bool:
 
 
 def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Moment, ...]:
-    """Returns the moments of a step that waits at once for each transfer of FSDP, reordered as FSDP's streams would.
+    """Returns the ``moments`` of a step, which waits at once for each transfer of FSDP, in the order of FSDP's streams.
 
     Parameters are gathered while the layer before computes, because the host runs ahead and backward prefetches. A
     forward does not prefetch during the backward before it, because the optimizer runs between them. Gradients are

@@ -1,4 +1,4 @@
-"""Tensors with shapes but without values: a model takes no memory, however large it is."""
+"""FakeTensors, which have shapes but no values: a simulated model takes no memory, however large it is."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _of_ranks(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class Chunks:
-    """The chunks of a parameter in FSDP2, one for each rank; each is made when it is used, because few are."""
+    """The chunks of a parameter in FSDP2, one for each rank; a chunk is made when it is used, because few are used."""
 
     def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
         self._tensor, self._dim = tensor, dim

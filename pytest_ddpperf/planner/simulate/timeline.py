@@ -1,4 +1,4 @@
-"""Records a step as computing between collectives, on a clock that stops while a collective is started."""
+"""Records the timeline of a step: its computing between collectives, by a clock that stops while one is started."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from pytest_ddpperf.planner.rooflines import Accelerator
 from pytest_ddpperf.planner.simulate.streams import Sharded, of_fsdp, streamed
 from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
 
-KEPT = 0.75  # of the steps, the fastest ones, as for a step time
+KEPT = 0.75  # share of the steps that are averaged: the fastest ones
 _NOWHERE = -1  # no backward is under way
 _ON_HOST = frozenset({None, "aten._local_scalar_dense"})  # names of operators that no kernel computes
 
 
 @dataclass(kw_only=True, slots=True)
 class _Recorded:
-    marks: list[Any] = field(default_factory=list)  # two of each event, between which no time counts, and the ends
+    marks: list[Any] = field(default_factory=list)  # start; then two of each event, between which no time counts; end
     events: list[tuple[int, bool]] = field(default_factory=list)  # transfers, and whether they are waited for
     transfers: list[Transfer] = field(default_factory=list)
-    backward: list[int] = field(default_factory=list)  # of each transfer: the backward in which it began
+    backward: list[int] = field(default_factory=list)  # of each transfer: the number of the backward in which it began
     sharded: set[int] = field(default_factory=set)  # transfers of FSDP
     waited: set[int] = field(default_factory=set)
 
 
 class TimelineRecorder:
-    """The recorder of collectives and waits, in the order in which a step reaches them."""
+    """Records collectives and waits for them, in the order in which a step reaches them."""
 
     def __init__(self, clock: Clock, *, streams: bool = False) -> None:
         self._clock = clock
-        self._streams = streams  # whether FSDP has streams of its own
+        self._streams = streams  # whether FSDP uses separate streams, as on accelerators
         self._now = _Recorded()
         self._works: dict[int, tuple[Any, list[int]]] = {}  # by identity: a work, kept alive, and its transfers
         self._results: dict[int, int] = {}  # by the memory of a result: the transfer that wrote there last
@@ -59,7 +59,7 @@ class TimelineRecorder:
 
     @contextmanager
     def handing_over(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[list[int]]:
-        """Stops the clock in this context; yields the numbers of the transfers of a collective operator."""
+        """Stops the clock in this context; yields the numbers of the transfers that a collective operator starts."""
         now, before = self._now, self._clock.mark()
         first = len(now.transfers)
         for call in collectives_of(func, args, kwargs):
@@ -187,7 +187,7 @@ def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
 
 
 class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """A clock of a modelled accelerator: each operator takes as long as its products or its memory traffic."""
+    """A dispatch mode with the clock of a modelled accelerator: each operator takes its time by the roofline model."""
 
     supports_higher_order_operators = True
 

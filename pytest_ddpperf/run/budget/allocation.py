@@ -12,12 +12,12 @@ from pytest_ddpperf.judge.suspects import benchmarks_of, wants_launches
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
-MAX_FACTOR = 4.0  # times the seconds of the first pass: the most for a suspect, or if a slowdown could hide
+MAX_FACTOR = 4.0  # of the first pass's seconds: the most for a suspect, or if a slowdown could hide
 CONFIRMED = 2.5
 """A factor: with this multiple of the launches that would just prove a suspect worse, 19 of 20 are proven.
 
 A red verdict needs about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the launches, 95 % of estimates
-exceed this value.
+exceed 2.9 standard errors.
 """
 SEEN = 1.3  # times the launches that would just rule a slowdown out if the scatter stayed as it is
 DIAGNOSIS_MARGIN = 1.1  # times the expected seconds of a diagnosis
@@ -26,7 +26,7 @@ DIAGNOSIS_MARGIN = 1.1  # times the expected seconds of a diagnosis
 class Priority(IntEnum):
     """The purpose for which a benchmark needs more time, the most urgent first."""
 
-    CONFIRM = 1  # or clear a suspect
+    CONFIRM = 1  # prove a suspect worse, or clear it
     SEE = 2  # rule out a slowdown beyond the resolution
     PROVE = 3  # show that nothing has changed
 
@@ -36,9 +36,9 @@ class TimeRequest:
     """The seconds that a benchmark needs in addition to the seconds that it had."""
 
     priority: Priority
-    least: float = 0.0  # it takes these in any case
+    least: float = 0.0  # seconds that it takes in any case
     wanted: float = math.inf  # more would be useless
-    explains: float = 0.0  # the part that rounds leave for the diagnosis
+    explains: float = 0.0  # the part that is kept for the diagnosis
 
 
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
@@ -58,7 +58,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
-    """Returns the time that a call of a verb needs after a look of its first pass; None if everything is decided."""
+    """Returns the time that a call needs after an interim verdict of the first pass; None if it needs no more."""
     compared = [
         (result, comparison)
         for result in results
@@ -75,7 +75,7 @@ def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | Non
         counted = launched if all(result.pair is not None for result, _ in worse) else 0
         least, fresh = launched * seconds, max(0.0, needed - counted) * seconds
         return TimeRequest(priority=Priority.CONFIRM, least=least, wanted=max(least, min(most, fresh + explains)))
-    if red:  # by a metric that launches cannot decide, such as a count
+    if red:  # because of a metric that more launches do not change, such as a count
         return None
     undecided = [
         (result, each) for result, each in compared if each.verdict in OPEN and not each.series.rules.alarm_only
@@ -91,7 +91,7 @@ def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | Non
 
 
 def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """Returns the seconds of the launches that are missing to decide these metrics."""
+    """Returns the seconds of all further launches that the verdicts on these metrics need."""
     launches = [
         math.inf if each.enough is None else max(1, each.enough - len(result.measurement.launches))
         for result, each in which
@@ -100,7 +100,7 @@ def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[
 
 
 def _round_seconds(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """Returns the seconds of one round of the benchmarks whose metrics are not decided."""
+    """Returns the seconds of one round of launches of the benchmarks of these metrics."""
     metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
     return interim.seconds_of(
         benchmarks_of(results, metrics) if all(result.pair is not None for result in results) else None

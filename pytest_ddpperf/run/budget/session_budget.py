@@ -50,7 +50,7 @@ class SessionBudget:
         self.again = False  # whether this is the second pass, of tests that were open after the first
         self.two_passes = False
         self.runs_once = False  # whether the test that runs now never runs again, such as one that does not measure
-        self._late: dict[CallId, float] = {}  # seconds that each call lacked at its first look; 0 or less for none
+        self._late: dict[CallId, float] = {}  # seconds that each call lacked before its first interim verdict
         self._seconds, self._tests = seconds, tests
         self._start: float | None = None
         self._unbegun = 0  # calls for which no time was left, not even to count
@@ -170,7 +170,7 @@ class SessionBudget:
 
     @property
     def screening(self) -> float:
-        """The seconds of the call in which a suspicion may arise."""
+        """The seconds of the call's first part, in which slowdowns become suspects; the second part confirms them."""
         return self._screening_ends - self._call_begun
 
     @property
@@ -179,7 +179,7 @@ class SessionBudget:
         return self.now() - self._call_begun
 
     def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
-        """Returns whether a round fits into the call's time, or into the part of it in which suspicions may arise."""
+        """Returns whether a round fits into the call's time; with ``screening``, into its first part."""
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def has_time_for(self, diagnosis_seconds: float) -> bool:
@@ -187,10 +187,10 @@ class SessionBudget:
         return self.now() + diagnosis_seconds <= self._call_ends
 
     def over(self, *, last: bool) -> float:
-        """Returns the elapsed share of a call's time, from 0 to 1; ``last``: whether no other look follows.
+        """Returns the elapsed share of a call's time, from 0 to 1; ``last``: whether no interim verdict follows.
 
-        All looks at the launches share one error, and the part that a look may spend grows with this share. So the
-        first pass includes the time of the second pass, whether the test runs again or not.
+        All interim verdicts share one probability of a false alarm, and the part that each may spend grows with this
+        share. So the whole is the time of both passes, whether the test runs again or not.
         """
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.two_passes or self.runs_once:
@@ -206,10 +206,10 @@ class SessionBudget:
         )
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Note how late the first look of a call is, and how much time the call needs after a look of the first pass.
+        """Note how late a call's first interim verdict is, and the time that the call needs in the second pass.
 
-        A green call leaves the rest of its time to other calls. It gets time to prove itself unchanged last, if any is
-        left.
+        A call without a suspect or a possible slowdown leaves the rest of its time to other calls. If time is left at
+        the end, it gets some to prove that nothing has changed.
         """
         from pytest_ddpperf.run.budget.allocation import Priority, request_of
 
@@ -250,7 +250,7 @@ class SessionBudget:
 
     @property
     def complaint(self) -> str | None:
-        """Returns a sentence that the budget was too small, with a sufficient one; None if it was large enough."""
+        """Returns a sentence that names a sufficient budget if this budget was too small; else None."""
         late = [seconds for seconds in self._late.values() if seconds > 0]
         if self._seconds is None or not (late or self._unbegun):
             return None

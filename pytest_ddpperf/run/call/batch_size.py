@@ -19,7 +19,7 @@ CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent
 def largest(
     fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
 ) -> int | None:
-    """Finds the largest number that fits: doubles ``start`` until one fails, then bisects. None if ``start`` fails."""
+    """Returns the largest number that fits, by doubling ``start`` and then bisection; None if ``start`` fails."""
     if not fits(start):
         return None
     fitting = start
@@ -44,7 +44,7 @@ def search(
     memory_limit: int | None = None,
     resolution: float = 0.0,
 ) -> BatchSize:
-    """Finds the largest batch size with which every rank has enough memory and uses at most ``memory_limit`` bytes."""
+    """Returns the largest batch size with which each rank has enough memory and uses at most ``memory_limit`` bytes."""
     _require_size("start", start)
     if limit is not None:
         _require_size("limit", limit)

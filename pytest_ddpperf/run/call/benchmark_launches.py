@@ -41,7 +41,7 @@ SIMULATING = (
 
 
 class BenchmarkLaunches:
-    """The single launches of a benchmark; ``paired`` runs the launches of both sides, if there is a reference."""
+    """Runs single launches of a benchmark; ``paired`` launches candidate and reference, if there is a reference."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class BenchmarkLaunches:
         self.paired = paired
         self.times = TimeSheet() if times is None else times
         self._session = session
-        self._file = test.partition("::")[0]  # the tests of this file find the same modules imported
+        self._file = test.partition("::")[0]  # for all tests of this file the same modules are preloaded
         self._ranks = 0  # number of ranks of the largest launch
         self._slots: dict[Variables, int] = {(): 1}  # number of launchers of a side, by the variables of their ranks
         self._together = 1  # launches of a side that can run at the same time
@@ -72,11 +72,11 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """Returns the launchers of both sides, by the variables of their ranks, with the number that each provides."""
+        """Returns the launchers of each side and each ``env=``, with the number of launchers that are needed."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:
-        """Starts the launchers for simultaneous launches of all variants, if there is enough memory."""
+        """Starts a launcher for each variant, so that launches can run at the same time; fewer if memory is short."""
         begun = self.times.now()
         self._ranks = max(1 if variant.environment.simulated else variant.world_size for variant in variants)
         of_each = {variant.key: variant.variables for variant in variants}
@@ -90,7 +90,7 @@ class BenchmarkLaunches:
         self.times.note_launch(begun)
 
     def ready(self) -> None:
-        """Waits until all launchers have started and imported, because this would disturb timed steps."""
+        """Waits until all launchers have imported their modules, because imports would disturb timed steps."""
         begun = self.times.now()
         self._fit()  # launches since then may have shown modules to import
         for launchers, number in self._launchers:
@@ -180,7 +180,7 @@ class BenchmarkLaunches:
                 bind=self.settings.cpu_binding == "cores",
                 projects=variant.subject.projects(self._session.root) if isinstance(variant.subject, Script) else (),
             )
-        except (errors.LaunchError, errors.SameCode):  # no fault of this variant
+        except (errors.LaunchError, errors.SameCode):  # the variant is not to blame
             raise
         except errors.DdpperfError as error:
             raise errors.extended(error, benchmark=variant.key) from error.__cause__
@@ -252,7 +252,7 @@ class TimedLaunches:
         picked = self._picked.get(variant.world_size)
         job = replace(
             self._launches.job(variant, plan, loader_settings(picked[0]) if picked else None),
-            # Both sides of a round diagnose with one seed, even if a pilot had to be repeated.
+            # Candidate and reference diagnose with one seed, even if a pilot had to be repeated.
             seed=self._diagnosed[variant.label],
             diagnosed=purpose is Purpose.DIAGNOSIS,
             growth=purpose is not Purpose.TIMES,

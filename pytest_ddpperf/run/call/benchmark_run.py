@@ -1,4 +1,4 @@
-"""One call of a verb that measures: its launches, from the preparation to the rounds."""
+"""One call of a verb that measures, such as ``check``: its launches, from the preparation to the rounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __tracebackhide__ = hidden
 
 
 class BenchmarkRun:
-    """One call of a verb of the fixture; ``paired`` runs the launches of both sides, if there is a reference."""
+    """One call of a verb of the fixture; ``paired`` launches candidate and reference, if there is a reference."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class BenchmarkRun:
         self.settings = settings
         self.sections = sections  # titles and texts for the test's report
         self.measured: tuple[Measurement, ...] = ()  # of the candidate
-        self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, for benchmarks that could not be measured
+        self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, also if a benchmark could not be measured
         self.prepared_variants: tuple[Variant, ...] = ()  # last measured, of both sides
         self.call, self.progress = session.budget.next_call(test)
         self._spent_before = self.progress.spent  # in the first pass
@@ -103,7 +103,7 @@ class BenchmarkRun:
         return found
 
     def _ready(self) -> None:
-        """Waits until ranks can be launched; the time of the call begins when this is first the case."""
+        """Waits until ranks can be launched; when they first can, the time of the call begins."""
         self.launches.ready()
         self._begun = self._session.budget.now() if self._begun is None else self._begun
 
@@ -132,7 +132,7 @@ class BenchmarkRun:
         return measurements
 
     def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
-        """Returns the measuring of a call; in the second pass it continues the rounds of the first pass."""
+        """Returns the object that measures for this call; in the second pass it continues rounds of the first pass."""
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
         shared = budget.share(
@@ -187,7 +187,7 @@ class BenchmarkRun:
         return lines
 
     def _profiled(self, variant: Variant) -> Variant:
-        """Returns the variant with its communication from the profiler, in a separate launch."""
+        """Returns the variant with its communication, as the profiler records it in a separate launch."""
         from pytest_ddpperf.metrics import profile
 
         self._show(f"{variant.name}: under the profiler")

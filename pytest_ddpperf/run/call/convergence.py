@@ -22,7 +22,7 @@ from pytest_ddpperf.training.workload import Workload, located, require_same_nam
 
 __tracebackhide__ = hidden
 
-POINTS = 10  # of a curve, if the call does not set the number of steps between points
+POINTS = 10  # of a curve, if the call does not set ``every``
 
 
 def job_of(
@@ -122,7 +122,7 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
 
 
 def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Sequence[str]) -> Curve:
-    """Returns one training as the mean over the ranks; NaN from the first value on that is not finite."""
+    """Returns the curve of one training, as means over the ranks; NaN from the first value on that is not finite."""
 
     def mean(name: str, point: int) -> float:
         values = [rank.values[name][point] for rank in ranks if point < len(rank.steps)]

@@ -71,7 +71,7 @@ class JudgedRun(BenchmarkRun):
                 return self._calibrated(self.settings.calibrate)
             results = tuple(with_accepted(each, accepts) for each in self._with_unfit(variants, self._results()))
         except errors.DdpperfError as error:
-            self.progress.request = None  # an earlier look may have made one
+            self.progress.request = None  # an earlier interim verdict may have made one
             self._list_broken(variants, error)
             which = error.benchmark[0] if len(variants) > 1 and error.benchmark is not None else ""
             told = errors.extended(error, before=f"{which}: ") if which else error  # each benchmark has a rank 0
@@ -136,7 +136,7 @@ class JudgedRun(BenchmarkRun):
         return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:
-        """Returns the result of a candidate that does not fit; a preparing launch tests whether the reference fits."""
+        """Returns the result of a candidate that does not fit into memory; a launch tests if its reference fits."""
         reason, counts = self._fit.reasons[variant.key], self.counts.get(variant.key)
         if self._paired is None or self._beside_baseline:
             stored = self._with_baselines([variant])[1][0]
@@ -152,7 +152,7 @@ class JudgedRun(BenchmarkRun):
         return unfit(self._test, variant, reason, beside, counts)
 
     def _results(self) -> tuple[Result, ...]:
-        """Returns the results of the candidates that fit; after an error, measures again without the failing ones."""
+        """Returns the results of candidates that fit into memory; after an error, measures the others again."""
         references = self._references(self._fit.left)
         session = self._session
         # A probe of a bisection asks on which side of its tolerance a commit is.

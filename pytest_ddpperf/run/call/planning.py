@@ -27,8 +27,8 @@ MAX_DEVICE_STEPS = 10_000  # on CUDA, where steps of a millisecond have to fill 
 SHORT_LAUNCH_SECONDS = 0.5
 """The least seconds of timed steps in a launch if both sides of a benchmark are interleaved.
 
-Disturbances of launches then affect both sides. The rest is mostly each step's own scatter, which averages out over as
-many steps in shorter launches. More launches then show their scatter, and sooner.
+Interleaved launches share disturbances, which cancel out. The rest of the scatter is mostly of single steps: it
+averages out over all steps, however long launches are. More and shorter launches show the scatter of launches sooner.
 """
 
 SEEN_STEPS = 40
@@ -37,17 +37,17 @@ SEEN_STEPS = 40
 All launches time the same steps, counted from the training's first step. An event in each 20th step is in every launch
 of 20 steps or more; shorter ones may lack it.
 """
-ROUND_STEPS = (100, 20, 10)  # launches time multiples of these, each from twice as many steps on
+ROUND_STEPS = (100, 20, 10)  # launches time multiples of the first of these that is at most half of their steps
 EPOCHS = 2  # that a launch times at least, if its loader has a length and there is time for them
-FEW_LAUNCHES = 3  # a screening has time for this many, at least, rather than for longer ones
+FEW_LAUNCHES = 3  # at least so many fit into the time, if necessary because they are shorter
 
 WORTH = 2.0
 """A factor: the timed steps of a launch take this multiple of its other seconds, or more, if there is time.
 
-Then two thirds of the time are timed steps. Few launches fit, but suffice, because their blocks show their scatter.
+Then two thirds of the time are timed steps. Few launches fit, but suffice, because their blocks of steps show scatter.
 """
 
-MAX_SHARE_OF_TIMEOUT = 0.75  # that a launch is planned to take: it takes longer if the machine becomes busier
+MAX_SHARE_OF_TIMEOUT = 0.75  # a launch is planned to take so much, and takes longer if the machine is busier
 
 Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
 """Indices of the variants that are launched simultaneously; each variant is in one group."""
@@ -57,7 +57,7 @@ LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
 
 
 class Purpose(Enum):
-    """The purpose of a launch."""
+    """The purpose of a launch: the question that it answers."""
 
     TIMES = "how long steps take"
     GROWTH = "whether memory grows"
@@ -70,17 +70,17 @@ LaunchRunner: TypeAlias = "Callable[[Sequence[tuple[Variant, Plan]], Purpose], S
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchLimits:
-    """The limits of a benchmark's launches."""
+    """The time, number and memory within which the launches of a benchmark are planned."""
 
     settings: Settings  # of the call
-    screening: float  # seconds for which launches are planned: those in which a suspicion may arise
+    screening: float  # seconds to plan launches for: the first part of the call, which finds suspects
     slots: int | None = None  # launches of a side that can run at the same time; None for any number
     memory: int | None = None  # bytes for the ranks of launches that run at the same time; None if unknown
     shared: bool = False  # whether these seconds come from the session's budget
 
     @property
     def few(self) -> int:
-        """The number of launches that must at least fit into the screening; it limits their length."""
+        """The least number of launches that must fit into ``screening``; it limits their length."""
         return min(self.settings.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
 
 
@@ -96,7 +96,7 @@ class LaunchPlans:
 
 
 def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner) -> LaunchPlans:
-    """Plans the launches of variants from their pilots; launches a pilot if it is missing."""
+    """Plans the launches of variants from their pilots (short trial launches); launches missing pilots."""
     share = limits.screening / limits.few / len(variants)
     pilots = [_piloted(variant, limits, run, share) for variant in variants]
     groups, findings = grouped(variants, pilots, limits)
@@ -131,7 +131,7 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
 
 
 def warmup_of(variant: Variant, wanted: int) -> int:
-    """Returns the untimed steps of a variant's launches; CUDA ranks may add some, which affect no reported loss."""
+    """Returns how many untimed steps begin a variant's launches; on CUDA at least ``CUDA_WARMUP``."""
     return max(wanted, CUDA_WARMUP) if variant.environment.device == "cuda" else wanted
 
 
@@ -141,7 +141,7 @@ def pilot_plan(warmup: int, steps: int | None) -> Plan:
 
 
 def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:
-    """Returns a pilot's figures from a launch that took ``seconds``."""
+    """Returns the figures of a pilot, a short trial launch, that took ``seconds``."""
     launch = launch_of(0, ranks, seconds)
     step = mean_step(launch)
     known = complete(rank.device_memory for rank in ranks)
@@ -166,7 +166,7 @@ def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: f
         return pilot_of(ranks, seconds, plan)
 
     first = variant.pilot or launched()
-    # A known pilot took none of the measuring time, and another one would take some.
+    # A known pilot was not part of the measuring time, but another one would be.
     slow = max(LAUNCH_SECONDS, share / 2) if variant.pilot is None else max(2 * LAUNCH_SECONDS, share)
     if first.fixed <= slow:
         return first
@@ -183,8 +183,8 @@ def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: f
 def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
     """Rounds the steps of a launch of ``seconds`` down to whole periods.
 
-    A period is an epoch, if its length is known and at least one epoch fits. Otherwise a round number is used, which
-    has whole periods of work in each 2nd, 5th, 10th, 20th, 50th or 100th step.
+    A period is an epoch, if its length is known and at least one epoch fits. Otherwise a round number of
+    steps is used: it has whole periods of work that recurs in each 2nd, 5th, 10th, 20th, 50th or 100th step.
     """
     if pilot.epoch is not None and pilot.epoch <= steps and pilot.epoch * pilot.step <= seconds:
         return max(1, steps // pilot.epoch) * pilot.epoch
@@ -229,9 +229,9 @@ def grouped(
 ) -> tuple[Groups, tuple[Finding, ...]]:
     """Returns the groups, and why variants that may interleave are not all in one group.
 
-    Either all variants are in one group, because compared variants have to be timed alike, or the two sides of each
-    variant that can be interleaved. Background work forbids interleaving: a loader would prepare its data before the
-    step's turn.
+    All variants form one group, because compared variants have to be timed alike. If they cannot, each candidate forms
+    one with its reference if these two can be interleaved. Background work forbids interleaving: a loader would prepare
+    data before the step's turn.
     """
     everybody = tuple(range(len(variants)))
     alone: Groups = tuple((i,) for i in everybody)

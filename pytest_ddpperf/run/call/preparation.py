@@ -1,4 +1,4 @@
-"""Prepares a training for the measurement: the job of the launch, its outcome, and the stored results."""
+"""Prepares a training in a launch: times a few steps, counts, verifies; results are kept during the session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __tracebackhide__ = errors.hidden
 
 _OF_PYTEST = "PYTEST_CURRENT_TEST"  # differs between tests, and means nothing to a training
-# Errors that a separate launch for verification would not name better.
+# Errors after which a separate launch that only verifies would find nothing new.
 _FINAL = (errors.LaunchError, errors.PayloadError, errors.SameCode, errors.RankSkipped, errors.RanksTimedOut)
 
 PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[RankPrepared]]"
@@ -75,7 +75,7 @@ def prepared(
     for variant in variants:
         size = variant.world_size
         job = prepare_job(settings, variant, picked.get(size))
-        if wrong and job.verified is None:  # nothing will be measured
+        if wrong and job.verified is None:  # after incorrect training nothing is measured
             continue
         key = identity(job, variant)
         try:
@@ -142,7 +142,7 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
 
 
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
-    """Returns the job of a variant's preparing launch; the other revision is not verified."""
+    """Returns the job of a variant's preparing launch; the reference is not verified."""
     settings = variant.effective_settings(settings)
     counted = settings.counts != "off"
     verified = settings.verify and variant.resolved is not None and not variant.of_reference

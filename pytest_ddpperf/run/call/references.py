@@ -1,4 +1,4 @@
-"""The references of a benchmark: stored baselines, their commit in the same rounds, or another revision."""
+"""The references of a benchmark: stored baselines, the commit of these in the same rounds, or another revision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pytest_ddpperf.settings import KNOBS, Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredReferences:
-    """The references of candidates that are measured alone: their stored baselines."""
+    """The references of candidates that are measured alone, which are stored baselines."""
 
     baselines: tuple[StoredBaseline, ...]  # in the candidates' order
     both_sides: tuple[Variant, ...]  # all variants to measure: the candidates
@@ -50,7 +50,7 @@ class StoredReferences:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairedReferences:
-    """The references of candidates that are measured in the same rounds as the other side."""
+    """References that are measured in the same rounds of launches as their candidates."""
 
     revision: Revision
     variants: tuple[Variant, ...]  # the candidates
@@ -126,9 +126,9 @@ def times_of(stored: StoredBaseline) -> BaselineRecord | None:
 def side_of_baselines(
     test: str, baselines: Sequence[StoredBaseline], settings: Settings, session: Session
 ) -> RevisionSide | Unpaired:
-    """Returns the side that runs the commit of a test's baselines, or the reason why there is none.
+    """Returns the checkout of the commit of a test's baselines, with launchers, or why the commit is not measured.
 
-    There is none without stored times, if new times replace them, or if the run only counts.
+    The commit is not measured without stored times, if new times replace them, or if the run only counts.
     """
     records = [record for stored in baselines if (record := times_of(stored)) is not None]
     if not records or settings.save is not None or settings.counts == "only":
@@ -144,7 +144,7 @@ def side_of_baselines(
 
 
 def _side(test: str, records: Sequence[BaselineRecord], session: Session, *, fetch_it: bool) -> RevisionSide | Unpaired:
-    """Returns the side for records with times; raises GitError or LaunchError if git does not have their commit."""
+    """Returns the checkout of the records' commit; raises GitError or LaunchError if git does not have the commit."""
     commits = {session.archive.commit_of(test, record, fetch_it=fetch_it) for record in records}
     if len(commits) > 1:
         return Unpaired("the baselines of this test are of several commits: save them together", lacking=True)

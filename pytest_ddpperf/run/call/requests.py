@@ -53,7 +53,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
 
 
 def grows(subject: object) -> bool:
-    """Returns whether a function returns a Workload for a number of ranks: decided by the name of its parameter.
+    """Returns whether ``subject`` makes a Workload for a number of ranks, as the name of its first parameter shows.
 
     Any other function builds a step.
     """
@@ -97,8 +97,8 @@ class VerbCall:
     strategies: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # that hooks add
     metrics: tuple[Metric, ...] = ()  # that hooks add
     folders: tuple[Path, ...] = ()  # that are searched for a script
-    begun: float = field(default_factory=time.monotonic)  # seconds of time.monotonic
-    own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that one way alone has
+    begun: float = field(default_factory=time.monotonic)  # the time of time.monotonic
+    own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that only one way has
 
     def for_variant(self, way: Contender, key: str, verb: str = "compare") -> VerbCall:
         """Returns this call for one of its ways to train; the settings of the way override the call's settings."""
@@ -191,7 +191,7 @@ class VerbCall:
         return subject.found_in(self.folders) if isinstance(subject, Script) else subject
 
     def _reference(self, reference: Subject, resolved: Strategy | None) -> Subject:
-        """Returns the training of a step or script for a single process."""
+        """Returns the same training in a single process, given as ``reference=`` of a step or script."""
         if resolved is not None:
             raise SettingError(
                 "reference=...: is for a step or script; a Workload is compared with a single process already"
@@ -221,7 +221,7 @@ class VerbCall:
         return recipe, (Finding("loader_without_effect", {"loader": loader}),)
 
     def _strategy(self, subject: Subject, strategy: GivenStrategy, world_size: int) -> Strategy | None:
-        """Returns the strategy of a Workload; None for a step that is parallel by itself."""
+        """Returns the strategy of a Workload; None for a step or a script, whose code makes it parallel."""
         if isinstance(subject, Workload):
             resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"), self.strategies)
             require_world_size(resolved, world_size)

@@ -21,7 +21,7 @@ from pytest_ddpperf.run.call.time_sheet import slow_starts
 from pytest_ddpperf.run.call.variant import Variant, launch_of, measurement_of
 
 Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
-"""A function that begins to watch a launch; it returns a function that ends this, with the window of timed steps."""
+"""Begins to watch the machine during a launch; returns a function that ends this, given the timed steps' window."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Observer:
     """The callbacks of a running benchmark."""
 
     judge: Callable[[tuple[Measurement, ...], Interim], Action]  # decides how to go on
-    looked: Callable[[Interim], None] = lambda _: None  # called at each look after the judge's decision
+    looked: Callable[[Interim], None] = lambda _: None  # called after each decision of the judge
     progress: Callable[[int, int, float, float, Launch | None], None] = lambda *_: None
     """Arguments: next launch's number, total, seconds so far, expected seconds, first variant's last launch."""
     watch: Watch = lambda: lambda _: None  # called before a launch; the result after
@@ -37,7 +37,7 @@ class Observer:
 
 
 class Measuring:
-    """The measuring of variants side by side, from its first round to its diagnosis.
+    """Measures variants side by side, in rounds of launches, and then diagnoses them.
 
     Each round launches every variant that continues once, in random order. Every second round reverses the order of the
     previous one, so that each variant comes first as often as last. The plan is fixed before the first round. After the
@@ -66,7 +66,7 @@ class Measuring:
         observer.grouped(max(len({variants[i].key for i in group}) for group in self._plans.groups))
 
     def measured(self) -> tuple[Measurement, ...]:
-        """Returns the measurements when the judge stops, or when the first pass has no more time for them."""
+        """Launches until the judge stops, or leaves a confirmation to the second pass; returns the measurements."""
         rounds = self.rounds
         wanted, least = (0, 0) if rounds.every else (self._limits.settings.launches, MIN_LAUNCHES)
         if rounds.deferred is not None:
@@ -84,7 +84,7 @@ class Measuring:
                 wanted, least = self._confirm(action)
 
     def _confirm(self, action: Action) -> tuple[int, int]:
-        """Starts the confirmation, even if time is up, because a suspicion is not a verdict.
+        """Starts rounds that confirm or clear suspects, even if time is up, because a suspicion is not a verdict.
 
         Returns the wanted number of rounds, and the least number: at least as many as raised the suspicion.
         """
@@ -93,7 +93,7 @@ class Measuring:
         return action.launches, max(MIN_LAUNCHES, self.rounds.begin_again(action.suspects))
 
     def _judged(self) -> tuple[Interim, Action]:
-        """Returns the judge's action; if there is no time for it, calls the judge again with ``last=True``."""
+        """Returns the judge's action with the ``Interim``; if no time is left, judges again with ``last=True``."""
         of_each = {key: part * self._of_all for key, part in self.rounds.parts.items()}
         time, of_all = self._time, self._of_all
         interim = Interim(
@@ -119,7 +119,7 @@ class Measuring:
             interim = again
 
     def _in_time(self, interim: Interim, seconds: float | None = None) -> Interim:
-        """Returns the look with the limits of its time, for the next round or for ``seconds``."""
+        """Returns ``interim``, changed to say whether ``seconds`` (default: a round) still fit into the call's time."""
         seconds = self._round_seconds if seconds is None else seconds
         last = interim.last or not self._time.goes_on(seconds)
         confirmable = self._confirming or interim.defers or self._time.goes_on(seconds, screening=True)
@@ -149,7 +149,7 @@ class Measuring:
         return median(durations) if durations else math.fsum(self._plans.seconds)
 
     def _diagnosed(self, interim: Interim, action: Action) -> tuple[Measurement, ...]:
-        """Returns the measurements after diagnosis: in full if requested or in time, else only the growth of memory.
+        """Returns the measurements after diagnosis: in full if requested or if time is left, else of memory growth.
 
         Under a session's budget, growth is measured only if it fits into the remaining time, too.
         """
@@ -177,7 +177,7 @@ class Measuring:
             if not action.worse and not isinstance(error, (ReferenceFailed, ReferenceStopped, SameCode)):
                 raise
             findings.append(Finding("not_diagnosed", {"reason": error.headline}))
-            self.rounds.forget_diagnoses()  # the results of one were yet to be confirmed
+            self.rounds.forget_diagnoses()  # the results of the first were not confirmed
             self._look_at_diagnoses(interim)
         return self._measurements()
 
@@ -188,7 +188,7 @@ class Measuring:
         return action
 
     def _measurements(self) -> tuple[Measurement, ...]:
-        """Returns the measurements, with a finding if time was up before the launches of a first look."""
+        """Returns the measurements, with a finding if time was up before the least number of launches."""
         made, limits = self.rounds.made, self._limits
         findings = list(self.rounds.findings)
         if made < limits.few and not limits.shared:
@@ -207,7 +207,7 @@ class Rounds:
     def __init__(self, variants: Sequence[Variant], plans: LaunchPlans, run: LaunchRunner, watch: Watch) -> None:
         self.plans = plans
         self.findings = list(plans.findings)  # on all variants: of planning, and of diagnosing
-        self.deferred: Action | None = None  # a confirmation that the first pass leaves to the second one
+        self.deferred: Action | None = None  # the confirmation of suspects that the first pass leaves to the second one
         self.diagnosed: Purpose | None = None  # None if nothing was diagnosed
         self.durations: list[float] = []  # of rounds, scaled as if each had launched every variant
         self.every = 0  # rounds, including those before a suspicion
@@ -280,7 +280,7 @@ class Rounds:
         self.durations.append(seconds / self._part(self._launched_last))
 
     def part(self) -> float:
-        """Returns the next round's share of a round of all variants."""
+        """Returns the duration of the next round, as a share of the duration of a round of all variants."""
         return self._part(self._chosen)
 
     def _part(self, launched: Collection[int]) -> float:
@@ -288,7 +288,7 @@ class Rounds:
 
     @property
     def parts(self) -> dict[Key, float]:
-        """The share of each benchmark in a round of all variants."""
+        """The share of each benchmark in the duration of a round of all variants."""
         parts: dict[Key, float] = {}
         for variant, seconds in zip(self._variants, self.plans.seconds, strict=True):
             parts[variant.key] = parts.get(variant.key, 0.0) + seconds / math.fsum(self.plans.seconds)
@@ -310,7 +310,7 @@ class Rounds:
         self._chosen = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
-        """Starts the confirmation, in which only later launches count; returns the number of earlier launches."""
+        """Starts the confirmation of suspects, for which only later launches count; returns how many came before."""
         seen = max(len(self._launches[i]) for i in self._chosen)
         for i in self._chosen:
             self._fresh_from[i] = len(self._launches[i])

@@ -43,7 +43,7 @@ class TimeSheet:
 
 
 def slow_starts(launches: Sequence[Launch], steps: int | None) -> list[Finding]:
-    """Returns a finding if launches spent more time on starting than on steps, and so much that a cure pays."""
+    """Returns a finding if launches spent more time on starting than on steps, and at least 1 s per launch."""
     working = sum(max(rank.worked for rank in launch.ranks) for launch in launches)
     starting = sum(launch.seconds for launch in launches) - working
     if not 0 < working < starting or starting < SLOW_START * len(launches):

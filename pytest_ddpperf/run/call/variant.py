@@ -26,7 +26,7 @@ class Pilot:
 
     step: float  # seconds of one step
     fixed: float  # seconds of a launch that only times steps, without its steps
-    background: bool  # whether its ranks work on while their steps wait
+    background: bool  # whether its ranks, such as a loader's threads, work while their steps wait
     nbytes: int  # bytes of memory that all its ranks together used at most
     of_gpu: float | None = None  # share in use at its end of the fullest GPU's memory; None if unknown
     picked: tuple[str, str] | None = None  # as of RankLaunch
@@ -52,7 +52,7 @@ class Variant(BenchmarkId):
     of_reference: bool = False  # whether it runs the code of the reference, and as many steps as the candidate
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
-    metrics: tuple[Metric, ...] = ()  # that hooks add to those of the table
+    metrics: tuple[Metric, ...] = ()  # that hooks add
     own: Mapping[str, Any] = field(default_factory=dict)  # settings that only this variant has
     variables: Variables = ()  # that only its ranks have
 

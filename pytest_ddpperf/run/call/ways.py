@@ -101,7 +101,7 @@ def _contenders(
     *,
     verb: str,
 ) -> Contenders:
-    """Returns all ways, two or more, with the name of the base of their comparison."""
+    """Returns all ways, with the name of the way that the others are compared with; SettingError for fewer than two."""
     if len(named) < MIN_WAYS:
         raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(named))

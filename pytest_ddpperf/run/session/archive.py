@@ -31,7 +31,7 @@ class Archive:
 
     def __init__(self, settings: Settings, root: Path, stored: Stored) -> None:
         self._stored = stored  # lists of stored and removed baselines
-        self.complaints: list[str] = []  # on files that could not be read, which spoil no benchmark
+        self.complaints: list[str] = []  # about files that could not be read; no benchmark fails because of them
         self._settings = settings
         self._root = root
         self._baselines = root / settings.baseline_dir
@@ -99,10 +99,10 @@ class Archive:
         return () if found is None else (found,)
 
     def commit_of(self, test: str, record: BaselineRecord, *, fetch_it: bool = False) -> str:
-        """Returns the commit whose code has a baseline's times; raises GitError, with the cure, if none is known.
+        """Returns the commit of the code that a baseline measured; raises GitError, with the cure, if none is known.
 
-        Changed code and its baselines are often committed together: then the first commit with these times is returned,
-        if it has the measured code. ``fetch_it``: whether to fetch a commit that this clone lacks.
+        Uncommitted code is often committed together with its baselines: then the commit that added the baseline is
+        returned, if it has the measured code. ``fetch_it``: whether to fetch a commit that this clone lacks.
         """
         root, came_with = self._root, None
         try:
@@ -133,19 +133,19 @@ class Archive:
         )
 
     def _came_with(self, test: str, record: BaselineRecord) -> str | None:
-        """Returns the first commit that had the times of a baseline, under any path of the file."""
+        """Returns the commit that added a baseline's step times, in a file of its name in any folder; else None."""
         samples = next((series.samples for series in record.series if series.metric == STEP_TIME), ())
         file = self._store.file(test, record.environment)
         return git.introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
     def _has_code(self, commit: str, code: str | None) -> bool:
-        """Returns whether a commit, even of another repository, has the code of this digest."""
+        """Returns whether the code of a commit, which may be of another repository, has this digest."""
         with contextlib.suppress(git.GitError):
             return git.code_of(self._root, commit) == code
         return False
 
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
-        """Stores the results of a test that can be stored; returns the results that got warnings, by ``id``."""
+        """Stores the results of a test that can be stored; returns them with warnings, by ``id`` of each result."""
         store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
         if now.commit is None:
             why = f"nothing is committed in {self._root}: commit the code, then save again"
@@ -154,6 +154,8 @@ class Archive:
             except git.GitError as error:
                 why = git.no_commit(self._root, error)
             self._stored.without_commit = why
+        elif now.dirty:
+            self._stored.without_commit = "the code has uncommitted changes: commit it as it is, with these baselines"
         fitting = (result for result in results if not result.measurement.unfit)
         accepted = [(result, baseline_record(result, now)) for result in fitting]
         for result in (result for result in results if result.measurement.unfit):

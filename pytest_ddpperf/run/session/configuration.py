@@ -65,7 +65,7 @@ class _Lines(argparse.Action):
 
 
 def _command_words(config: Any) -> Iterator[str]:
-    """Yields the words of the command line, after the words that the ini file and the environment put before them."""
+    """Yields the arguments that pytest parses: of ``addopts``, then of PYTEST_ADDOPTS, then of the command line."""
     if hasattr(config, "known_args_namespace"):  # else the ini file has not been read yet
         yield from config.getini("addopts")
     yield from shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
@@ -73,7 +73,7 @@ def _command_words(config: Any) -> Iterator[str]:
 
 
 class _Switched(argparse.Action):
-    """An argparse action that keeps the word after ``=`` of an option whose value may be missing."""
+    """An argparse action for an option declared with its value, as ``--ddpperf-NAME=off``: stores that value."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
@@ -85,7 +85,7 @@ class _Switched(argparse.Action):
 def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     """Returns the settings of ini file and command line; raises SettingError if they are invalid or contradictory.
 
-    A bisection's ``probe`` and simulated ranks have no session budget.
+    Quick runs, simulated ranks, and a ``probe``, which a bisection starts, have no session budget.
     """
     ini = dict(_ini_values(config))
     # A name without a value sets nothing: so -o can take back a setting of the file.
@@ -122,7 +122,7 @@ def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str
 
 
 def counts_alone(config: pytest.Config) -> bool:
-    """Returns whether pytest-benchmark's ``--benchmark-disable`` leaves only counts: no ddpperf option needs times."""
+    """Returns whether only counts are measured: ``--benchmark-disable`` is given, and no ddpperf option needs times."""
     if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
         return False
     asking = ("counts", "budget", "max_time", "launches", "steps")
@@ -235,13 +235,13 @@ def may_be_task(settings: Settings) -> bool:
 
 
 def follows(session: pytest.Session) -> bool:
-    """Returns whether another process of a launcher runs these tests; UsageError if the processes cannot share them."""
+    """Returns whether another process of torchrun, srun or mpirun runs these tests; UsageError if it cannot."""
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 
 
 def may_follow(settings: Settings) -> bool:
-    """Returns whether another process of the launcher may read and write the files of this run."""
+    """Returns whether torchrun, srun or mpirun started another process that reads and writes this run's files."""
     if not may_be_task(settings):
         return False
     from pytest_ddpperf.launch.nodes.tasks import task_of

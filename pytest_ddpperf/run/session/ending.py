@@ -27,7 +27,7 @@ _PASSED, _FAILED, _INTERRUPTED, _NO_TESTS = 0, 1, 2, 5  # exit statuses of pytes
 
 
 def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
-    """Writes the requested files; reports faults on stderr if there is no terminal reporter."""
+    """Writes the requested files; without a terminal reporter, writes the last lines of the summary to stderr."""
     made = ours.outputs
     if made.results:
         from pytest_ddpperf.stats.suites import change_of_suite
@@ -97,7 +97,7 @@ def tell_left_out(session: pytest.Session, ours: Session, number: int) -> None:
 
 
 def set_status(session: pytest.Session, unmeasured: int) -> None:
-    """Sets a separate exit status if all failures (``unmeasured``) are benchmarks that could not be measured."""
+    """Sets the exit status ``NOT_MEASURED`` if all failures are ``unmeasured`` benchmarks, not verdicts or others."""
     if session.exitstatus == _FAILED and unmeasured and unmeasured == session.testsfailed:
         session.exitstatus = NOT_MEASURED
 

@@ -78,7 +78,7 @@ class Extensions:
         return tuple(added.values())
 
     def recorded(self, facts: Mapping[str, str]) -> dict[str, str]:
-        """Returns the facts of the environment with those that hooks add; a hook may rename the host."""
+        """Returns ``facts`` of the environment plus the facts that hooks add; hooks may replace only ``host``."""
         _require_new("pytest_ddpperf_environment", "fact", self._facts, facts.keys() - {"host"})
         return {**facts, **self._facts}
 

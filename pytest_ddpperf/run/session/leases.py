@@ -27,7 +27,7 @@ _MASKS = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, as far as the kernel reports it; else 0 and an empty text."""
+    """The process that holds a lock, or 0 and an empty text if the kernel does not report it."""
 
     pid: int = 0
     folder: str = ""
@@ -161,7 +161,7 @@ class Leases:
         return () if found is None else (Finding("measured_beside", {"pid": found.pid, "folder": found.folder}),)
 
     def on_cpu(self) -> None:
-        """Begin to measure on the CPU; report another run there once, because it cannot be prevented."""
+        """Reserve the CPU; if another run measures on it, only report that run once."""
         if self._seconds is None or self._locks.holds(CPU) or self._beside is not None:
             return
         found = self._locks.take([CPU])
@@ -173,7 +173,7 @@ class Leases:
             )
 
     def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str], *, fixed: bool = False) -> bool:
-        """Take a GPU for each rank, the first ones if they are free; return True if CUDA now shows other GPUs first.
+        """Reserve a GPU for each rank, the first ones if free; return True if CUDA now lists GPUs in another order.
 
         Only GPUs of the same model replace others. If GPUs are ``fixed``, wait for the first ones.
 
@@ -211,7 +211,7 @@ class Leases:
             self._locks.release(names)
 
     def _chosen(self, names: list[str], count: int, models: Mapping[str, str]) -> list[str] | Holder:
-        """Take ``count`` of these GPUs and return them, the first ones if they are free; else return a holder.
+        """Take ``count`` of these GPUs, the first ones if free, and return them; else return a process that holds one.
 
         ``models`` has the models of the GPUs; only a GPU of the same model may replace another.
         """

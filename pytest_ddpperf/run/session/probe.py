@@ -30,7 +30,7 @@ class Probe:
     python: Interpreter | None = None  # interpreter that runs this checkout, in place of the commit ``measured``
 
     def revision(self, beside: Revision) -> Revision:
-        """Returns the revision to measure in place of this checkout; ``beside``: the reference of that repository."""
+        """Returns the revision to measure in place of this checkout; ``beside``: the revision of the reference."""
         if self.python is not None:
             return replace(beside, python=self.python)
         return Revision(self.measured, self.measured, beside.root, python=beside.python)
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:
-    """Wraps ``derive`` for a probe, so that only the probe's metric is gated."""
+    """Wraps ``derive`` for a probe, so that only the probe's metric can fail a test."""
 
     def gated(measurement: Measurement, series: Series) -> Series:
         of_benchmark = probe.benchmark in {None, measurement.key}

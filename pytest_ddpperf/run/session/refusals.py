@@ -15,7 +15,7 @@ _PURPOSES = {
     "profile": "profiled benchmarks, and nothing is profiled",
     "save": "saved results, and nothing is saved",
 }
-NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  # they need more than a first look
+NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  # a quick run has too few launches
 
 
 def require_known(unknown: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""The resources of a pytest session: its settings, its time, the sides of the code, its outputs, and its hooks."""
+"""The resources of a pytest session: its settings, time, checkouts with launchers, outputs, and hooks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.session.timeouts import TestTimeout
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
-QUICK = {"launches": 2, "max_time": 5}  # the settings of a first look
+QUICK = {"launches": 2, "max_time": 5}  # the settings of a quick run
 _NAMING_CODE = ("save", "against", "against_python", "calibrate", "report", "history")  # settings
 
 
@@ -93,7 +93,7 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """Returns the settings, overridden by a quick run's or the probe's; ``counts``: whether counts are needed."""
+        """Returns settings as ``quick``, a probe or ``simulate`` overrides them; ``counts``: counts are needed."""
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)
@@ -141,7 +141,7 @@ class Session:
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def begin_test(self, test: str, attempt: int) -> None:
-        """Forgets earlier attempts of a test, which pytest-rerunfailures runs again if no verdict failed it."""
+        """Forgets a test's earlier attempts: pytest-rerunfailures may repeat a test that failed without a verdict."""
         self.attempts[test] = attempt
         self.budget.begin_anew(test)
         self.prepared.clear()  # results of an attempt that failed may be wrong

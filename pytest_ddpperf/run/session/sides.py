@@ -1,4 +1,4 @@
-"""The sides of a session's code, each with its launchers: this checkout, the reference, commits of baselines."""
+"""The sides of a session, which are checkouts with launchers: this checkout, the reference, baselines' commits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.run.session.probe import Probe
 
-MAX_IDLE_LAUNCHERS = 4  # of a side, kept from test to test: enough for most comparisons
+MAX_IDLE_LAUNCHERS = 4  # of a side, that are kept from test to test: enough for most comparisons
 PRELOADED = (  # imported once in a fork server, not on every rank of every launch
     "pytest_ddpperf.training.loop",
     "pytest_ddpperf.training.preparing",
@@ -38,7 +38,7 @@ PRELOADED = (  # imported once in a fork server, not on every rank of every laun
 
 
 class Sides:
-    """The sides of a session's code; fork servers run until its end. ``first`` is called before any of them starts."""
+    """All checkouts that a session runs; fork servers run until its end. ``first`` is called before they start."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Sides:
         return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
 
     def roots(self, *, reference: bool) -> tuple[str, ...]:
-        """Returns the project's root that a side's ranks import, and this checkout's root, for its tests."""
+        """Returns the root that ranks of candidate or reference import from, and this checkout's root, for tests."""
         side = self.reference if reference else self.candidate
         own = str(self._root)
         return (own,) if side is None else (side.redirection.path(own), own)
@@ -125,7 +125,7 @@ class Sides:
         return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
 
     def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
-        """Begins to watch this node, its GPUs by their PCI ids, and other nodes; ``nodes``: the number of all nodes."""
+        """Begins to watch the health of this node, its ``gpus`` (PCI ids) and others, ``nodes`` nodes in all."""
         here = watch_health(self.parents, gpus=gpus)
         others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
         return lambda window: replace(here(window), nodes=others())
@@ -144,7 +144,7 @@ class Sides:
         return PairedLaunches(self.reference, sections, self.candidate)
 
     def of_commit(self, commit: str) -> RevisionSide:
-        """Returns the side of a baseline's commit; raises LaunchError if git does not have the commit."""
+        """Returns the checkout of a baseline's commit, with launchers; LaunchError if git does not have the commit."""
         from pytest_ddpperf.against.worktree import baseline_revision
 
         if commit not in self._of_commits:
@@ -160,7 +160,7 @@ class Sides:
         return RevisionSide(revision, setup, PRELOADED, asked=asked, threads=self.threads, nodes=nodes, **how)
 
     def end_test(self) -> None:
-        """Ends launchers and commits' sides that the next test rarely needs."""
+        """Ends launchers and checkouts of baselines' commits that the next test rarely needs."""
         for commit in [*self._of_commits][:-1]:  # the next test mostly needs the last one
             self._of_commits.pop(commit).close()
         for launchers in self._started:

@@ -35,7 +35,7 @@ class TestTimeout:
         self._ends = float("inf")
 
     def limited(self, run: Callable[..., T]) -> Callable[..., T]:
-        """Wraps a function with a ``timeout`` so that it ends before the test: the last seconds are for the report."""
+        """Wraps a function with an argument ``timeout`` so that it ends some seconds before the test, to report."""
 
         @functools.wraps(run)
         def ends_before(*args: Any, timeout: float, **more: Any) -> T:

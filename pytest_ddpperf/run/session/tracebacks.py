@@ -19,7 +19,7 @@ _INSTALLED = f"{sysconfig.get_path('purelib')}{os.sep}"  # lies inside the stand
 
 @contextlib.contextmanager
 def skipping() -> Iterator[None]:
-    """Turns a skip by ranks or their placement into a skip of the test, at the test's own line."""
+    """Turns RankSkipped, raised by ranks or by their placement, into a skip of the test, at the test's line."""
     __tracebackhide__ = True
     try:
         yield
@@ -49,7 +49,7 @@ def end_in_code_of_user(error: BaseException) -> None:
 
 
 def place(error: BaseException, file: str, test: str) -> str:
-    """Returns the line of the test's own file that led to the error."""
+    """Returns, as text, the innermost line of the test's own file that led to the error."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code.co_filename == file:
             return f"  at {test.partition('::')[0]}:{line} in {frame.f_code.co_name}"
@@ -101,7 +101,7 @@ def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
 
 
 def standing(error: errors.DdpperfError, file: str, test: str) -> errors.DdpperfError:
-    """Returns the verdict that failed a test as the error of later attempts of the test, which measure nothing."""
+    """Returns the error for later attempts of a test that a verdict failed: they repeat the verdict, unmeasured."""
     words = "not measured again: a verdict is final, so that a failed test cannot be repeated until it passes"
     return errors.extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
 

@@ -1,4 +1,4 @@
-"""pytest in several processes of a launcher: rank 0 runs the tests; the others start ranks for it, or wait."""
+"""pytest in processes that torchrun, srun or mpirun started: rank 0 runs tests, others start ranks for it or wait."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
-    """Returns whether the launcher's processes share these tests: True if all use the plugin's fixtures; False if none.
+    """Returns True if all tests use the plugin's fixtures: then rank 0 runs them for all processes; False if none does.
 
     Raises:
-        SettingError: only some tests do, or the launcher has started all processes again.
+        SettingError: only some tests use the fixtures, or the launcher has started all processes again.
     """
     ours = [item for item in items if uses_ranks(item)]
     if not ours:
@@ -63,7 +63,7 @@ def report_to_torchrun(line: str) -> None:
 
 
 class UnderLauncher:
-    """The pytest plugin of a launcher's process. Rank 0 is the controller; the others are its silent followers.
+    """The pytest plugin of a process of torchrun, srun or mpirun. Rank 0 is the controller; others follow silently.
 
     ``session_of`` returns the session. A suite that does not use the plugin's fixtures runs unchanged.
     """

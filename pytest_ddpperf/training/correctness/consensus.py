@@ -30,7 +30,7 @@ class DiffersError(Exception):
 
 
 class RankConsensus:
-    """Comparisons on every rank, with decisions for all ranks; every method but ``note`` is a collective."""
+    """Compares values on every rank, and decides for all ranks together, so all ranks must make the same calls."""
 
     def __init__(self, ctx: RankView) -> None:
         self._ctx = ctx
@@ -60,7 +60,7 @@ class RankConsensus:
         return made
 
     def tensors_from_first(self, make: Callable[[], Mapping[str, V]]) -> dict[str, V]:
-        """Returns by name the tensors of ``make`` on rank 0; they travel in pieces, as NCCL copies them to the GPU."""
+        """Returns the tensors of ``make`` on rank 0, by name, sent in pieces, because NCCL copies them to the GPU."""
         pieces: list[list[tuple[str, V]]] = []
 
         def cut() -> int:

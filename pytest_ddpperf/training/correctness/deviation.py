@@ -20,7 +20,7 @@ _PERCENT = 0.05  # factors closer to 1 are given in percent
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """The deviation of one tensor."""
+    """The difference of one tensor from the reference."""
 
     name: str
     error: float  # norm of the difference, relative to another norm; infinite if there is a fault
@@ -32,7 +32,7 @@ class Deviation:
 def deviations_of(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None], sizes: Mapping[str, float] | None = None
 ) -> list[Deviation]:
-    """Compares tensors, relative to the given sizes, or else to the expected tensors; None equals zeros."""
+    """Returns each tensor's deviation, relative to ``sizes``, or else to the expected norm; None counts as zeros."""
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
         for name, target in expected.items()
@@ -44,13 +44,13 @@ def deviations_of(
 def parameter_deviations(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]
 ) -> list[Deviation]:
-    """Compares parameters, relative to how far training moved them, or to their own rounding if it is larger."""
+    """Returns parameters' deviations, relative to how far training has moved them, or to their rounding if larger."""
     moved = {name: max(distance(target, start[name]), _rounding(target) / UPDATE) for name, target in expected.items()}
     return deviations_of(found, expected, moved)
 
 
 def buffer_deviations(found: Sequence[Tensor], expected: Sequence[Tensor], names: Sequence[str]) -> list[Deviation]:
-    """Compares buffers in their order, relative to the expected buffers."""
+    """Returns the deviations of buffers, in the order of the buffers, relative to the expected buffers."""
     if len(found) != len(expected):
         return [Deviation("the number of buffers", math.inf, f"is {len(found)} instead of {len(expected)}")]
     return deviations_of(dict(zip(names, found, strict=True)), dict(zip(names, expected, strict=True)))
@@ -63,10 +63,10 @@ def apart_from_rounding(
     tolerance: float,
     smallest: float = 0.0,
 ) -> list[Deviation]:
-    """Scales the errors of gradients that rounding explains to below the tolerance.
+    """Returns the deviations, with errors of gradients that rounding explains scaled to below the tolerance.
 
-    Both by name: ``sizes`` divide the errors, and ``noise`` is how far rounding moves the gradients. Noise is at least
-    the rounding to multiples of the ``smallest`` number, up to a sixteenth of a gradient.
+    Errors are relative to ``sizes``, and ``noise`` is how far rounding moves the gradients, both by name. Noise is at
+    least the rounding to multiples of the ``smallest`` number, up to a sixteenth of a gradient.
     """
 
     def judged(found: Deviation) -> Deviation:
@@ -121,7 +121,7 @@ def _deviation(name: str, found: Mapping[str, Tensor | None], target: Tensor | N
 
 
 def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: int, tolerance: float) -> str:
-    """Returns the name of the mistake that explains a parameter's gradient on a rank; empty if none does.
+    """Returns, in words, the mistake that explains a parameter's gradient on a rank; empty if none does.
 
     ``parts`` holds for each rank the gradients of its micro-batches' losses; the mean of all is the reference.
     ``tolerance`` is the largest difference from an explanation, relative to the expected gradient.
@@ -138,7 +138,7 @@ def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: 
 
 
 def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> str:
-    """Explains gradients that DDP never sends because it waits for others; empty if that is not the cause.
+    """Returns text that explains missing gradients by DDP's wait for unused parameters; empty if that is not the cause.
 
     ``gradients`` are a single process's gradients; None for parameters that took no part in the loss.
     """

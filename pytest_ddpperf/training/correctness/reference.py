@@ -126,8 +126,8 @@ class SingleProcess:
     def noise(self, step: int, buffers: Buffers, unit: float) -> dict[str, float]:
         """Measures how far rounding moves the gradients of a step: the root mean square norm over the ranks, by name.
 
-        Parameters are moved at random by up to a unit in the last place, which is as much as rounding changes them. A
-        gradient that is only rounding moves by its own size; a gradient that is merely small hardly moves.
+        Parameters are moved at random by up to a unit in the last place, as much as rounding changes them. A gradient
+        that consists of rounding moves by its own size; a gradient that is merely small hardly moves.
         """
         parameters = [parameter for parameter in self._module.parameters() if _moves(parameter)]
         squares: dict[str, list[float]] = {}
@@ -145,7 +145,7 @@ class SingleProcess:
         return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
     def update(self, step: int, gradients: Gradients) -> None:
-        """Steps the optimizer with the given gradients, which need not be its own gradients.
+        """Steps the optimizer with the given gradients, which usually are the ranks' gradients.
 
         An optimizer such as Adam makes a full step even if a gradient is only rounding. With the same gradients on both
         sides, parameters that differ afterwards were updated wrongly.
@@ -159,7 +159,7 @@ class SingleProcess:
             self.training.update(step)
 
     def parts(self, name: str, step: int, buffers: Buffers) -> list[list[Tensor]]:
-        """Returns, for each rank, one parameter's gradients from each of its micro-batches of a step alone."""
+        """Returns a parameter's gradients in a step: for each rank, the gradient of each micro-batch by itself."""
         settings = replace(self._settings, accumulation_steps=1)
 
         def part(place: MicroBatchIndex) -> Tensor:
@@ -184,7 +184,7 @@ class SingleProcess:
         )
 
     def _watched(self, run: TrainingRun, step: int, buffers: Buffers) -> tuple[float, Gradients]:
-        """Does as ``_own``, and raises an error if a step changes a batch whose remains the next step would get."""
+        """Returns the result of ``_own``; raises an error if the step changes its batch, which all steps share."""
         given = run.copies(step)
         before = list(map(copied, given))
         found = self._own(run, step, buffers, given)
@@ -204,7 +204,7 @@ class SingleProcess:
     def _own(
         self, run: TrainingRun, step: int, buffers: Buffers, given: Sequence[Pair] | None = None
     ) -> tuple[float, Gradients]:
-        """Computes one rank's loss and gradients; its scaler is then ready for the next step."""
+        """Computes one rank's loss and gradients; the rank's fp16 scaler is then ready for the next step."""
         found = run.backward(step, buffers, given=given)
         if self._settings.precision == "fp16":
             run.skip()
@@ -212,7 +212,7 @@ class SingleProcess:
 
 
 def computing_in(module: nn.Module, _ctx: RankView, *, dtype: str) -> Parallel:
-    """Returns a strategy for one process that casts parameters and inputs for the forward pass, as FSDP does."""
+    """Returns the module for one process, with parameters and inputs cast for the forward pass, as FSDP does."""
     return Parallel(_CastModule(module, _NARROW[dtype]))
 
 
@@ -258,7 +258,7 @@ def _moves(parameter: Tensor) -> bool:
 
 
 def move(parameters: Iterable[Tensor], unit: float, draw: int) -> None:
-    """Moves each element of parameters at random by up to the share ``unit`` of itself; each draw differs."""
+    """Changes each element of parameters at random by up to the share ``unit`` of itself; ``draw`` is the seed."""
     for parameter in filter(_moves, parameters):
         still, generator = parameter.detach(), torch.Generator().manual_seed(draw)
         shifts = torch.rand(still.shape, generator=generator) * 2 - 1

@@ -1,4 +1,4 @@
-"""Tolerances for the numbers of a strategy, compared with a single process. Pure.
+"""Tolerances for the numbers of a strategy, compared with a single process. Pure functions.
 
 Each rank's own gradients are the same on both sides, on a CPU to the last bit. So correct strategies differ only in the
 rounding of the mean: by the roundoff of its type, 6e-8 in fp32, 5e-4 in fp16, 4e-3 in bf16. A mistake is off by a share
@@ -49,7 +49,7 @@ def unit(*precisions: str) -> float:
 
 
 def smallest(*precisions: str) -> float:
-    """Returns the smallest number that these precisions hold; smaller gradients vanish or lose most digits."""
+    """Returns the smallest number above 0 in fp16 if a precision is fp16, else 0; smaller gradients vanish."""
     return 2.0**-24 if "fp16" in precisions else 0.0
 
 
@@ -65,7 +65,7 @@ def excused(noise: float, size: float) -> float:
 
 
 def leniency(precision: str, parallel: Parallel) -> Leniency | None:
-    """Returns why a strategy must meet only weaker requirements at the benchmark's precision; None if it need not."""
+    """Returns why a strategy has weaker requirements at the benchmark's precision; None if they are not weaker."""
     if parallel.lossy:
         return Leniency(precision=None, exact_steps=parallel.exact_steps)
     return Leniency(precision=parallel.precision) if tolerance(parallel.precision) > tolerance(precision) else None
@@ -82,5 +82,5 @@ def falls(losses: Sequence[float]) -> bool:
 
 
 def missed(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """Returns the missing share of a single process's fall of the loss; 0 if these losses fell at least as far."""
+    """Returns how much of the reference's fall of the loss is missing, as a share; 0 if these losses fell as far."""
     return max(0.0, 1 - fall(losses) / fall(reference))

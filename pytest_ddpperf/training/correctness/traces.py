@@ -1,7 +1,7 @@
-"""Compares the first steps of ranks and of their twin, a single process, by figures. Pure.
+"""Compares the traced first steps of the ranks with the steps of a single process, the twin. Pure functions.
 
-Sketches stand for tensors. The distance of two sketches estimates the distance of the tensors, to about a fifth, and a
-sketch is small enough to be sent anywhere.
+Sketches (sums with random signs) stand for tensors. The distance of two sketches estimates the distance of the tensors,
+to about a fifth, and a sketch is small enough to be sent anywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
 
 
 def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Discrepancy]:
-    """Yields all differences, the most important first, because later ones may be its consequences."""
+    """Yields all differences, causes before possible consequences."""
     tolerance = tolerances.tolerance(twin.precision, *(rank.precision for rank in ranks))
     made = [len(trace.steps) for trace in (*ranks, twin)]
     if len(set(made)) > 1:

@@ -1,4 +1,4 @@
-"""Traces the first steps of a user's step, of a script or of a workload on one rank."""
+"""Records losses, gradients and parameters of the first optimizer steps on one rank, of any training code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def trace_steps(ctx: RankView, job: LaunchJob) -> StepsTrace:
-    """Builds the step of the job, and traces its first optimizer steps, each of one or several calls."""
+    """Builds the job's step, and returns a trace of its first optimizer steps, each of one or several calls."""
     tracer = _Tracer()
     with tracer.watching(), closing(build_step(ctx, job)) as step:
         progress.stage("the steps that are traced")

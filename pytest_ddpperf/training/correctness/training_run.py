@@ -1,4 +1,4 @@
-"""One side of a verification: a trainer, fed with given micro-batches from given buffers, and its results."""
+"""One side of a verification: a trainer that gets fixed micro-batches and buffers, and its results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MicroBatches:
     in_step: int  # the number of micro-batches that a rank has in a step
 
     def places(self, rank: int) -> list[MicroBatchIndex]:
-        """Returns the micro-batches of a rank in a step."""
+        """Returns the indices of the micro-batches of a rank in a step."""
         return [(rank, number) for number in range(self.in_step)]
 
     def copies(self, places: Sequence[MicroBatchIndex], step: int, device: torch.device) -> list[Pair]:
@@ -81,7 +81,7 @@ class MicroBatches:
 
 
 class TrainingRun:
-    """A workload with weighted losses in training on this rank, fed with the micro-batches at ``places``."""
+    """A training of a workload with weighted losses on this rank, on the micro-batches at ``places``."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class TrainingRun:
     ) -> tuple[float, Gradients]:
         """Computes loss and gradients of a step (from 0); repeats it in fp16 until no gradient overflows.
 
-        It trains on ``given``, or else on copies of the step's own micro-batches. Each attempt begins with ``buffers``.
+        The step trains on ``given``, or on copies of the run's micro-batches; each attempt begins with ``buffers``.
         ``all_agree`` returns whether a fact holds on all ranks, because they have to repeat a step together.
         """
         attempts = _FP16_ATTEMPTS if self._settings.precision == "fp16" else 1
@@ -137,7 +137,7 @@ class TrainingRun:
         self.trainer.update()
 
     def skip(self) -> None:
-        """Updates nothing, and prepares the scaler for the next gradients."""
+        """Discards the gradients, and prepares the fp16 scaler for the next gradients."""
         self.trainer.zero_grad()
         self.trainer.update()
 
@@ -165,7 +165,7 @@ class TrainingRun:
 
 
 def unwrapped(found: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
-    """Restores the model's own names: DDP prefixes ``module.``, torch.compile inserts ``_orig_mod.``."""
+    """Returns values under the model's own names: DDP prefixes ``module.``, torch.compile inserts ``_orig_mod.``."""
     mine = set(known)
     named = {name if name in mine else name.replace("_orig_mod.", ""): value for name, value in found.items()}
     while named and not mine.issuperset(named) and all(name.startswith("module.") for name in named):
@@ -194,12 +194,12 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
 
 
 def countless(settings: Settings) -> Settings:
-    """Returns the settings without fp16's settings that count steps, because a step that overflows is repeated."""
+    """Returns the settings, in fp16 without those that count steps, because a step that overflows is repeated."""
     return replace(settings, clip_steps=None, lr_warmup_steps=None) if settings.precision == "fp16" else settings
 
 
 def disturb(module: nn.Module, rank: int) -> None:
-    """Changes every parameter and buffer."""
+    """Changes every parameter and buffer except float8, on each rank in another way."""
     with torch.no_grad():
         fill(state(module), [_other(tensor, rank) for tensor in state(module)])
 

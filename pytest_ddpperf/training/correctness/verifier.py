@@ -46,9 +46,9 @@ LOSSY_STEPS = 20
 
 
 def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
-    """Trains a few steps by the job, and by a single process on the same global batch, and compares both.
+    """Trains a few steps by the job's strategy, and in a single process on the same global batch; compares both.
 
-    A collective, called on every rank of a separate launch.
+    All ranks of a separate launch call it together.
     """
     consensus = RankConsensus(ctx)
     discrepancy, unverified, leniency = None, "", None
@@ -162,9 +162,9 @@ class StrategyVerifier:
         self._consensus.compare("gradients", index + 1, deviations, self._tolerance, cause)
 
     def compare_training(self) -> None:
-        """Trains on one small batch and checks the promises of a lossy strategy.
+        """Trains on one small batch, and checks that training works with a lossy strategy, such as PowerSGD.
 
-        Its ranks must have the same parameters at least once in a while (post-local SGD averages them then), and its
+        The ranks must have the same parameters after at least one step (post-local SGD averages them at times), and the
         loss must fall by at least a share of a single process's fall.
         """
         losses, reference, alike = [], [], False

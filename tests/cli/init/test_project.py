@@ -351,7 +351,10 @@ REPOSITORIES = {
         {"kit/trainer.py": TRAINS, "kit/registry.py": "from kit.trainer import Trainer\nALL = [Trainer]\n"},
         ["kit/trainer.py torch"],
     ),
-    "a module of a package": ({"kit/trainer.py": f"from .data import load\n{TRAINS}", "kit/data.py": "load = 1\n"}, []),
+    "a module of a package": (
+        {"kit/trainer.py": f"from .data import load\n{TRAINS}", "kit/data.py": "load = 1\n"},
+        ["kit/trainer.py torch"],
+    ),
     "a package that python -m runs": (
         {"src/kit/__main__.py": f"from .loop import Trainer\n{GUARD}    Trainer().run()\n", "src/kit/loop.py": CLASS},
         ["src/kit/__main__.py torch"],
@@ -423,7 +426,7 @@ def test_of_several_options_the_surest_one_lets_a_script_train_for_longer(
             "python train.py --help\npython train.py --eval x\npython train.py --evals\n",
             "python train.py --evals",
         ),
-        ("START.md", "python -m train\naccelerate launch train.py\n", "accelerate launch train.py"),
+        ("START.md", "python -m other\naccelerate launch train.py\n", "accelerate launch train.py"),
         ("run.sh", "srun python train.py $1\n", "srun python train.py $1"),
         ("run.sh", "python other.py\n# train.py\npip install python train.py-x\n", ""),
     ],
@@ -433,6 +436,12 @@ def test_the_command_by_which_a_readme_starts_a_script_is_shown(
 ) -> None:
     (script,) = project(tmp_path, {"train.py": DDP, file: text}).scripts
     assert script.command == (f"{file} starts it by: {command}" if command else "")
+
+
+@pytest.mark.parametrize("file", ["mytrain/__main__.py", "src/mytrain/__main__.py", "src/mytrain.py", "mytrain.py"])
+def test_the_command_by_which_a_readme_starts_a_module_is_shown(tmp_path: Path, file: str) -> None:
+    (script,) = project(tmp_path, {file: DDP, "README.md": "    torchrun --nproc_per_node 8 -m mytrain a=5\n"}).scripts
+    assert script.command == "README.md starts it by: torchrun --nproc_per_node 8 -m mytrain a=5"
 
 
 @pytest.mark.parametrize("text", ["a", "`a=", "python ", "a=b "])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,8 @@ class Variant:
 
     strategy: str = "ddp"
     model: Callable[[], nn.Module] = layers
+    micro_steps: int = 1
+    no_sync: bool = True
     updates: int = 1
     retain_graph: bool = False
     evaluated: bool = False
@@ -118,6 +121,8 @@ VARIANTS = {
     "sound": Variant(),
     "extra all-reduce": Variant(also=reduce_loss),
     "extra all-reduce in every second step": Variant(also=reduce_every_second_loss),
+    "accumulating": Variant(micro_steps=2),
+    "lost no_sync": Variant(micro_steps=2, no_sync=False),
     "bf16": Variant(strategy="ddp[comm_hook=bf16]"),
     "large buckets": Variant(strategy="ddp[bucket_cap_mb=25]", model=Wide),
     "small buckets": Variant(strategy="ddp[bucket_cap_mb=1]", model=Wide),
@@ -146,8 +151,11 @@ def step_of(ctx: RankContext, variant: Variant) -> Callable[[], None]:
 
     def run() -> None:
         optimizer.zero_grad()
-        loss = parallel.module(inputs).square().mean()
-        loss.backward(retain_graph=variant.retain_graph)
+        for left in reversed(range(variant.micro_steps)):
+            quiet = parallel.no_sync if left and variant.no_sync else None
+            with nullcontext() if quiet is None else quiet():
+                loss = parallel.module(inputs).square().mean()
+                loss.backward(retain_graph=variant.retain_graph)
         if variant.also is not None:
             variant.also(loss, kept)
         for _ in range(variant.updates):
@@ -204,6 +212,7 @@ DDP = "DistributedDataParallel"
 # Of the baseline, the faulty step and the count. Gradients of two layers, 1088 parameters each, are 8704 bytes.
 FAULTS = {
     "sound, extra all-reduce, collective_calls": [f"all_reduce 1 -> 2 calls per step (+1): the new one at {REDUCED}"],
+    "accumulating, lost no_sync, collective_calls": [f"all_reduce 1 -> 2 calls per step (+1): all at {BACKWARD}"],
     "bf16, sound, collective_bytes": [
         f"{DDP} has no comm_hook=_compress_to_bf16 any more",
         f"all_reduce 4.25 KiB -> 8.50 KiB per step (+4.25 KiB, +100 %), calls unchanged: {COMPRESSED}",
@@ -267,6 +276,14 @@ def test_a_retained_graph_shows_as_tensors_that_every_step_keeps(counted: dict[s
         f"4.25 KiB new at {at('mixed = ', 'forward')}, "
         f"4.00 KiB new at {at('return inputs + hidden', 'forward')}, and 1 more"
     )
+
+
+def test_an_evaluation_in_each_step_shows_as_floating_point_operations(counted: dict[str, Counts]) -> None:
+    """Eight forward passes: of 32 rows 49,152 FLOPs by 16 x 48, 16,384 by 16 x 16, 16,384 of attention; two layers."""
+    told = judged(counted["sound"], counted["evaluated"])["flops"]
+    assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
+    more = "flops 0.4424 MFLOP -> 1.753 MFLOP per step (+1.311 MFLOP, +296 %)"
+    assert finding_text(told.note).startswith(f"{more}: 1.311 MFLOP new at {at('model(many)', 'run')}")
 
 
 def test_a_forgotten_no_grad_shows_as_activations_at_the_peak(counted: dict[str, Counts]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -21,7 +23,7 @@ from torch.utils.data import (
 )
 
 from pytest_ddpperf.instruments.counting.counting import Countable
-from pytest_ddpperf.instruments.counting.loaders import Loaders
+from pytest_ddpperf.instruments.counting.loaders import Loaders, loading_left_out
 from pytest_ddpperf.instruments.counting.sites import made_at
 from tests.counted import count_step
 
@@ -73,6 +75,26 @@ def test_afterwards_loaders_are_not_followed() -> None:
     assert ITERATOR.__next__ is before
     assert len(list(loader(3))) == 3
     assert loaders.epoch_steps(1) is None
+
+
+class TooLong(IterableDataset[int]):
+    """A stream that gives more than its length says, of which torch warns."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(2))
+
+
+def test_a_warning_of_torchs_names_the_line_that_asks_for_a_batch() -> None:
+    loader = DataLoader(TooLong(), batch_size=1)
+    assert len(loader) == 1
+    batches = iter(loader)
+    next(batches)
+    with Loaders().followed(), loading_left_out(nullcontext), pytest.warns(UserWarning, match="Length of Iter") as said:
+        next(batches)
+    assert [(each.filename, each.lineno) for each in said] == [(__file__, sys._getframe().f_lineno - 1)]
 
 
 def test_loaders_of_one_length_are_counted_apart_and_a_sampler_without_one_raises_nothing() -> None:

@@ -88,6 +88,18 @@ def test_autograd_under_other_names() -> None:
     assert passed(run) == ["backward", "optimizer", "backward"]
 
 
+def test_a_scaler_belongs_to_the_optimizer_also_if_it_skips_the_step() -> None:
+    training, scaler = Training(), torch.amp.GradScaler("cpu")
+
+    def run() -> None:
+        scaler.scale(torch.inf * training.model(torch.ones(2, 4)).mean()).backward()
+        scaler.unscale_(training.optimizer)
+        training.model(torch.ones(2, 4))
+        scaler.step(training.optimizer)
+
+    assert passed(run) == ["forward", "backward", "optimizer", "forward", "optimizer"]
+
+
 class Transformed(Dataset[torch.Tensor]):
     """Its samples go through a module, as torchvision's transforms are."""
 
@@ -111,6 +123,7 @@ def test_data_is_waited_for_whatever_the_dataset_does() -> None:
 
     step = ["data_wait", "forward", "backward", "optimizer"]
     assert passed(epoch) == [*step * 3, "data_wait"]  # which finds the end
+    assert passed(lambda: iter(loader)) == ["data_wait"]  # which may start workers
 
 
 def test_phase_hooks_of_a_users_own_functions() -> None:

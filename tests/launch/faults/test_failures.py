@@ -189,8 +189,11 @@ def test_the_same_failure_everywhere_is_told_once() -> None:
 
 
 def test_want_of_memory_has_words_of_its_own() -> None:
+    """The advice serves those, too, who give a script, which has no settings of a Workload."""
     assert str(told(raised(0, "MemoryError", "", 1, "memory"))).startswith(
-        "rank 0 of 1 ran out of memory: MemoryError: a smaller batch, accumulation_steps, activation_checkpointing=true"
+        "rank 0 of 1 ran out of memory: MemoryError: a smaller batch, accumulation of gradients, activation "
+        "checkpointing, bf16 or sharding (fsdp2, zero1) takes less: a Workload has settings for them, a script needs "
+        "them in its code\n\n"
     )
 
 
@@ -264,6 +267,24 @@ def test_who_receives_another_size_is_not_to_blame() -> None:
         f"rank 2: in all_reduce of float32[4] ({STEP})\n\n"
         "TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs"
     )
+
+
+def test_a_dump_of_stacks_among_the_output_is_without_our_frames() -> None:
+    """The report of a crash shows the dump itself, so the output of the rank does not repeat it."""
+    ours = f'Thread 0x01 (most recent call first):\n  File "{own("launch/streams.py")}", line 163 in asked\n\n'
+    first, thread, rest = ABORTED.partition("Thread")
+    whole = (
+        f'{first}{ours}{thread}{rest}  File "{own("training/script.py")}", line 112 in run\n\nExtension modules: a\n'
+    )
+    end = died(0, -signal.SIGABRT, 1, whole)
+    ((_, shown),) = told(end, lost(1, STEP, "float32[8]")).sections
+    assert shown == (
+        f"{first.rstrip()}\n"
+        '  File "/user/train.py", line 6 in step\n'
+        '  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 3245 in all_reduce\n'
+    )
+    crash = died(0, -signal.SIGSEGV, 1, f"before\n{whole[whole.index('Fatal') :]}")
+    assert told(crash).sections == (("rank 0 stderr", "before\n"),)
 
 
 ODD = "/user/train.py:9 in odd"

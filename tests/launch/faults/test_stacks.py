@@ -264,6 +264,18 @@ def test_equal_stacks_are_listed_once_and_ours_not_at_all() -> None:
     )
 
 
+def test_threads_that_wait_in_a_pool_or_run_our_code_are_not_listed() -> None:
+    """The last one runs a function of the user's."""
+    pool = ("/lib/concurrent/futures/thread.py|83|_worker", "/lib/threading.py|982|run", "/lib/threading.py|1002|start")
+    ours = f"{RANK.parents[1]}/training/script_run.py|99|_measured", "/lib/concurrent/futures/thread.py|58|run", *pool
+    threads = [written(*frames, thread="Thread 0x02") for frames in (("/x/t.py|3|load", *pool), ours, pool)]
+    assert stacks.written("\n".join([*threads, BUILD])) == (
+        f"{stacks.written(BUILD)}\n  another thread (1):\n"
+        '  File "/lib/threading.py", line 1002 in start\n  File "/lib/threading.py", line 982 in run\n'
+        '  File "/lib/concurrent/futures/thread.py", line 83 in _worker\n  File "/x/t.py", line 3 in load'
+    )
+
+
 def test_the_rank_to_blame_is_listed_first() -> None:
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}, guilty=1).startswith("rank 1:\n")
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}).startswith("rank 0:\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ from pytest_ddpperf.run.call.planning import Purpose
 from pytest_ddpperf.run.call.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared
+from pytest_ddpperf.training.script import Script
 from tests.factories import make_rank_launch, make_variant
 
 STEP = LaunchResult((make_rank_launch(),), (), 1.0)
@@ -246,6 +248,22 @@ def test_beside_the_commit_of_a_baseline_the_candidate_has_launchers_that_are_as
         paired: Any = SimpleNamespace(reference=side, run=run)
         launches(session=session, paired=paired).launch(make_variant("mine"), own_step)
     assert asked == [young, old]
+
+
+def test_a_launch_of_a_script_has_separate_files_unless_the_script_keeps_its_files(tmp_path: Path) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def run(*_: object, projects: tuple[str, ...], **__: object) -> LaunchResult[object]:
+        asked.append(projects)
+        return LaunchResult((), (), 1.0)
+
+    side: Any = SimpleNamespace(launchers=Launchers(lambda _: Launcher()), opposite=None)
+    session: Any = SimpleNamespace(sides=side, limited=lambda launch: launch, root=tmp_path)
+    asking = launches(session=session, paired=SimpleNamespace(reference=side, run=run))
+    for script in (Script(print), Script(print, keep_files=True)):
+        asking.launch(make_variant("mine", subject=script), own_step)
+    assert str(tmp_path) in asked[0]
+    assert asked[1] == ()
 
 
 @pytest.mark.parametrize(

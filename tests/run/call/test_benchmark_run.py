@@ -162,7 +162,7 @@ def test_something_goes_on(ddpperf):
             "benchmark*transfer*wait*last*all_reduce*window*late*",
             "test_both ddp * (* %) * (*",
             "*ddpperf time*",
-            "seconds of 3 benchmarks, *",
+            "time of 3 benchmarks, *",
         ]
     )
 

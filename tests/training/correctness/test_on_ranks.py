@@ -328,6 +328,22 @@ def half_updated(module: nn.Module, ctx: RankContext) -> Parallel:
     return Parallel(module, wrong.average, make_optimizer=make_optimizer)
 
 
+def at_one_rate(module: nn.Module, ctx: RankContext) -> Parallel:
+    """Its optimizer keeps the learning rate of its first step."""
+    rates: list[float] = []
+
+    def keep(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.param_groups[0]["lr"] = rates[0]
+
+    def make_optimizer(factory: Any) -> torch.optim.Optimizer:
+        optimizer: torch.optim.Optimizer = factory(module.parameters())
+        optimizer.register_step_pre_hook(keep)
+        return optimizer
+
+    return Parallel(module, Wrong(module, ctx).average, make_optimizer=make_optimizer)
+
+
 def clipped_to_half(module: nn.Module, ctx: RankContext) -> Parallel:
     """Clips what is half as large as it should be: as to a norm of this rank's shard."""
     wrong = Wrong(module, ctx)
@@ -421,6 +437,7 @@ MISTAKES: dict[Callable[..., Parallel], tuple[Settings, str]] = {
             r"tolerance 0\.001; likely cause: the optimizer's step did not update it on this rank" + ALL
         ),
     ),
+    at_one_rate: (Settings(lr_warmup_steps=3), r"parameters differ from a single process: .* at step 2, .*" + ALL),
     clipped_to_half: (
         Settings(clip_grad_norm=0.01),
         "gradients differ from a single process after clipping: [a-z.]+ on rank [01] at step 1, relative error 0.5, "
