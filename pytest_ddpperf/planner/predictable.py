@@ -88,8 +88,8 @@ def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
     if settings.accelerator is not None and settings.env:
         names = ", ".join(name for name, _ in settings.env)
         raise SettingError(
-            f"env of {names}: accelerator={settings.accelerator} models each operator, whatever variables there are; "
-            "leave one of them out"
+            f"env of {names} has no effect on accelerator={settings.accelerator}, which models each operator; leave "
+            "one of the two out"
         )
 
 

@@ -78,7 +78,7 @@ def _scaling_line(test: str, points: Sequence[Result]) -> str:
         f"{word} with {' and '.join(str(size) for _, size in alike)}" for word, alike in groupby(words, itemgetter(0))
     )
     pays = stops_paying(fit, ranks)
-    end = "" if pays is None else f"; from {format_count(pays, 'rank')} on, each more adds less than half a rank's work"
+    end = "" if pays is None else f"; from {format_count(pays, 'rank')} on, one more rank adds under half a rank's work"
     left = [str(point.world_size) for point in others if point.environment.oversubscribed]
     out = f"; the fit omits {' and '.join(left)} ranks, which share cores or GPUs" if left else ""
     interval = possible(fit.interval, 0.0, 1.0)

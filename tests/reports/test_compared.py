@@ -64,7 +64,7 @@ def test_a_curve_has_its_serial_fraction_and_where_it_stops_to_pay() -> None:
     """By Amdahl's law with 20 % serial: 1.667 and 2.5 times the speed; the third rank would add 0.476."""
     (line,) = how_it_scales([point(1), point(2, 1 / 0.6), point(4, 2.5)])
     told = "test_curve: good with 2, fair with 4 ranks; serial fraction 20 % [20.0 .. 20.0] (Amdahl); "
-    assert line == f"{told}from 2 ranks on, each more adds less than half a rank's work"
+    assert line == f"{told}from 2 ranks on, one more rank adds under half a rank's work"
 
 
 def test_a_serial_fraction_is_a_share_and_an_interval_of_any_share_is_not_told() -> None:
