@@ -50,7 +50,7 @@ class RevisionSide:
         tests: bool = False,
         echo: Echo | None = None,
         nodes: Callable[[Sequence[str], Redirection | None], OtherNodes | None] | None = None,
-        opposite: bool = False,  # whether launchers that are as old run this checkout
+        opposite: bool = False,  # whether to start launchers of this checkout, too, at the same time
         opposite_echo: Echo | None = None,
     ) -> None:
         self.revision = revision

@@ -75,7 +75,7 @@ def _explained(moves: Iterable[str], then: Counts, now: Counts) -> str:
     return next(iter([*more, *moved]), "")
 
 
-_Change = tuple[str, Iterable[str]]  # in words, and the counts that it moves
+_Change = tuple[str, Iterable[str]]  # a text, and the counts that the change affects
 
 
 def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
@@ -110,7 +110,7 @@ def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Chan
         head, of = _split(kind)
         same = next((old for old, less in lost.items() if _split(old)[0] == head and less == number), None)
         if same is not None:
-            del lost[same]  # wrappers of a class with another name are no change
+            del lost[same]  # a renamed class of a wrapper is no change
         if same is None:
             told.append((f"{_kind_text(kind, number)} is new{after.place(kind)}", _MOVES.get(head, _MOVED)))
         elif head == _OPTIMIZER:

@@ -100,10 +100,10 @@ def middle_tolerance(bad: ShiftEstimate, comparison: Comparison) -> float:
 class Endpoints:
     """The good and the bad end of the range, and how they differ."""
 
-    commits: Searched  # before any probe
+    commits: Searched  # the range before any probe
     target: Target
     comparison: Comparison  # of the bad end with the good end
-    shift: ShiftEstimate  # in the comparison
+    shift: ShiftEstimate  # the shift of the bad end in this comparison
     effort: Mapping[str, float]  # the settings that measure a commit for as long as the ends; none for counts
 
     @property
@@ -200,7 +200,7 @@ class Bisector:
 
     def __init__(self, endpoints: Endpoints, run: RunProbe) -> None:
         self.endpoints = endpoints
-        self.commits: Searched = endpoints.commits  # with the answers so far
+        self.commits: Searched = endpoints.commits  # the range with the answers so far
         self.error = endpoints.error  # of the ends and of the answers so far together
         self._error_left = MAX_ERROR - endpoints.error  # for the answers to come
         self._run = run

@@ -42,7 +42,7 @@ def read(file: Path, text: bytes) -> Module | None:
     """Parses a file of Python; ``file`` is its path from the root of the project. None if it is not Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of code that only looks wrong
+            warnings.simplefilter("ignore")  # Python's warnings on suspicious code
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
         return None

@@ -12,9 +12,9 @@ from pytest_ddpperf.reports.phrases import confidence_text
 from pytest_ddpperf.stats.intervals import CONFIDENCE
 from pytest_ddpperf.units import scale
 
-CUT = "An interval that ends at the edge continues beyond the edge."  # where a view cuts one
-_NEAR = 0.4  # of the highest value: 0 is shown where the lowest one is below that
-_AROUND = 0.06  # of what an axis shows: free to either side
+CUT = "An interval that ends at the edge continues beyond the edge."  # the remark on a chart that cuts an interval
+_NEAR = 0.4  # share of the highest value: 0 is shown if the lowest value is below it
+_AROUND = 0.06  # share of the shown range that stays free at either side
 Style = Literal["lines", "points"]
 """How to draw the points of a series: connected by a line, or as separate points."""
 
@@ -56,16 +56,16 @@ class Chart:
     """The data of one picture."""
 
     title: str  # in a few words
-    style: Style  # how its series are drawn
+    style: Style  # how the series are drawn
     x: Axis
     y: Axis
     series: tuple[ChartSeries, ...]  # at least one, each with at least one point
     # What the series are compared with, such as the ideal: lines without marks, with a band if points have intervals.
     references: tuple[ChartSeries, ...] = ()
-    benchmarks: tuple[int, ...] = ()  # the places, from 0, of what it shows among the results of the document
-    note: str = ""  # what a reader has to know of the data
-    subject: str = ""  # of which test or benchmark
-    kind: str = ""  # its row of ``CHARTS``
+    benchmarks: tuple[int, ...] = ()  # the shown benchmarks, as indices of the results
+    note: str = ""  # a remark that a reader of the data needs
+    subject: str = ""  # the test or benchmark that the chart is about
+    kind: str = ""  # the key of its row in ``CHARTS``
 
 
 def view_of(chart: Chart) -> tuple[float, float, bool]:

@@ -15,8 +15,8 @@ from pytest_ddpperf.units import format_count
 
 BEFORE_NOTE = "the interval of the reference is computed only from the reference's launches"
 THIS_RUN = "this run"
-_TWO = 2  # a distribution has as many samples
-_BYTES = "peak_"  # begins the kinds of memory that are in bytes
+_TWO = 2  # samples that a distribution needs at least
+_BYTES = "peak_"  # the prefix of kinds of memory in bytes; others are counts
 _MEMORY = {"allocated": "live tensors on a GPU", "heap": "memory of malloc"}
 
 

@@ -27,7 +27,7 @@ from pytest_ddpperf.units import format_count
 Placed: TypeAlias = "tuple[int, Result]"
 """The place of a benchmark among the run's benchmarks, from 0, and the benchmark."""
 
-_TWO = 2  # of one there is nothing to compare
+_TWO = 2  # points that a comparison needs at least
 _SWEPT = "bucket_cap_mb"
 _RATES = ("throughput", "token_throughput")
 
