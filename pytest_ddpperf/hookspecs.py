@@ -41,8 +41,8 @@ def pytest_ddpperf_environment() -> Mapping[str, str]:  # type: ignore[empty-bod
     """Adds facts of the environment: ``{"driver": "570.86"}``.
 
     Returns:
-        Facts by name. Baselines and results record the facts, which do not decide with which baseline a run is
-        compared. A fact ``host`` replaces the host's name.
+        Facts by name. Baselines and results record the facts. The facts do not influence which baseline a run is
+        compared with. A fact ``host`` replaces the host's name.
     """
 
 

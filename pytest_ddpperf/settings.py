@@ -211,7 +211,7 @@ class Settings:
     timeout: float = _knob(
         120.0,
         duration,
-        "deadline of a launch. Ranks that still run are then shown with their stacks, and killed",
+        "deadline of a launch. The stacks of ranks that still run are then shown, and the ranks are killed",
         "TIME",
         example="--ddpperf-timeout=300",
     )
@@ -370,7 +370,7 @@ class Settings:
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
         None,
         optional(_of_records("acceptance", "worsenings"), "none"),
-        "how much worse each of these metrics may get: a share of the reference, or an amount. More fails the test",
+        "how much worse each of these metrics may get: a share of the reference, or an amount. Worse fails the test",
         given="call",
     )
     reason: str | None = _knob(
@@ -405,7 +405,7 @@ class Settings:
     recheck: str = _knob(
         "true",
         one_of("true", "false", "fetch"),
-        "measure the baseline's commit again to compare times; fetch: fetch it if missing; false: use stored times",
+        "measure the baseline's commit again to compare times; fetch: fetch a missing one; false: use stored times",
         "true|false|fetch",
     )
     gross: float = _of_session(

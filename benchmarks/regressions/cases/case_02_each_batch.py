@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=2,
-    title="a switch that synchronises each micro-batch also makes the optimizer step in each",
+    title="an option to synchronise each micro-batch also runs the optimizer after each",
     threads=("huggingface/accelerate#2790", "huggingface/accelerate#2531"),
     program="""\
 class Accumulator:

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=19,
-    title="the average of the weights needs the whole FSDP1 model, which each step gathers",
+    title="each step gathers the whole FSDP1 model for an average of the weights",
     threads=("thu-ml/Causal-Forcing#20",),
     program="""\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

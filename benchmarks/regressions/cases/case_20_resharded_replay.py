@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=20,
-    title="the replay of a checkpointed FSDP2 unit reshards it, so it is gathered a third time",
+    title="recomputing a checkpointed FSDP2 unit reshards the unit, which is then gathered a third time",
     threads=("pytorch/pytorch#175406", "pytorch/pytorch#164009"),
     program="""\
 from torch.distributed.fsdp import fully_shard

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=34,
-    title="a registry holds the loader of each epoch",
+    title="a registry keeps the loader of each epoch alive",
     threads=("huggingface/accelerate#3391",),
     script=True,
     program="""\

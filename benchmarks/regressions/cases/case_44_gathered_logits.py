@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=44,
-    title="the loss is no longer parallel, so the logits of the whole vocabulary are gathered",
+    title="the loss is no longer computed in parallel, so the logits of the whole vocabulary are gathered",
     threads=("pytorch/torchtitan#112", "pytorch/torchtitan#3694"),
     check='mesh={"tp": 2}',
     program="""\
