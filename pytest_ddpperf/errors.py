@@ -63,7 +63,7 @@ def reason(report: Any, error: BaseException | None) -> str:
 
 
 def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[str, int] | None = None) -> E:
-    """Returns a new error of the same type with the same facts, but with more text or with the failed benchmark."""
+    """Returns a copy of an error with text before or after its message, or with the name of the failed benchmark."""
     made = type(error).__new__(type(error), f"{before}{error}{after}")  # kinds have different arguments; facts follow
     vars(made).update(vars(error))
     made.benchmark = benchmark or error.benchmark

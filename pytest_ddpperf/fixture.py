@@ -469,7 +469,7 @@ class Ddpperf:
             self._meet(targets(found, metrics))
 
     def _meet(self, wanted: Sequence[MetricTarget]) -> None:
-        """Lists the outcomes of targets; fails the test if one was missed, or is open and ``fail_on`` includes this."""
+        """Lists the outcomes of targets; fails the test if one was missed, or inconclusive and ``fail_on`` has it."""
         for target in wanted:
             unmet = self._session.archive.never_met(self._test, target.measurement, target.series, target.wanted)
             self._session.outputs.remark(self._test, target.measurement.key, target.finding, *unmet)
@@ -561,7 +561,7 @@ class Ddpperf:
         *,
         counts: bool = False,
     ) -> VerbCall:
-        """Returns the call of a verb with its settings; ``others`` names keyword arguments that are no settings."""
+        """Returns a call of a verb such as ``check``, with its settings; ``others``: arguments that are no settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
             pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate runs only check and measure")
@@ -583,7 +583,7 @@ class Ddpperf:
             pytest.skip(f"{subject.name} is not simulated: a Script makes its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
-        """Returns the environment of the largest group, or of one rank for a one-rank strategy without a number."""
+        """Returns the environment of the largest group; of one rank if a one-rank strategy has no number of ranks."""
         lone = (
             strategy is not None
             and "world_size" not in call.knobs
@@ -600,7 +600,7 @@ class Ddpperf:
         return [self._session.environment(call.settings, size) for size in self._session.world_sizes(call.settings)]
 
     def _put_on_network(self, call: VerbCall, subject: Subject, strategy: GivenStrategy, name: str | None) -> None:
-        """Predicts the simulated step on the network, if a network is named."""
+        """Predicts the time of a simulated step, if a network is named."""
         if self._session.settings.simulate is None or call.settings.network is None:
             return
         from pytest_ddpperf.run.call.ways import Contender
@@ -630,7 +630,7 @@ class Ddpperf:
 
 
 def _each(measured: Measured) -> Sequence[Measurement]:
-    """Returns all benchmarks of a verb's result that fit into memory."""
+    """Returns the measurements in a verb's result, without benchmarks that do not fit into memory."""
     if isinstance(measured, Measurement):
         return (measured,)
     several: Sequence[Measurement] = getattr(measured, "points", ()) or getattr(measured, "measurements", ())

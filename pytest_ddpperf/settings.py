@@ -56,13 +56,13 @@ class Knob(NamedTuple):
 
     @property
     def spelled(self) -> str:
-        """The name that a user writes to give the setting."""
+        """The name under which a user gives the setting: its option, its ini setting or its keyword argument."""
         names = {"option": self.option, "ini": self.ini, "call": self.name, "command": f"ddpperf {self.name}"}
         return names[self.given]
 
     @property
     def default_text(self) -> str:
-        """The default as a user would write it; empty if there is no word for it."""
+        """The default as a user would write it; empty if a user cannot write it."""
         return parsers.none_word(self.parse) if self.default is None else parsers.written(self.default)
 
 
@@ -87,7 +87,7 @@ def _training(default: T, parse: Callable[[object], T], text: str, **more: Any) 
 
 
 def _of_records(module: str, name: str) -> Callable[[object], Any]:
-    """Returns a parser of records; the parser imports their module when it is called."""
+    """Returns the parser ``name`` of a module in ``records``, imported only when a value is parsed."""
 
     def parse(value: object) -> Any:
         return getattr(import_module(f"pytest_ddpperf.records.{module}"), name)(value)
@@ -462,7 +462,7 @@ class Settings:
 
     @property
     def recipe(self) -> Mapping[str, str]:
-        """The settings that define another benchmark of the same step, unless they are defaults, as texts by name."""
+        """The settings of training that are not defaults, as texts by name: they distinguish benchmarks of one step."""
         default = Settings()
         said = {name: getattr(self, name) for name, knob in KNOBS.items() if knob.training}
         if self.accumulation_steps == 1:
@@ -475,7 +475,7 @@ class Settings:
 
     @property
     def picks_loading(self) -> bool:
-        """Returns whether a launch chooses the settings of data loading."""
+        """Returns whether a launch chooses the DataLoader's settings itself (``loader=auto``)."""
         return self.loader is not None and self.loader.auto
 
     @property
@@ -490,7 +490,7 @@ class Settings:
 
     @property
     def failing(self) -> frozenset[Verdict]:
-        """The verdicts that fail a test, by all settings together."""
+        """The verdicts that fail a test: ``fail_on``, and with ``require_baseline`` also new and incompatible."""
         missing = {Verdict.NEW, Verdict.INCOMPATIBLE} if self.require_baseline else set()
         return self.fail_on | missing
 
@@ -550,7 +550,7 @@ GONE = {
 
 
 def why_gone(name: str, kind: str = "") -> str:
-    """Returns what replaces a removed setting, or one that ``kind`` does not have; empty if nothing is known.
+    """Returns what to use in place of a removed setting, or one that ``kind`` lacks; empty if nothing is known.
 
     ``kind``: ``option`` or ``ini``; by default ``name`` is a keyword argument.
     """

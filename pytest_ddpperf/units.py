@@ -110,7 +110,7 @@ def ordinal(number: int) -> str:
 
 
 def power_of_two(nbytes: float, *, above: bool = False) -> str:
-    """Formats the next power of two below a number of bytes, or above it, for an option: ``512``, ``32MiB``."""
+    """Formats the largest power of two up to a number of bytes, or if ``above`` the smallest from it on: ``32MiB``."""
     number = 1 << (math.ceil(nbytes) - 1).bit_length() if above else 1 << max(0, int(nbytes).bit_length() - 1)
     shift, unit = next(((shift, unit) for shift, unit in _BINARY if number >> shift), (0, ""))
     return f"{number >> shift}{unit}"
@@ -128,7 +128,7 @@ def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
 
 
 def _differ_as(values: Sequence[float], texts: Sequence[str]) -> bool:
-    """Returns whether differences of the texts match those of the values, within half of each difference."""
+    """Returns whether rounded texts still show the differences of the values, to within half of each."""
     told = [float(text.split()[0].replace(",", "")) for text in texts]
     unit = max(map(abs, values), default=0.0) / (max(map(abs, told), default=0.0) or 1.0)
     pairs = zip(pairwise(values), pairwise(told), strict=True)

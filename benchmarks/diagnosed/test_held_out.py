@@ -11,7 +11,7 @@ two causes take about as much of the step. The causes:
 - `straggler`: the other rank waits for one that has clearly more to do.
 - `memory_capacity`: training only just fits into the memory that the test allows.
 - `oversubscribed`: ranks or threads compute all the time, and are more than the cores.
-- `unclear`: a wait that nothing explains, or a mix in which no cause has a third of the step.
+- `unclear`: a wait that nothing explains, or a mix in which no cause takes a third of the step.
 
     pytest benchmarks/diagnosed/test_held_out.py --ddpperf-world-size=2
 

@@ -1,1 +1,1 @@
-"""Another revision of the project: its worktree, its environment, its ranks."""
+"""Comparison with another revision of the project: its worktree, its environment, its ranks."""

@@ -1,7 +1,7 @@
-"""Prints facts about its interpreter as JSON.
+"""Prints facts about the interpreter that runs this file, as JSON.
 
-This file is run as a script, also by Pythons that are then refused, and needs only the standard library. Its arguments
-are names of modules; the output says which of them cannot be imported there.
+This file is run as a script, also by Python versions that are too old for ranks, and needs only the standard library.
+Its arguments are names of modules; the output names those that this interpreter cannot import.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def missing(root: Path, commit: str, came_with: str | None) -> str:
     """Returns why a baseline's commit cannot be measured, with advice; ``came_with``: the commit that added it."""
     short = commit[:7]
     if commit_of(root, commit) is not None:
-        return f"{short}, the commit of the baseline, does not have the test: commit it, then save again"
+        return f"{short}, the commit of the baseline, does not have the test: commit the test, then save again"
     if is_shallow(root):
         cure = "git fetch --unshallow (in CI: fetch-depth: 0), or --ddpperf-recheck=fetch"
         return f"{short}, the commit of the baseline, is not in this clone, which is shallow: {cure}"
@@ -240,9 +240,9 @@ def no_commit(folder: Path, error: GitError) -> str:
     refused = _refusal(folder, error)
     if refused is None:
         why = str(error).removeprefix("fatal: ")
-        return f"git cannot tell its commit: {why}; a baseline that is saved without uncommitted changes names its own"
+        return f"git cannot find the baselines' commit: {why}; save them again without uncommitted changes"
     reason, cure = refused
-    apart = "keep the baselines in one, committed with the code, or compare with --ddpperf-against=FOLDER"
+    apart = "keep the baselines in a git repository, committed with the code, or compare with --ddpperf-against=FOLDER"
     return f"{reason}: {cure or apart}"
 
 

@@ -21,7 +21,7 @@ ENVIRONMENT = "environment"  # the folder next to the checkout for a separate vi
 _GIT_SECONDS = 30.0
 _SIGN_SECONDS = 3600.0
 _TERM_SECONDS, _POLL_SECONDS = 2.0, 0.05
-_ATTEMPTS = 3  # ranks that are just being killed may still write into it
+_ATTEMPTS = 3  # to remove a folder: ranks that are being killed may still write into it
 # Git sets these if pytest runs in one of its hooks.
 _CONFUSING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 

@@ -29,7 +29,7 @@ _TOOL = TOOL.replace("_", "-")
 class Interpreter:
     """The Python of an environment, and the packages that are installed there."""
 
-    given: str  # the user's name for it
+    given: str  # as the user named it
     python: str  # the absolute path; links are kept, because they lead to the environment
     tag: str  # such as cpython-311
     version: str
@@ -93,7 +93,7 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
 
 
 def _torch_of_both(own: Interpreter) -> str | None:
-    """Returns the torch that PYTHONPATH makes both sides import; entries of this environment do not count."""
+    """Returns the file of the torch that PYTHONPATH makes both sides import, or None; ignores this environment."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     specs = (PathFinder.find_spec("torch", [entry]) for entry in entries if entry and entry not in own.path)
     return next((spec.origin for spec in specs if spec is not None and spec.origin is not None), None)

@@ -103,7 +103,7 @@ class PairedLaunches:
         return run(observed_packed, redirection, named, packed_call.packed, **group)
 
     def _noted(self, files: dict[str, str], result: LaunchResult[tuple[T, dict[str, str]]]) -> LaunchResult[T]:
-        """Adds a launch's imports to ``files``, and returns the result without them."""
+        """Adds the imports that the ranks of a launch reported to ``files``, and returns the result without them."""
         with self._lock:
             for _, imported in result.values:
                 files.update(imported)
@@ -112,11 +112,11 @@ class PairedLaunches:
 
     @property
     def imports(self) -> tuple[dict[str, str], ...]:
-        """Returns the files that launches imported: the candidate's, the reference's, and this checkout's on both."""
+        """Returns imported files by module: the candidate's, the reference's, and test modules shared by both sides."""
         return self._of_candidate, self._of_reference, self._shared
 
     def learn(self, earlier: PairedLaunches | None) -> None:
-        """Adopts the imports of an earlier run's launches of the same call, and the failures of the reference."""
+        """Takes over recorded imports and the reference's failures from an earlier run of the same call."""
         if earlier is not None:
             self._sections += earlier.failures
             self.failures += earlier.failures
@@ -157,7 +157,7 @@ class PairedLaunches:
         return replace(result, findings=tuple(findings), reference=reference)
 
     def _named(self, paired: PairedRevision) -> PairedRevision:
-        """Returns ``paired`` with the reference's interpreter and differing packages, if it has another interpreter."""
+        """Returns ``paired`` with the reference's interpreter and differing packages; unchanged for the same one."""
         python = self.reference.revision.python
         if python is None:
             return paired

@@ -50,7 +50,7 @@ class RevisionSide:
         tests: bool = False,
         echo: Echo | None = None,
         nodes: Callable[[Sequence[str], Redirection | None], OtherNodes | None] | None = None,
-        opposite: bool = False,  # whether launchers that are as old run this checkout
+        opposite: bool = False,  # whether to start launchers of this checkout, too, at the same time
         opposite_echo: Echo | None = None,
     ) -> None:
         self.revision = revision
@@ -121,7 +121,7 @@ class RevisionSide:
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Returns the launchers of this side and the opposite ones."""
+        """Returns this side's launchers, and those that run this checkout for comparison, if any."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class RevisionSide:
 
 
 def under(python: Interpreter, project: Redirection) -> Redirection:
-    """Returns the redirection of a project to another interpreter with its packages, without this one's packages."""
+    """Returns the redirection with another interpreter, whose packages replace this environment's packages."""
     from pytest_ddpperf.against.interpreter import foreign_entries
 
     root = project.root

@@ -63,7 +63,7 @@ class Revision:
 
 
 def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
-    """Returns the reference that settings name: another revision, this checkout in another environment, or both."""
+    """Returns the reference that the settings name: another revision or environment of the project, or both."""
     given = settings.against_python
     if given is None:
         return resolve(str(settings.against), start, invoked)

@@ -39,7 +39,7 @@ def _judged(result: Result, reference: StoredBaseline, alpha: float) -> Result:
     if result.verdict is Verdict.BROKEN:
         return result
     if result.verdict is Verdict.DOES_NOT_FIT:
-        return unfit(result.test, measured, "as the second run says", reference, measured.counts)
+        return unfit(result.test, measured, "it did not fit in the second run", reference, measured.counts)
     if result.verdict is Verdict.INCONCLUSIVE and all(series.scale == "exact" for series in measured.series):
         measured = replace(measured, findings=(*measured.findings, Finding("no_time_to_measure")))
     tolerances = (each.tolerance for each in result.comparisons if each.series.metric == STEP_TIME)
@@ -52,7 +52,7 @@ def _reference(old: Result, new: Result, provenance: Provenance) -> StoredBaseli
     record, environments = record_of(was, provenance), (was.environment, now.environment)
     same = was.training == now.training and was.recipe == now.recipe
     trained = () if same else (f"trained as {was.training} -> {now.training}",)
-    turns = () if was.turns == now.turns else ("steps of one run were timed in turns with those of other launches",)
+    turns = () if was.turns == now.turns else ("only one run timed its steps in turns with other launches",)
     return StoredBaseline(
         record=record,
         origin="the first run",

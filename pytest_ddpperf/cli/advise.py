@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
-    """Declares the options in ``CLUSTER`` that describe the cluster to predict for; ``network``: the default."""
+    """Declares the options that describe the cluster to predict for; ``network``: the default, for the help."""
     add = parser.add_argument
     add("--network", choices=(HERE, *CLUSTERS), help=f"network to predict for (default: {network}; here: measure now)")
     add("--accelerator", choices=ACCELERATORS, help="accelerator to predict for (default: time this machine)")
@@ -83,9 +83,9 @@ def run(options: argparse.Namespace) -> int:
     print(render(advice_table(found), terminal_width()))
     if found.best is None:
         if any(candidate.fits for candidate in found.candidates):
-            print("none could be timed here: give --accelerator and --network")
+            print("no candidate could be timed here: give --accelerator and --network")
         else:
-            print("none fits in memory: use more ranks, a smaller batch or activation_checkpointing=true")
+            print("no candidate fits in memory: use more ranks, a smaller batch or activation_checkpointing=true")
         return 1
     print(best_line(found))
     return 0
@@ -100,11 +100,11 @@ def _reason(error: BaseException) -> str:
     passed = ("<frozen", __file__, importlib.__file__)
     lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
     where = f" in line {lines[0]}" if lines else ""
-    return f"{told}{where}; it may only define the workload, and nothing may run outside of functions"
+    return f"{told}{where}; the file may only define the workload, and nothing may run outside of functions"
 
 
 def _found(named: str) -> Any:
-    """Returns the object that a name means; ranks import its module as this process does."""
+    """Returns the object that ``FILE.py:NAME`` or ``MODULE:NAME`` names, from a module that ranks can import, too."""
     where, _, name = named.rpartition(":")
     if not where or not name.isidentifier():
         raise SettingError(f"{named!r}: expected FILE.py:NAME or MODULE:NAME, such as train.py:workload")

@@ -42,7 +42,7 @@ class Command:
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]  # declares its arguments
     run: Callable[[argparse.Namespace], int] | None = None  # gives back the exit status; None: its subcommands do it
-    passes_on: bool = False  # whether arguments that it does not know are not its own: it gets them as ``rest``
+    passes_on: bool = False  # whether it gets unknown arguments, as ``rest``, and passes them on
     stores: bool = False  # whether it uses the folder of the baselines, which it gets as ``folder``
 
 
@@ -140,7 +140,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
-    """Returns the records of the named file, else of the named test, else of all tests and variants with ``text``."""
+    """Returns the records of the baseline file ``text``, else of that test, else of all names that contain ``text``."""
     if Path(text).is_file():
         content = Store(options.folder, options.set_name).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]
@@ -154,7 +154,7 @@ def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineR
 
 
 def _place(options: argparse.Namespace) -> tuple[Path, str]:
-    """Returns the folder of the baselines and the name of their set: as given, else those of the current project."""
+    """Returns the folder of the baselines and the name of their set, as options or the project's ini file give them."""
     defaults = Settings()
     folder, name = options.baselines, getattr(options, "set", None)
     if folder is None:

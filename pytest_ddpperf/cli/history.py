@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(options: argparse.Namespace) -> int:
-    """Adds runs; all files are read before the first run is added."""
+    """Adds runs to a history; if a file cannot be read, none is added, because all are read first."""
     history = history_file(options.history)
     runs = [(file, *_run_of(file)) for file in options.results]
     for file, run_, results in runs:
@@ -62,7 +62,7 @@ def _add(options: argparse.Namespace) -> int:
 def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
     document = read_run(file)
     if document.date is None:
-        raise RESULTS.error(file, "field date: is null, and a history needs it")
+        raise RESULTS.error(file, "field date: is null, and a history needs a date")
     of_code = {name: getattr(document, name) for name in ("commit", "commit_date", "branch", "dirty")}
     return HistoryRun(date=document.date, **of_code), document.results
 

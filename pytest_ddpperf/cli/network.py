@@ -108,7 +108,7 @@ def _environments(options: argparse.Namespace) -> list[Environment]:
 
 
 def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace) -> list[str]:
-    """Measures the network of ``here``, prints and stores it; with ``--check`` adds reasons for slowness."""
+    """Measures the network, prints and stores it; returns reasons for slowness with ``--check``, else none."""
     sizes = sizes_between(options.min_size, options.max_size, here.world_size)
     plan = SweepPlan(collectives=names, sizes=sizes, rounds=options.rounds)
     file = network_file(options.folder, here)

@@ -111,7 +111,7 @@ def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
 
 
 def tests_named(test: str, file: Path) -> list[str]:
-    """Returns the test with that node id, else all tests whose node id contains the text."""
+    """Returns the test with the node id ``test``, else all tests whose node id contains it; SettingError if none."""
     known = recorded(file, "test")
     chosen = [test] if test in known else [node_id for node_id in known if test in node_id]
     if not chosen:
@@ -120,7 +120,7 @@ def tests_named(test: str, file: Path) -> list[str]:
 
 
 def stale(test: str, record: BaselineRecord, save: str | None) -> str:
-    """Returns a line if the last run in the project's history improved on a baseline; else empty."""
+    """Returns advice to save again if the last run in the project's history was better than a baseline; else empty."""
     if ini_value(_HISTORY.ini, Path.cwd()) is None or not (file := history_file(None)).is_file():
         return ""
     verdict, date = last_verdict(file, test, record)
@@ -128,7 +128,7 @@ def stale(test: str, record: BaselineRecord, save: str | None) -> str:
         return ""
     ranks = f" {KNOBS['world_size'].option}={record.world_size}" if record.mode is None else ""
     option = KNOBS["save"].option + (f"={save}" if save else "")
-    return f'\nstale: the run of {date[:10]} was better; tighten it with: pytest "{printable(test)}"{ranks} {option}'
+    return f'\nstale: the run of {date[:10]} was better; save again with: pytest "{printable(test)}"{ranks} {option}'
 
 
 def history_file(named: Path | None) -> Path:

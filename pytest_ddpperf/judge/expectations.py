@@ -37,7 +37,7 @@ def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object
         return "nothing is expected; name counts, such as optimizer_steps=1"
     for name, number in {**(collectives or {}), **totals}.items():
         if isinstance(number, Mapping):
-            return f"there is no count {name} of several numbers; expect calls as collectives={number!r}"
+            return f"a count {name} is one number; expect calls of several collectives as collectives={number!r}"
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"{name} is expected to be {number!r}, which is not a number"
     return None

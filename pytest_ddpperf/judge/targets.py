@@ -62,7 +62,7 @@ class MetricTarget:
         """The metric, its interval and the target in a line; the machine's load, too, if it leaves the outcome open."""
         name = f"{self.series.metric}{self.whose and f' of {self.whose}'}"
         bound = "at least" if self.series.better == "higher" else "at most"
-        others = f"; others took {format_percent(self.measurement.lost)} of the cores"
+        others = f"; other processes took {format_percent(self.measurement.lost)} of the cores"
         others = others if self.outcome == "open" and self._busy else ""
         return f"{name}: {_figure(self.series)}, the target is {bound} {_value(self.wanted, self.series.unit)}{others}"
 

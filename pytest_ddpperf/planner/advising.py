@@ -24,7 +24,7 @@ from pytest_ddpperf.units import format_value
 STRATEGIES = ("ddp", "zero1", "fsdp2[reshard_after_forward=false]", "fsdp2")
 PRECISIONS = ("fp32", "bf16")
 _LIKE = {"ddp": "bucketed"}  # the strategy that is simulated instead: DDP's C++ reads the values of tensors
-_TOO_LARGE = "this machine has no memory to time it; name an accelerator"
+_TOO_LARGE = "it is too large to be timed in this machine's memory; name an accelerator"
 _MEASURED = 3  # how many candidates are measured: the fastest ones that fit
 
 
@@ -84,7 +84,7 @@ def advised(
     __tracebackhide__ = True
     if measure is not None and not predictor.runs_here(call):
         raise SettingError(
-            "ddpperf.advise(measure=True): the ranks have no cores or GPUs of their own here; leave measure out, or "
+            "ddpperf.advise(measure=True): the ranks would share cores or GPUs here; leave measure out, or "
             "give fewer ranks"
         )
     workloads = _workloads(subject, asked.batch_sizes)
@@ -150,7 +150,7 @@ def _simulated(
     except RankFailed as failed:
         if not failed.out_of_memory:
             raise
-        reason = "it reads tensors, and this machine has no memory for a real model"
+        reason = "its code reads the values of tensors, and the real model does not fit into this machine's memory"
         return replace(candidate, fits=False, reason=reason), own, contender
     return replace(candidate, memory=taken), own, contender
 

@@ -215,7 +215,7 @@ def estimate_communication_time(
         return collective_time(collective, size, world_size, network, algorithm)
     nodes = nodes_of(world_size, ranks_per_node)
     if local_bandwidth_gbps is None:
-        raise SettingError("local_bandwidth_gbps=None: hierarchical needs that of the links in a node; give Gbit/s")
+        raise SettingError("local_bandwidth_gbps=None: hierarchical needs the bandwidth of a node's links; give Gbit/s")
     inside = require_number("local_bandwidth_gbps", local_bandwidth_gbps, positive=True)
     latency = require_number("local_latency_ms", local_latency_ms) / 1e3
     local = Network(latency=latency, bandwidth=inside * _GBIT)

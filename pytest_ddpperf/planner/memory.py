@@ -64,7 +64,7 @@ def model_state_bytes(
     if sharding == "HYBRID_SHARD":
         if ranks_per_node is None:
             raise SettingError(
-                "ranks_per_node=None: HYBRID_SHARD is zero3 over the ranks of a node; give the number of ranks of one, "
+                "ranks_per_node=None: HYBRID_SHARD is zero3 over the ranks of a node; give their number, "
                 "or sharding='zero3' with world_size=ranks of a node"
             )
         n = world_size // nodes_of(world_size, ranks_per_node)

@@ -88,8 +88,8 @@ def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
     if settings.accelerator is not None and settings.env:
         names = ", ".join(name for name, _ in settings.env)
         raise SettingError(
-            f"env of {names}: accelerator={settings.accelerator} models each operator, whatever variables there are; "
-            "leave one of them out"
+            f"env of {names} has no effect on accelerator={settings.accelerator}, which models each operator; leave "
+            "one of the two out"
         )
 
 
@@ -101,7 +101,7 @@ def require_network(
     if given not in {None, HERE} or ranks == 1:
         return
     named = ", ".join(CLUSTERS)
-    cramped = f"{ranks} ranks have no cores or GPUs of their own here" if ranks > room else ""
+    cramped = f"{ranks} ranks would share cores or GPUs here" if ranks > room else ""
     if given == HERE and (environment.simulated or cramped):
         what = "a simulated benchmark measures nothing between ranks" if environment.simulated else cramped
         raise SettingError(f"network={HERE!r}: {what}; give one of {named}")

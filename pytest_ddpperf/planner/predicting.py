@@ -37,8 +37,8 @@ _WITH_VALUES = (
     "of this machine."
 )
 _VALUES_READ = (
-    "\n\nThe tensors of the rank have values, because {}. Without that, as with bucketed in place of ddp, and with "
-    "accelerator=NAME they have none."
+    "\n\nThe tensors of the rank have values, because {}. They have none without this cause, for example with bucketed "
+    "in place of ddp, or with accelerator=NAME."
 )
 
 

@@ -110,7 +110,7 @@ class FittedNetwork:
         fit = next((fit for fit in self.fits if (fit.collective, fit.world_size) == (name, transfer.ranks)), None)
         if fit is None:
             raise SettingError(
-                f"{self.name} has no {name} of {format_count(transfer.ranks, 'rank')}, only "
+                f"{self.name} was not measured for {name} of {format_count(transfer.ranks, 'rank')}, only for "
                 f"{', '.join(fit.collective for fit in self.fits)} of all its "
                 f"{format_count(self.fits[0].world_size, 'rank')}; choose a known network: {', '.join(CLUSTERS)}"
             )

@@ -50,7 +50,7 @@ class Advice:
 class Diagnosis:
     """The causes that limit a benchmark's step."""
 
-    # The cause with the largest share. If no cause has a third of the step: ``disturbed`` if other processes took a
+    # The cause with the largest share. If no cause takes a third of the step: ``disturbed`` if other processes took a
     # third of the cores, else ``unclear``.
     bottleneck: Bottleneck
     step: float  # seconds of a step

@@ -1,4 +1,4 @@
-"""The time of steps by phases, the user's sections and communication, and the time of calls by purpose."""
+"""Tables of times: a step's phases, user's sections and communication, and what the calls of tests spent time on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_ddpperf.reports.table import Column, Quantity, Table, table_of, with
 from pytest_ddpperf.units import format_count, format_number, format_percent, significant
 
 _Named: TypeAlias = "tuple[str, Result]"
-_SHORT = 10.0  # seconds; of calls that took less, tenths are shown
+_SHORT = 10.0  # seconds: times of calls below this are shown with tenths
 _SIZES = ((100e6, "100 M or more"), (10e6, "10 M to 100 M"), (0.0, "less than 10 M"))
 _MEMORY = {"heap": "heap", "allocated": "CUDA memory"}
 _MEANINGS = {
@@ -40,7 +40,7 @@ _MEANINGS = {
 
 
 def phase_table(results: Sequence[Result]) -> Table:
-    """Returns one row for each benchmark whose phases were measured."""
+    """Returns each phase's share of the step, a row for each benchmark whose phases were measured."""
     taken_apart: list[tuple[str, Mapping[str, float]]] = []
     for name, result in with_names(results):
         seconds = {phase: found.series.value for phase in PHASES if (found := find(result, f"phase_{phase}"))}
@@ -50,7 +50,7 @@ def phase_table(results: Sequence[Result]) -> Table:
         "benchmark": lambda each: each[0],
         **{phase.replace("_", " "): Quantity(value=partial(_part, phase), unit="%") for phase in PHASES},
     }
-    title = "shares of a step, averaged over the ranks; measured in separate steps"
+    title = "share of each phase in a step, mean over the ranks; phases are timed in separate steps"
     return table_of(taken_apart, columns, title=title, right=0)
 
 
@@ -59,7 +59,7 @@ def _part(part: str, row: tuple[str, Mapping[str, float]]) -> float | None:
 
 
 def section_table(results: Sequence[Result]) -> Table:
-    """Returns one row for each section that users marked in their steps."""
+    """Returns time and memory of each section that users marked in their steps, a row for each section."""
     named = [(name, section) for name, result in with_names(results) for section in result.step.sections]
     kinds = dict.fromkeys(_MEMORY[section.memory.kind] for _, section in named if section.memory is not None)
     columns: dict[str, Column[tuple[str, SectionSummary]]] = {
@@ -80,7 +80,7 @@ def _growth(section: SectionSummary) -> str:
 
 
 def communication_table(results: Sequence[Result]) -> Table:
-    """Returns one row for each benchmark whose communication was measured."""
+    """Returns exposed and profiled communication, a row for each benchmark that measured them."""
     named = [(name, one) for name, one in with_names(results) if find(one, EXPOSED) or one.measurement.profile]
     sizes = {_parameters(result) for _, result in named} - {None}
 
@@ -128,7 +128,7 @@ def _parameters(result: Result) -> float | None:
 
 
 def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
-    """Yields a line for each size class of models, if there are several: the median exposed share of the step."""
+    """Yields the median exposed share of the step for small, medium and large models; nothing for one size class."""
     classes: dict[str, list[tuple[str, float]]] = {}
     for name, result in named:
         size, step, exposed = _parameters(result), result.step.synchronised_step, find(result, EXPOSED)
@@ -144,7 +144,7 @@ def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
 
 
 def collective_table(results: Sequence[Result]) -> Table:
-    """Returns one row for each benchmark whose collectives were profiled on all ranks."""
+    """Returns transfer, wait and bandwidth of collectives, a row for each benchmark that was profiled on all ranks."""
     named = [
         (name, profile)
         for name, result in with_names(results)
@@ -177,7 +177,7 @@ def _bandwidth(kind: str, named: tuple[str, CommunicationProfile]) -> str:
 
 def _left_out(result: Result) -> list[str]:
     sent, profile = result.step.still_sent, result.measurement.profile
-    notes = [f"exposed communication is without {sent}"] if sent else []
+    notes = [f"exposed communication does not include {sent}"] if sent else []
     if profile is not None and profile.unplaced:
         notes.append(
             "transfer, wait and bandwidths are unknown: some process groups have fewer ranks, and the profile does "
@@ -197,9 +197,9 @@ def time_text(spent: TimeSpent) -> str:
 
 
 def time_table(results: Sequence[Result]) -> Table:
-    """Returns one row for each call that measured benchmarks, the slowest first.
+    """Returns the seconds that each call of a verb spent on each purpose, the slowest call first.
 
-    A call has the name of its benchmark, or of its test if it measured several.
+    A row has the name of the benchmark, or of the test if one call measured several benchmarks.
     """
     calls: dict[tuple[str, TimeSpent], list[str]] = {}
     for name, result in with_names(results):

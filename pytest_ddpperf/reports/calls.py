@@ -1,4 +1,4 @@
-"""Tables of calls other than check: searches, full trainings, calibrations, predictions, advice."""
+"""Tables of find_batch_size, converge, calibrate, predict, what_if and advise."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 _EFFICIENCY = ("efficiency", "efficiency_low", "efficiency_high")
 _MEANINGS_OF_CONVERGENCE = {
-    "worse": "than the first strategy, in the same launches; below 0 if it is better",
-    "equal": "the same except for rounding, known from the first strategy with weights that rounding changed",
+    "worse": "how much worse the last value is than with the first strategy, in the same launches; below 0 is better",
+    "equal": "no difference beyond rounding, whose size the first strategy shows with weights changed by rounding",
     "within tolerance": "surely not worse by more than the tolerance; gradients are not exact, or buffers differ",
     "inconclusive": "may be worse by more than the tolerance: use more launches or steps",
-    "differs": "by more than rounding explains, although the strategies declare exact gradients",
+    "differs": "the values differ by more than rounding explains, although both strategies declare exact gradients",
 }
 _MEANINGS_OF_CALIBRATION = {
     "red": "runs in which unchanged code was called slower",
     "green": "runs that were unchanged or ok",
-    "at most": "the slowdown that a run rules out, the median",
-    "finds": "the smallest slowdown that a run finds in 95 of 100 cases, the median",
+    "at most": "the slowdown that a run rules out (median of the runs)",
+    "finds": "the smallest slowdown that a run finds in 95 of 100 cases (median of the runs)",
     "gross": "a suitable value of ddpperf_gross: 1.5 times the largest difference between two runs",
 }
 _MEANINGS_OF_PREDICTIONS = {
     "memory": "the most bytes of tensors on a rank; 10 % of the memory is kept free for the allocator and NCCL",
-    "advice": "by the predicted time of a sample, or of a step if samples are unknown",
+    "advice": "the ranking by the predicted time of a sample, or of a step if the number of samples is unknown",
     "step": "the most likely time; in brackets the best and the worst case",
     "sample": "the predicted time of a step divided by the samples of all ranks",
     "exposed": "communication that computing does not hide, as a share of the step",
@@ -75,7 +75,7 @@ def call_tables(
 
 
 def batch_size_table(searches: Sequence[Search]) -> Table:
-    """Returns one row for each search: the sizes that fit, do not fit and were tried, and the memory."""
+    """Returns one row for each search of a batch size: which sizes fit, which do not, and the peak memory."""
     return table_of(
         searches,
         {
@@ -94,7 +94,7 @@ def batch_size_table(searches: Sequence[Search]) -> Table:
 
 
 def convergence_table(convergences: Sequence[Convergence]) -> Table:
-    """Returns one row for each strategy: last loss, last metric, by how much each is worse, and the verdict on it."""
+    """Returns one row for each strategy: last loss and metric, how much worse they are than the first's, a verdict."""
     trainings = [(found, one) for found in convergences for one in found.strategies]
     finals = [final for _, one in trainings for final in one.finals.values()]
     kept = [row.worse for found in convergences for row in found.kept]
@@ -133,7 +133,7 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
 
 
 def _standings(found: Convergence, one: Trainings) -> dict[str, Standing]:
-    """Returns the comparisons of a strategy's last values with the first strategy's, by quantity."""
+    """Returns how a strategy's last loss and metrics compare with the first strategy's, by name of the quantity."""
     return {row.quantity: row for row in found.kept if row.name == one.name}
 
 
@@ -142,13 +142,13 @@ def _number(value: float) -> str:
 
 
 def _quality(agreements: Sequence[str]) -> str:
-    """Returns the worst verdict on the quantities of a strategy."""
+    """Returns the worst of the verdicts on a strategy's last loss and metrics."""
     order = ("worse", "differs", "inconclusive", "within tolerance", "equal")
     return next((each for each in order if each in agreements), "first")
 
 
 def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
-    """Returns one row for each benchmark that was measured against itself: how reliable its verdicts are here."""
+    """Returns how often each benchmark, measured against itself, had a false alarm, and the slowdowns that it finds."""
     machines = dict.fromkeys(environment_text(benchmark.measurement.environment) for benchmark in calibrated)
     alarms = sum(benchmark.alarms.found for benchmark in calibrated)
     runs = sum(benchmark.alarms.of for benchmark in calibrated)
@@ -199,7 +199,7 @@ def _computing(step: Any) -> str:
 def _explained(table: Table, steps: Iterable[Any]) -> Table:
     """Returns the table with the meanings of its columns, and a note if other processes disturbed the timing."""
     lost = max((step.lost for step in steps), default=0.0)
-    busy = f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine is faster"
+    busy = f"other processes used {format_percent(lost)} of the cores during the timing: a quiet machine is faster"
     return with_meanings(replace(table, notes=(busy,) if lost > LOAD else ()), _MEANINGS_OF_PREDICTIONS)
 
 
@@ -240,7 +240,7 @@ def best_line(advice: StrategyAdvice) -> str:
 
 
 def _band(step_of: Callable[[Any], Any], unit: str, *fields: str) -> Quantity[Any]:
-    """Returns a column with a figure of a step and both ends of its band."""
+    """Returns a column of a predicted figure, followed by its best and its worst case in brackets."""
 
     def text(item: Any, number: Callable[[float], str]) -> str:
         return "{} [{}, {}]".format(*(number(getattr(step_of(item), field)) for field in fields))

@@ -24,14 +24,14 @@ EXPLAINING = frozenset({"not_the_code", "rare_long_steps"})  # notes on a change
 
 
 def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """Returns the metrics that fail the test, the worst first; none if the benchmark fails as a whole."""
+    """Returns the metrics that fail the test, the worst first; none if the whole benchmark fails, as a broken one."""
     if general_cause(result, verdict):
         return phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
     return tuple(sorted(phrases.decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
 
 
 def general_cause(result: Result, verdict: Verdict) -> str:
-    """Returns why the benchmark fails as a whole; empty if single metrics fail."""
+    """Returns why the whole benchmark fails, for example because it broke; empty if only single metrics fail."""
     if verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result)
     if verdict is Verdict.NEW and result.baseline is None:
@@ -53,7 +53,7 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
     counts = [head for head in heads if head.series.scale == "exact"]
     if counts:
         said = {"collective_bytes"} if "collective_calls" in metrics else set()
-        # Counts that only show what others name are causes if there are no others.
+        # A count that is only a symptom of other counts is a cause only if no other count changed.
         leading = [c for c in counts if not count_row(c.series.metric).symptom and c.series.metric not in said]
         return [
             phrases.count_text(c) if c.note or c.difference else f"{c.series.metric} {phrases.count_text(c)}"
@@ -81,7 +81,7 @@ def gains(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list
 
 
 def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:
-    """Returns why a benchmark fails its test: a line for each metric, or for the benchmark as a whole."""
+    """Returns why a test fails: a line for each failing metric, or one line if the whole benchmark fails."""
     general = general_cause(result, verdict)
     if general:
         return "\n".join([f"{verdict.value}: {general}", *phrases.incomparable_changes(result)])
@@ -89,7 +89,7 @@ def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) 
 
 
 def parts_text(result: Result) -> str:
-    """Returns the parts of a step that changed in its direction, significantly and by more than its tolerance."""
+    """Returns the phases that changed in the same direction as the step: significantly, by more than its tolerance."""
     step = phrases.find(result, "step_time")
     if step is None or step.baseline is None or step.change is None:
         return ""

@@ -15,14 +15,14 @@ from pytest_ddpperf.stats.intervals import possible
 from pytest_ddpperf.units import format_count, format_percent, format_values
 
 _MOST = 5  # comparisons, and curves, in the summary
-_LOSES = 0.05  # of the ideal: a smaller loss needs no explanation
-_TOLD = 0.05  # of the loss: a smaller part is not shown
+_LOSES = 0.05  # share of the ideal scaling: a smaller loss is not explained
+_TOLD = 0.05  # share of the loss: a smaller part is not shown
 _FEW = 2  # unbeaten variants that are named, at most
 LOST_TO = {**CAUSES, "computing": "slower computing", "cores": "shared cores", "unclear": "an unknown cause"}
 
 
 def what_pays(results: Sequence[Result]) -> list[str]:
-    """Returns a line for each comparison with its best variants: several if intervals do not separate them."""
+    """Returns a line for each comparison: the fastest and smallest variants, several if intervals overlap."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.measurement.over is not None:
@@ -38,7 +38,7 @@ def what_pays(results: Sequence[Result]) -> list[str]:
         known = len(compared.compared)
         told = [f"{word} {' or '.join(names)}" for word, names in bests.items() if 0 < len(names) < known]
         if len(told) > 1 and len(compared.unbeaten) <= _FEW < known:
-            told.append(f"no variant is better in both than {' or '.join(compared.unbeaten)}")
+            told.append(f"no variant is faster and needs less memory than {' or '.join(compared.unbeaten)}")
         if told:
             lines.append(f"{test.partition('::')[2]}: {'; '.join(told)}")
     return first_of(lines, _MOST)
@@ -78,9 +78,9 @@ def _scaling_line(test: str, points: Sequence[Result]) -> str:
         f"{word} with {' and '.join(str(size) for _, size in alike)}" for word, alike in groupby(words, itemgetter(0))
     )
     pays = stops_paying(fit, ranks)
-    end = "" if pays is None else f"; from {format_count(pays, 'rank')} on, one more adds less than half a rank's work"
+    end = "" if pays is None else f"; from {format_count(pays, 'rank')} on, one more rank adds under half a rank's work"
     left = [str(point.world_size) for point in others if point.environment.oversubscribed]
-    out = f"; without {' and '.join(left)} ranks, which share cores or GPUs" if left else ""
+    out = f"; the fit omits {' and '.join(left)} ranks, which share cores or GPUs" if left else ""
     interval = possible(fit.interval, 0.0, 1.0)
     ends = f" [{100 * interval.low:.1f} .. {100 * interval.high:.1f}]" if interval is not None else ""
     serial = f"{format_percent(min(max(0.0, fit.serial), 1.0))}{ends} ({fit.law.capitalize()})"

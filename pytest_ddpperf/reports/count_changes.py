@@ -30,7 +30,7 @@ def unsure_counts(steps: Mapping[str, int], then: Counts, now: Counts) -> str:
 
 
 def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Returns a text on a count that fell as a whole or in its parts."""
+    """Returns a text on a count that became smaller, in total or in one of its parts."""
     made = "; ".join(difference_text(metric, then, now))
     if now.totals[metric] == then.totals[metric]:
         return f"{metric}: {made}"
@@ -50,7 +50,7 @@ def other_batch_size(size: int, samples: float, passes: int) -> str:
     a_step = f"a step has {passes} backward passes and " if passes > 1 else ""
     return (
         f"samples_per_step={samples:g}, but {a_step}the tensors of a batch begin with a dimension of {size}: rates "
-        f"would be wrong; give samples_per_step={passes * size} if that is their number"
+        f"would be wrong; give samples_per_step={passes * size} if that is the number of samples"
     )
 
 
@@ -128,7 +128,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
 
 
 def _alone(metric: str, then: Counts, now: Counts) -> str:
-    """Returns the name of the rank that changed alone, if the details describe this rank; else an empty text."""
+    """Returns `` on rank 3 alone`` if only that rank changed and the counts' details are of it; else an empty text."""
     changed = [(rank, new) for rank, (old, new) in enumerate(on_ranks(metric, then, now)) if old != new]
     return f" on rank {changed[0][0]} alone" if [value for _, value in changed] == [now.totals[metric]] else ""
 
@@ -147,7 +147,7 @@ def _part(metric: str, name: str) -> str:
 
 
 def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns causes of a change that other counts show: what backward has more to do, or trained parameters."""
+    """Returns causes that other counts show: backward recomputes or computes more, or more parameters are trained."""
     more = {part: value - then.totals.get(part, math.inf) for part, value in now.totals.items()}
     same = not (more.get("flops_forward", 1.0) or more.get("backward_passes", 0.0))
     if metric == "flops" and more.get("flops_recomputed", 0.0) > 0:

@@ -22,7 +22,7 @@ def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
 
 
 def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
-    """Returns the lines of code that change a detail, or all of a count (None); empty if a side lacks lines."""
+    """Returns the lines of code that changed a count's part ``name``, or the total (None); empty if none are stored."""
     every = _sites_of(metric, then, now)
     sides = [of_lines(sites) if name is None else [site for site in sites if site.part == name] for sites in every]
     (before, old), (after, new) = (
@@ -61,7 +61,7 @@ def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[
 
 
 def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ...]]:
-    """Returns a count's lines, then and now; recorded operators have separate ones, unless a new line calls a model."""
+    """Returns a count's call sites, then and now; operators recorded for backward have separate sites if possible."""
     called, own = ([counts.sites.get(name, ()) for counts in (then, now)] for name in (metric, RECORDED_LINES))
     if metric != "recorded_operators" or not all(own):
         return called

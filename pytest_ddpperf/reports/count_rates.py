@@ -64,7 +64,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
-    """Returns the factor that scales the values of a part's lines to the reported change."""
+    """Returns the factor from a mean per step to the reported value: above 1 if this is of the unusual steps only."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
         return 1.0

@@ -23,7 +23,7 @@ def diagnosis_lines(results: Sequence[Result]) -> list[str]:
 
 
 def in_words(diagnosis: Diagnosis) -> Diagnosis:
-    """Returns the diagnosis with texts in all its parts."""
+    """Returns the diagnosis with ``text`` filled in: its own, and those of its causes and its advice."""
     return replace(
         diagnosis,
         text=diagnosis_text(diagnosis),
@@ -40,7 +40,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         largest = [cause for cause in diagnosis.causes if cause.bottleneck != "unclear"][:_SHOWN]
         causes = ", ".join(f"{CAUSES[cause.bottleneck]} {format_percent(cause.share)}" for cause in largest)
         idle = _idle(diagnosis) if bottleneck == "unclear" else ""
-        told = f"{bottleneck}: {idle or 'no cause has a third of the step'}{f' ({causes})' if causes else ''}"
+        told = f"{bottleneck}: {idle or 'no cause takes a third of the step'}{f' ({causes})' if causes else ''}"
     else:
         cause = diagnosis.cause(bottleneck)
         figures = "" if cause is None else cause_text(cause)
@@ -103,14 +103,14 @@ _FIGURES: Mapping[str, str | Callable[..., str]] = {
     "communication": "{sent:B} in {collectives:collective}",
     "memory_bandwidth": "{moved:B} moved; a rank moves up to {rate:G}B/s",
     "overhead": "{operators:operator}, a small one takes {each:s}",
-    "straggler": "rank {rank} takes {own:s}, the others {others:s}; most of it in {phase}",
+    "straggler": "rank {rank} takes {own:s}, the others {others:s}; most of the difference is in {phase}",
     "oversubscribed": lambda wanted, there, resource: (
         f"{format_count(wanted, 'thread' if resource == 'core' else 'rank')} on {format_count(there, resource)}"
     ),
 }
 ADVICE: Mapping[str, str | Callable[..., str]] = {
-    "loader_workers": "load with workers={workers}",
-    "more_workers": "load with more workers (num_workers of the DataLoader)",
+    "loader_workers": "load data with workers={workers}",
+    "more_workers": "load data with more workers (num_workers of the DataLoader)",
     "ready_batches": "keep workers and batches ready: loader {missing}",
     "pin_memory": "copy batches to the GPU from pinned memory: loader pin_memory=true",
     "cheaper_loading": "prepare the data before training, or make loading cheaper",

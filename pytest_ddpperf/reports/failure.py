@@ -87,7 +87,7 @@ def _joined(sections: Sequence[Sequence[str]], gap: str) -> str:
 def _sections(
     result: Result, verdict: Verdict, failing: Collection[Verdict], width: int, rows: int | None
 ) -> list[list[str]]:
-    """Returns title, causes, table and paragraphs of one benchmark; cut to fit if ``rows`` limits the table."""
+    """Returns title, causes, table and paragraphs of a failure; ``rows``: limit of the table, None for all details."""
     most, heads = None if rows is None else _PARAGRAPH, heads_of(result, verdict, failing)
     told, better = causes(result, verdict, heads), _under("", gains(result, verdict, heads), width)
     shown, more = _in_table(result, heads, rows)
@@ -149,7 +149,7 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
     metric, seen = red[0].series.metric, phrases.seen_in(red[0])
     told = [f"{f'{metric} ' * (metric != 'step_time')}{seen}{', side by side' * red[0].paired}" if seen else ""]
     told += [
-        f"the first {format_count(each.facts['launches'], 'launch')} raised the suspicion, those after confirm it"
+        f"the first {format_count(each.facts['launches'], 'launch')} raised the suspicion, the later ones confirm it"
         for each in phrases.every_finding(result)
         if each.code == "suspected" and any(head.series.metric in " ".join(each.facts["metrics"]) for head in red)
     ]
@@ -232,7 +232,7 @@ def _interval(row: Comparison) -> str:
 
 
 def _limit(row: Comparison) -> str:
-    """Returns the accepted change: the tolerance, or the floor of a count."""
+    """Returns the accepted change: a tolerance with its sign, or for a count the change that it ignores."""
     if row.baseline is None or not phrases.judges(row):
         return ""
     if row.series.scale == "exact":

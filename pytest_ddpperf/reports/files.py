@@ -58,7 +58,7 @@ def ensure_text(path: Path, option: str) -> None:
 def ensure_writable(path: Path, option: str) -> None:
     """Checks, as ``ensure_text`` does, that results can be written to a file.
 
-    They can replace only JSON: if an option has no value, pytest takes the test file after it as the value.
+    Only a JSON file is replaced: pytest would take a test file after an option without a value as that value.
     """
     ensure_text(path, option)
     special = path.parts[1:2] in {("dev",), ("proc",)}  # standard output may be a log that has begun

@@ -28,7 +28,7 @@ from pytest_ddpperf.units import (
 )
 
 _PACKAGES = 8  # packages that are named, at most
-_PREDICTED = "on the measured network, the collectives of a step would take {predicted:s} (median error {error:%})"
+_PREDICTED = "by the fit of ddpperf network, the collectives of a step take {predicted:s} (median error {error:%})"
 MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
     | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
@@ -55,7 +55,7 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
     "MHz": lambda clock: f"{clock / 1e6:.0f} MHz",
     "reference": reference_text,
     "turns": lambda paired: (
-        "only the two sides of one benchmark take turns" if paired else "launched one after the other, without turns"
+        "different benchmarks are not interleaved" if paired else "launches run one after the other, not interleaved"
     ),
     "and": lambda items: words_of(list(map(str, items))),
     "list": ", ".join,
@@ -78,7 +78,7 @@ def sentence(words: str | Callable[..., str], facts: Mapping[str, Any]) -> str:
 
 
 def broken_reason(result: Result) -> str:
-    """Returns why a benchmark could not be measured."""
+    """Returns the text of the finding that says why a benchmark broke or does not fit into memory."""
     codes = {"broken", "does_not_fit", *APART}
     return next((finding_text(each) for each in result.findings if each.code in codes), "it could not be measured")
 
@@ -111,13 +111,13 @@ def _not_profiled(what: str) -> str:
 def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> str:  # noqa: FBT001 - called by name
     before, after, unit = worse.baseline or 0.0, worse.series.value, worse.series.unit
     values = (f"{before:g}", f"{after:g}") if unit == "1" else format_values((before, after), unit)
-    words = "accepted" if covered else "worse than what is accepted"
-    words = words if needed else "not needed here, remove it if no other benchmark needs it"
+    words = "accepted" if covered else "worse than the accepted limit"
+    words = words if needed else "accept is not needed here, remove it if no other benchmark needs it"
     return f"{words}: {worse.series.metric} {' -> '.join(values)} ({reason})"
 
 
 def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
-    """Returns a function that makes a sentence on a machine in some launches, with the range of a figure."""
+    """Returns a function that makes a sentence on the machine: ``the machine swapped 2 MiB in 3 of 4 launches``."""
 
     def sentence(least: float, most: float, seen: int, launches: int, node: str = "") -> str:
         where = f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"
@@ -140,8 +140,8 @@ def _busy(now: float | None, then: float | None) -> str:
 
 
 def _taken(share: float) -> str:
-    """Returns the share of the cores that others took; a general phrase if it is 0, as for a GPU."""
-    return f"others took {format_percent(share)} of the cores" if share else "the machine may have been busy"
+    """Returns the share of the cores that other processes took; a general phrase if it is 0, as for a GPU."""
+    return f"other processes took {format_percent(share)} of the cores" if share else "the machine may have been busy"
 
 
 def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
@@ -172,7 +172,7 @@ def _without_gpu(sites: Sequence[CallSite]) -> str:
     for site in sorted(sites, key=lambda one: (one.file, one.line)):
         lines.setdefault(site.part, []).append(f"{site.file}:{site.line}")
     told = ", ".join(f"{call} at {words_of(where)}" for call, where in lines.items())
-    return f"ranks have no GPU, so the script's calls for one were ignored or done on the CPU: {told}"
+    return f"ranks have no GPU, so the script's GPU calls were ignored or done on the CPU: {told}"
 
 
 def _same_data(
@@ -192,7 +192,7 @@ def _same_data(
 def _parameters_apart(ranks: Sequence[int], parameter: str, sites: Sequence[CallSite]) -> str:
     cause = "not all gradients are averaged before each optimizer step; does a step's last micro-batch synchronise?"
     for site in sites:
-        cause = f"the last micro-batch of a step defers its gradients, by {site.part} at {place_text(site)}"
+        cause = f"the last micro-batch of a step does not synchronise, because of {site.part} at {place_text(site)}"
     return f"parameters of ranks {words_of(list(map(str, ranks)))} differ after a few steps, first {parameter}: {cause}"
 
 
@@ -225,8 +225,8 @@ def _not_on_network(
         cure = "" if profiled else "; --ddpperf-profile shows how long they are under way"
         why = f"ddpperf network measures no {collective}"
         if reason == "smaller_groups":
-            why = f"it was measured between all {format_count(ranks, 'rank')}, but some collectives have fewer"
-    return f"the stored network cannot predict the time of a step's collectives: {why}{cure}"
+            why = f"it was measured between all {format_count(ranks, 'rank')}, but some collectives have fewer ranks"
+    return f"the fit of ddpperf network cannot predict the time of a step's collectives: {why}{cure}"
 
 
 def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:
@@ -238,12 +238,12 @@ def _on_network(predicted: float, error: float, measured: float | None, how: str
     seen = format_value(exposed, "s")
     if exposed <= predicted:
         return f"{told}; computing hides all but {seen} of them"
-    return f"{told}; {seen} are exposed, which is more: ranks wait for each other, or share cores or links"
+    return f"{told}; {seen} are exposed, more than predicted: ranks wait for each other, or share cores or links"
 
 
 WORDS: Mapping[str, str | Callable[..., str]] = {
     "broken": "{reason}",
-    "read_again": "{text}",  # of a file that has the words alone
+    "read_again": "{text}",  # read from a results file, which has only texts
     "does_not_fit": lambda reason, fitted: (
         f"it does not fit into memory: {reason}{'; the reference fitted' if fitted else ''}"
     ),
@@ -280,9 +280,9 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "give world_size=1",
     "unverified": "not compared with a single process: {reason}",
     "lenient_verification": lambda precision, exact_steps: (
-        f"against a single process: only convergence is checked{', except for the first steps' * bool(exact_steps)}"
+        f"compared with a single process only by convergence{', except for the first steps' * bool(exact_steps)}"
         if precision is None
-        else f"against a single process: tolerance of {precision}: gradients are sent or computed in {precision}"
+        else f"compared with a single process by the tolerance of {precision}, in which gradients are sent or computed"
     ),
     "oversubscribed": lambda ranks, threads, shared, resource: (
         f"oversubscribed: {format_count(ranks, 'rank')} "
@@ -326,11 +326,11 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "was more than {slower:%} slower than the rest; raise the warm-up (now {warmup:step})",
     "tf32_override": "NVIDIA_TF32_OVERRIDE={value} is set, so NVIDIA's libraries ignore precision={precision}",
     "unseen_work": "CUDA events and wall time of a block differ by up to {share:%} in {seen} of {launches:launch}, so "
-    "that wall time counts there: does the step compute on a stream that the current one does not wait for?",
+    "that wall time is used there: does the step compute on a stream that the current one does not wait for?",
     "outlying_launches": _outlying_launches,
     "negative_scaling": "negative scaling: {world_size} ranks do less work per second than {base_size} "
     "(x{speedup:.2f})",
-    "grown_work": "a rank has {work:.2f} times the FLOPs that it has with {base_size:rank}; efficiency counts them",
+    "grown_work": "a rank has {work:.2f} times the FLOPs that it has with {base_size:rank}; efficiency allows for that",
     "idle_gpus": "GPUs were busy for {share:%} of the time, less than {busy:%}: a larger batch, more workers of the "
     "loader or pin_memory=true may keep them busier; the diagnosis shows what they wait for",
     "strided_gradients": "DDP copies gradients of shape {shape} into buckets of other strides, which takes time: "
@@ -343,8 +343,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "{failures:time}, which costs step time; use a smaller batch",
     "no_memory_headroom": "exposed communication was not measured in {launches:launch}: to restore the "
     "training state of a machine's ranks, copies of {needed:B} are needed, but only {free:B} of memory are free",
-    "synchronisation_kept": "exposed communication was not measured: {reason}: unsynchronised must skip what averages "
-    "gradients, and a step must be a whole optimizer step",
+    "synchronisation_kept": "exposed communication was not measured: {reason}: unsynchronised must skip the averaging "
+    "of gradients, and a step must be a whole optimizer step",
     # What else the machine did.
     "cores_used_by_others": _machine("other processes used {} of the cores", format_percent),
     "cores_stolen": _machine("the hypervisor gave {} of the cores away", format_percent),
@@ -354,14 +354,14 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "gpu_clocks_held_back": "GPU clocks were held back ({reason}) in {seen} of {launches:launch}",
     "gpu_used_by_others": lambda pid, nbytes, seen, launches: (
         f"process {pid} used {'' if nbytes is None else format_value(nbytes, 'B') + ' of '}a GPU of the ranks "
-        f"in {seen} of {format_count(launches, 'launch')}: outside_allocator is left out"
+        f"in {seen} of {format_count(launches, 'launch')}: the metric outside_allocator is omitted"
     ),
     "unread_gpus": lambda reasons, seen, launches: (
         f"clocks and other processes of GPUs are not known in {seen} of {format_count(launches, 'launch')}: "
         f"{'; '.join(reasons)}"
     ),
     "mig_instances": "the driver reports neither the utilisation of MIG instances nor other processes on them",
-    "no_allocator_statistics": "CUDA's memory allocator keeps no statistics: metrics of memory are left out",
+    "no_allocator_statistics": "CUDA's memory allocator keeps no statistics: memory metrics are omitted",
     "gpu_clock_fell": "the slowest GPU's clock was {lowest:MHz} in one launch and {highest:MHz} in another",
     "last_attempt": "attempt {attempt} of its test: measurements of earlier attempts are omitted",
     "measured_beside": lambda pid, folder: (
@@ -373,8 +373,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "and so may times without its commit; save again with a larger max_time",
     "busy_baseline": lambda lost: (
         "the machine was busy while the baseline was saved"
-        f"{f' (others took {format_percent(lost)} of the cores)' if lost else ''}: its times alone decide nothing; "
-        "its commit is the reference"
+        f"{f' (other processes took {format_percent(lost)} of the cores)' if lost else ''}: its stored times cannot "
+        "decide; later runs measure its commit again"
     ),
     # What a verdict rests on.
     "unconfirmed": "worse in the last launches, but not in the first ones, so it is not confirmed: run it again",
@@ -383,13 +383,13 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "proven_earlier": "the first {launches:launch} showed that it is not worse by the margin; it looked better, so "
     "more launches followed",
     "stale_baseline": "better than the baseline by more than the tolerance: the baseline is stale",
-    "looks_better": "looks better, though not for certain",
-    "told_late": "told by {launches:launch} after the verdict",
+    "looks_better": "looks better, but not for certain",
+    "told_late": "measured only in {launches:launch} after the verdict",
     "single_launch": "with one launch on a side, the scatter is unknown; measure at least two",
     "launches_needed": lambda launches, max_time, known: (
         f"about {format_count(launches, 'launch')}"
         f"{'' if max_time is None else f' (--ddpperf-max-time={max_time})'} would decide it"
-        f"{'' if known is None else f', as far as {known} can tell'}"
+        f"{'' if known is None else f', estimated from only {known}'}"
     ),
     "no_launches_decide": _no_launches_decide,
     "busy": _busy,
@@ -397,18 +397,18 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "other_clock": "stored times decide nothing: the GPU's clock was {then:MHz} then and is {now:MHz} now",
     "gross": "a gross slowdown compared with the stored times, on a machine that was not busy",
     "stored_times": "compared with stored times, which can show only gross slowdowns",
-    "not_gross": "slower than the stored times, but not surely by more than {gross:%}: stored times can show only that",
-    "not_the_code": "not this repository's code: the commit of the baseline takes as long now, {change:+%} compared "
-    "with the stored times; packages, data or the machine have changed: --ddpperf-against-python compares packages",
+    "not_gross": "slower than the stored times, but not surely by more than {gross:%}: these can show only that",
+    "not_the_code": "not caused by this repository's code: the commit of the baseline takes as long now, {change:+%} "
+    "from the stored times; packages, data or the machine have changed: --ddpperf-against-python compares packages",
     "slower_than_stored": lambda change, differ: (
         f"this run and the commit of the baseline both changed by {format_change(change)} from the stored times: "
         f"packages, data or the machine have changed{': ' + ', '.join(differ) if differ else ''}"
     ),
     "unpaired": "times: only gross slowdowns can fail ({reason})",
     "long_steps": _long_steps,
-    "rare_long_steps": "all steps together take {whole:+%}, though most launches do not: long steps come in few of "
-    "them; more steps in a launch (steps=...) show whether they come back",
-    "stands_in_for_step_time": "CPU time stands in for the undecided step time",
+    "rare_long_steps": "the mean over all steps changed by {whole:+%}, but most launches did not: only a few have "
+    "long steps; more steps in a launch (steps=...) show whether long steps recur",
+    "stands_in_for_step_time": "CPU time decides in place of the undecided step time",
     # What is meant to be worse.
     "acceptance": _acceptance,
     # What cannot be compared.
@@ -445,7 +445,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
     "count_changed": lambda metric, then, now: "; ".join(count_changes.difference_text(metric, then, now)),
     "unsteady_count": lambda reason, doubled: (
-        f"its mean has doubled, and steps differ without a rule ({reason}), so only times can decide"
+        f"its mean has doubled, and steps differ irregularly ({reason}), so only times can decide"
         if doubled
         else f"not the same in every step, so not compared exactly: {reason}"
     ),
@@ -455,7 +455,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "same_data": _same_data,
     "parameters_apart": _parameters_apart,
     "not_compared": "not compared: {metrics:and} (the baseline is older); --ddpperf-save renews it",
-    "equal_batches": "ranks {ranks:and} train on the same batches; use a loader that knows the rank",
+    "equal_batches": "ranks {ranks:and} train on the same batches; let the loader give each rank its own share",
     "other_work": count_changes.other_work,
     "ungated_counts": count_changes.ungated_counts,
     "unsure_counts": count_changes.unsure_counts,
@@ -471,7 +471,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "its changes are not measured; --ddpperf-against-tests runs each side's own version",
     "no_name_to_look_up": "both sides run this checkout's code, because {option} finds only names at the top level of "
     "a module: {names:list}",
-    "tool_measured": "both sides run this checkout's {tool}, because {tool} itself measures",
+    "tool_measured": "both sides run this checkout's {tool}, because {tool} measures both sides",
     "same_code": "neither side imported a module from its checkout: both ran the same code; a module or namespace "
     "package that was installed from elsewhere is not looked for there",
 }

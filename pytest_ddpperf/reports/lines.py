@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.results import Result
 
 Listed = TypeVar("Listed", bound="Result | Calibrated")
-"""A benchmark of a test, which has its own row in a table."""
+"""A benchmark that has a row in a table: a result or a calibration."""
 
 _LONGEST_NAME = 120  # characters of a benchmark's name in the name of a file: file systems take 255
 _RANKS = re.compile(r" w\d+( over w\d+)?(?= |$)")  # as ddpperf.scaling names points
@@ -103,7 +103,7 @@ def words_of(names: Sequence[str]) -> str:
 
 
 def whom(names: Sequence[str], of: int) -> str:
-    """Returns which of ``of`` benchmarks a remark concerns: all, a number of many, or their names."""
+    """Returns which of ``of`` benchmarks a remark concerns: ``all 5 benchmarks``, ``4 of 7 benchmarks`` or names."""
     if len(names) == of > 1:
         return "both benchmarks" if of == 2 else f"all {of} benchmarks"  # noqa: PLR2004
     if len(names) > _NAMED and 2 * len(names) >= of:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, slots=True)
 class Stored:
-    """The stored and failed baselines; files are relative to the root of the project."""
+    """The baselines that were saved or not saved; file names are relative to the root of the project."""
 
     saved: list[tuple[Result, SavedRecord]] = field(default_factory=list)
     unfit: list[Result] = field(default_factory=list)  # which do not fit into memory, and whose baselines stay
@@ -37,7 +37,7 @@ class Outputs:
     results: list[Result] = field(default_factory=list)
     searches: list[Search] = field(default_factory=list)  # for the largest batch
     convergences: list[Convergence] = field(default_factory=list)  # of trainings to the end
-    predictions: list[Predicted] = field(default_factory=list)  # of steps that nobody ran
+    predictions: list[Predicted] = field(default_factory=list)  # steps that were predicted and not run
     advice: list[StrategyAdvice] = field(default_factory=list)  # on how to train
     calibrated: list[Calibrated] = field(default_factory=list)
     measured: dict[str, list[Measurement]] = field(default_factory=dict)  # by test, compared with nothing
@@ -45,15 +45,15 @@ class Outputs:
     complaints: list[str] = field(default_factory=list)  # on the session itself
     stored: Stored = field(default_factory=Stored)
     common_change: CommonChange | None = None  # of the step times of tests
-    recorded: str = ""  # what became of the history; empty if there is none
-    accepting: bool = False  # whether what was measured becomes the baseline
+    recorded: str = ""  # a line on the run's number in the history; empty without one
+    accepting: bool = False  # whether the results become the baseline (--ddpperf-save)
     here: str = ""  # the commit that was measured, as it is shown; empty if none is known
     added: list[tuple[str, str]] = field(default_factory=list)  # title and text of parts that hooks add
     unmeasured: int = 0  # tests that failed because they could not be measured, with a result or without
 
     @property
     def _of_tests(self) -> tuple[list[Any], ...]:
-        """All lists whose items have the attribute ``test``."""
+        """All lists of results; each item has the attribute ``test``."""
         return self.results, self.searches, self.convergences, self.calibrated, self.predictions, self.advice
 
     @property
@@ -80,7 +80,7 @@ class Outputs:
             listed[:] = [each for each in listed if each.test != test]
 
     def remark(self, test: str, key: tuple[str, int], *findings: Finding) -> None:
-        """Adds remarks to the listed result of a benchmark."""
+        """Adds findings to the result of the test's benchmark ``key``: its name and number of ranks."""
         for i, each in enumerate(self.results):
             if (each.test, each.measurement.key) == (test, key):
                 self.results[i] = replace(each, findings=(*each.findings, *findings))

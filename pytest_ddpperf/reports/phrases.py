@@ -26,8 +26,8 @@ from pytest_ddpperf.units import (
 
 SHORT_COMMIT = 7  # characters
 _LISTED = 10  # lines of a list, at most
-NOISY = "noisy"  # in place of an interval that says nothing; more launches or a quieter machine help
-_ANYTHING = 10  # a bound beyond this says no more than that anything is possible
+NOISY = "noisy"  # in place of a useless interval; more launches or a quieter machine help
+_ANYTHING = 10  # 1000 %: a larger bound is shown as >+1000 %
 _WORSE = {("s", "lower"): "slower", ("B", "lower"): "larger", ("1", "lower"): "higher"}  # by unit and better direction
 
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
@@ -47,9 +47,9 @@ def by_stored_times(result: Result) -> bool:
 
 
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons without those that only repeat the verdict on a step time among them.
+    """Returns the comparisons without rates that only repeat the verdict on a step time among the comparisons.
 
-    A rate that changed otherwise than the step time stays: a step does other work.
+    A rate is kept if it changed otherwise than the step time, because then a step does another amount of work.
     """
     steps = {c.verdict: c for c in comparisons if c.series.metric == "step_time"}
     kept = []
@@ -67,8 +67,8 @@ def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ..
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
     """Returns the gated comparisons with one of these verdicts, without repetitions, causes first.
 
-    Counts come first, then growth of memory, then times and other memory, then losses. Counts that only depend on other
-    counts come last among the counts.
+    Counts come first, symptoms of other counts last among them; then growth of memory, then times and other memory,
+    then losses.
     """
 
     def place(comparison: Comparison) -> tuple[bool, bool, bool, bool]:
@@ -90,12 +90,12 @@ def every_finding(result: Result, *, without: Collection[str] = ()) -> tuple[Fin
 
 
 def findings(result: Result) -> tuple[str, ...]:
-    """Returns the texts of ``every_finding``."""
+    """Returns the texts of all findings on a result, without repetitions."""
     return tuple(map(finding_text, every_finding(result)))
 
 
 def first_of(lines: Sequence[str], most: int = _LISTED) -> list[str]:
-    """Returns the first lines, and the number of further lines."""
+    """Returns the first ``most`` lines, and if there are more, a line such as ``and 3 more``."""
     return [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
 
 
@@ -159,7 +159,7 @@ def short_text(comparison: Comparison) -> str:
     """Returns the change of a metric in a few words: ``peak_resident 412 MiB -> 463 MiB (+12.4 %)``."""
     text, change = f"{comparison.series.metric} {values_text(comparison)}", _change(comparison)
     if comparison.series.scale == "exact" and comparison.series.value == comparison.baseline and comparison.note:
-        # As many of something else, or on another rank.
+        # The total is the same, but its parts or ranks changed.
         return f"{comparison.series.metric} {finding_text(comparison.note)}"
     return text if comparison.series.scale == "exact" or not change else f"{text} ({change})"
 
@@ -172,7 +172,7 @@ def size_text(size: float, comparison: Comparison) -> str:
 
 
 def bound_text(comparison: Comparison, bound: float | None = None) -> str:
-    """Returns the worsening that the run excludes, or ``bound``: ``+4.9 %``; empty if the scatter is unknown."""
+    """Returns the upper limit of the worsening, or ``bound``, as ``+4.9 %``; empty if the scatter is unknown."""
     bound = comparison.bound if bound is None else bound
     if bound is None:
         return ""
@@ -234,13 +234,13 @@ def change_line(comparison: Comparison) -> str:
 
 
 def count_text(comparison: Comparison) -> str:
-    """Returns the parts of a count's change, with their lines of code."""
+    """Returns how a count changed, with the responsible parts and lines of code."""
     told = "; ".join(filter(None, map(finding_text, (comparison.note, comparison.difference))))
     return told or f"{values_text(comparison)} per step"
 
 
 def incomparable_changes(result: Result) -> tuple[str, ...]:
-    """Returns the changes of counts that the baseline cannot judge."""
+    """Returns the changes of counts whose baseline is of another environment, so that they have no verdict."""
     return tuple(
         f"{comparison.series.metric}: {finding_text(comparison.difference)}"
         for comparison in decisive(result, {Verdict.INCOMPATIBLE})
@@ -307,7 +307,7 @@ def machines_text(results: Sequence[Result]) -> str:
 
 
 def names_by_remark(remarks: Iterable[tuple[str, T]]) -> dict[T, list[str]]:
-    """Returns each remark once, with the names that it concerns, from (name, remark) pairs."""
+    """Groups (name, remark) pairs: returns the names for each distinct remark."""
     names: dict[T, list[str]] = {}
     for name, remark in remarks:
         names.setdefault(remark, []).append(name)

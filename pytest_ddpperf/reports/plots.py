@@ -153,7 +153,7 @@ def _plot(chart: Chart, axes: Axes) -> None:
 
 
 def _reach(points: Sequence[ChartPoint]) -> Any:
-    """Returns the distances from each point to the ends of its interval; None if no point has an interval."""
+    """Returns the lengths of the error bars below and above each point; None if no point has an interval."""
     if all(point.low is None and point.high is None for point in points):
         return None
     below = [max(0.0, point.y - (point.y if point.low is None else point.low)) for point in points]

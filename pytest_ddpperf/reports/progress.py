@@ -41,7 +41,7 @@ class LiveLine:
     """
 
     def __init__(self, reporter: Any, capture: Any, *, watched: bool = False) -> None:
-        """Keeps pytest's terminal reporter and capture manager, each None if that plugin is off.
+        """Stores pytest's terminal reporter and capture manager, each None if that plugin is off.
 
         ``watched``: whether standard output is a terminal, if there is no reporter.
         """

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pytest_ddpperf.reports.documents.entries import Run
     from pytest_ddpperf.stats.suites import CommonChange
 
-_TELLING = 0.4  # the width of an interval of the common change beyond which it says nothing
+_TELLING = 0.4  # a wider interval of the common change is not shown
 _PASSED = "passed"
 STORED_TIMES = "stored times"
 _TOLD = 3  # metrics of one benchmark
-_EACH = 3  # benchmarks whose figures are all told, of one kind of remark
+_EACH = 3  # benchmarks; if more have one kind of remark, only one's figures are shown
 _UNSAID = APART | {"broken", "target_met", "suspected", "effective_batch_size", "told_late"}
 """Findings that the summary omits, because they do not change its meaning; failures and the JSON file have them."""
 _FIGURE = re.compile(r"\d[\d.,]*")
@@ -69,7 +69,7 @@ def passed(result: Result) -> bool:
 
 
 def failed_otherwise(result: Result) -> bool:
-    """Returns whether a test failed although its benchmark neither regressed nor broke."""
+    """Returns whether a test failed for a reason other than the verdicts regressed and broken."""
     return bool(result.failure) and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN}
 
 
@@ -110,8 +110,8 @@ def green_meanings(results: Sequence[Result]) -> dict[str, str]:
     margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
     stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}
     meanings = {
-        "unchanged": f"shown not to be slower by {span(format_percent, margins)}" if margins else "",
-        "ok": "shown not to be slower by the resolution (--ddpperf-must-detect)" if False in stored else "",
+        "unchanged": f"shown not to be slower by {span(format_percent, margins)} or more" if margins else "",
+        "ok": "shown not to be slower by the resolution (--ddpperf-must-detect) or more" if False in stored else "",
         STORED_TIMES: "not slower by more than the tolerance; stored times show only gross slowdowns"
         * (True in stored),
     }
@@ -128,7 +128,7 @@ def facts_line(run: Run) -> str:
 
 
 def common_text(common: CommonChange | None) -> list[str]:
-    """Returns the common change of all tests, if it is a slowdown or known precisely."""
+    """Returns a line on the step time of all tests together, if it is a slowdown or known precisely; else none."""
     if common is None or not (common.slower or common.interval.high - common.interval.low <= _TELLING):
         return []
     ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
@@ -137,13 +137,13 @@ def common_text(common: CommonChange | None) -> list[str]:
 
 
 def overall_lines(results: Sequence[Result]) -> list[str]:
-    """Returns lines on all benchmarks together: numbers of missed and met targets, and the excluded slowdown."""
+    """Returns lines on all benchmarks: how many targets were missed and met, and the slowdown that is ruled out."""
     codes = Counter(finding.code for result in results for finding in result.findings)
     numbers = {"missed": codes["target_missed"], "inconclusive": codes["target_open"], "met": codes["target_met"]}
     told = [f"{number} {word}" for word, number in numbers.items() if number]
     targets = [f"{format_count(sum(numbers.values()), 'target')}: {', '.join(told)}"] if told else []
     bound = ruled_out(results)
-    return [*targets, *([f"passed: {bound} (the highest end of an interval)"] if bound else [])]
+    return [*targets, *([f"passed: {bound} (the highest upper end of their intervals)"] if bound else [])]
 
 
 def cause_in_words(result: Result, *, below: bool = False) -> str:
@@ -166,7 +166,7 @@ def cause_in_words(result: Result, *, below: bool = False) -> str:
         elif found.verdict is not Verdict.REGRESSED:
             others.append(f"{name} {phrases.could_be([found])}")
         elif found.note is not None and found.note.code == "not_the_code":
-            others.append(f"{name} {finding_text(found.note)}")  # its change shows nothing
+            others.append(f"{name} {finding_text(found.note)}")  # the code did not cause the change
         elif not below and found.change is not None:
             others.append(f"{name} {phrases.signed(found.change, found)}")
         elif metric != "step_time":
@@ -262,19 +262,19 @@ def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False)
 
 
 def _gains(result: Result) -> list[str]:
-    """Returns the improvements, and that the baseline is out of date if it may be replaced."""
+    """Returns the improvements, and the advice to save again if the stored baseline is worse than this run."""
     better = phrases.decisive(result, {Verdict.IMPROVED})
     told = [c for c in better if result.paired is None or c.series.metric != "step_time"]
     if not told or result.verdict in {Verdict.NEW, Verdict.INCOMPATIBLE}:
         return []
-    # What became of counts is told by findings.
+    # Findings describe the changes of counts.
     texts = [c.series.metric if c.series.scale == "exact" else phrases.short_text(c) for c in told]
     stale = _STALE * (result.paired is None and result.verdict in GREEN)
     return [f"improved: {'; '.join(phrases.first_of(texts, _TOLD))}{stale}"]
 
 
 def _without_reference(result: Result) -> list[str]:
-    """Returns the reasons why the reference lacks metrics, with these metrics; none if it lacks the benchmark."""
+    """Returns why the reference lacks some metrics, with their names; nothing if it lacks the whole benchmark."""
     new = result.verdict is Verdict.NEW and result.baseline is not None
     compared = new if result.paired is None else not result.paired.lacking
     lacking = () if not compared else phrases.decisive(result, {Verdict.NEW})

@@ -49,7 +49,7 @@ _WARNINGS = frozenset(
         *("target_open", "never_met", "acceptance", "unsure_counts"),
     }
 )
-"""The findings that make a result doubtful, whatever its verdict."""
+"""Codes of findings that make a result doubtful whatever its verdict, and so are shown as warnings."""
 _NOT_COMPARED = frozenset({Verdict.NEW, Verdict.INCOMPATIBLE})
 _DO = "what to do: each failure above says the cause, and what to do if it is intended"
 _MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=html:FILE"

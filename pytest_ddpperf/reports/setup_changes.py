@@ -46,15 +46,15 @@ class _Side(NamedTuple):
         return cls(numbers, {site.part: site for site in reversed(sites)})
 
     def place(self, part: str, verb: str = "made ") -> str:
-        """Returns the line of code that makes a part, or a part of its kind; else an empty text."""
+        """Returns ``: made at FILE:LINE`` for a part, or for a part of the same kind; empty if no line is known."""
         site = self.sites.get(part) or self.sites.get(setting_of(part)[0])
         return f": {verb}at {place_text(site)}" if site is not None and site.file else ""
 
 
 def setup_changes(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns the changes of the setup that explain the change of a count, a line each.
+    """Returns a line for each change of the setup (wrappers, settings) that explains the change of a count.
 
-    A change of the setup explains the first of its counts that grew; if none grew, the first that fell.
+    Each change of the setup is reported for one count: the first it affects that grew, or if none grew, that fell.
     """
     before, after = _Side.of(then, now), _Side.of(now, then)
     if not (before.numbers and after.numbers):
@@ -75,7 +75,7 @@ def _explained(moves: Iterable[str], then: Counts, now: Counts) -> str:
     return next(iter([*more, *moved]), "")
 
 
-_Change = tuple[str, Iterable[str]]  # in words, and the counts that it moves
+_Change = tuple[str, Iterable[str]]  # a text, and the counts that the change affects
 
 
 def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
@@ -97,7 +97,7 @@ def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
 
 
 def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
-    """Returns a place in the reference, with the present number of its line if the line still exists."""
+    """Returns a place in the reference; if its line of code still exists, with that line's number in this checkout."""
     lines = ([each for sites in counts.sites.values() for each in sites] for counts in (then, now))
     line = same_lines(*lines).get((site.file, site.line))
     return place_text(replace(site, line=line or site.line))
@@ -110,7 +110,7 @@ def _kinds(before: _Side, after: _Side, then: Counts, now: Counts) -> list[_Chan
         head, of = _split(kind)
         same = next((old for old, less in lost.items() if _split(old)[0] == head and less == number), None)
         if same is not None:
-            del lost[same]  # wrappers of a class with another name are no change
+            del lost[same]  # a renamed class of a wrapper is no change
         if same is None:
             told.append((f"{_kind_text(kind, number)} is new{after.place(kind)}", _MOVES.get(head, _MOVED)))
         elif head == _OPTIMIZER:

@@ -22,7 +22,7 @@ _MOST = 30  # benchmarks that are not red and have a row of their own
 
 
 def summary_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """Returns ``benchmark_table`` with the best variants, the scaling, and the meanings of its words."""
+    """Returns ``benchmark_table`` with notes on the best variants and the scaling, and a legend."""
     results = worst_first(results)
     table = replace(benchmark_table(results, accepted), notes=(*what_pays(results), *how_it_scales(results)))
     return with_meanings(table, _meanings(results))
@@ -169,14 +169,14 @@ def _meanings(results: Sequence[Result]) -> dict[str, str]:
         "memory": "; or ".join(memory),
         "eff.": "scaling efficiency, 1 if ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
-        "change": "of the step time, from the reference to now",
-        "at most": "the step is slower by no more than this, one-sided, with "
-        f"{format_percent(1 - UNPROVEN)} confidence; long steps are seen that come at least in every "
+        "change": "change of the step time from the reference to now",
+        "at most": "upper limit of the slowdown, one-sided, with "
+        f"{format_percent(1 - UNPROVEN)} confidence; includes long steps that recur at least every "
         f"{span(ordinal, steps)} step",
-        "calls": "of collectives, by a rank in a step",
-        "sent": "by a rank in a step's collectives",
+        "calls": "calls of collectives by a rank in a step",
+        "sent": "bytes that a rank sends in a step's collectives",
         "peak": "of the bytes in live tensors",
         "inconclusive": "a slowdown larger than the resolution (--ddpperf-must-detect) may be hidden",
-        "does_not_fit": "a rank ran out of memory; the others were measured without it",
+        "does_not_fit": "a rank ran out of memory; only the other benchmarks were measured",
         **remarks.green_meanings(results),
     }

@@ -37,7 +37,7 @@ class Table:
     """Rows of text."""
 
     headers: tuple[str, ...]  # of the columns; a unit stands on a second line
-    rows: tuple[tuple[str, ...], ...]  # one that has nothing but its first cell is the heading of those below it
+    rows: tuple[tuple[str, ...], ...]  # a row with only a first cell is the heading of the rows below
     notes: tuple[str, ...] = ()  # below the rows
     title: str = ""  # what holds for all rows
     left: int = 1  # how many columns at the left are words and not numbers
@@ -87,7 +87,7 @@ def table_of(items: Iterable[T], columns: Mapping[str, Column[T]], *, every: boo
 
 
 def with_meanings(table: Table, meanings: Mapping[str, str]) -> Table:
-    """Returns the table with the meanings of its words: headers, cells, and words in brackets after a cell."""
+    """Returns the table with a legend: the meanings of headers, cells and words in brackets that occur in it."""
     words = {header.partition("\n")[0] for header in table.headers}
     words |= {word for row in table.rows for cell in row[1:] for word in re.split(r" \(|\)$", cell)}
     return replace(table, legend={word: meaning for word, meaning in meanings.items() if meaning and word in words})

@@ -15,12 +15,12 @@ from pytest_ddpperf.units import format_change, format_count, format_number, for
 _s = partial(format_value, unit="s")
 _NAMED = 8  # ranks, at most, whose clocks are told one by one
 _SUMMARY = {
-    "compute": "in which something was computed: operators on the CPU, kernels on a GPU",
-    "communication": "in which a collective was under way, the wait for other ranks included",
+    "compute": "time in which something was computed: operators on the CPU, kernels on a GPU",
+    "communication": "time in which a collective was under way, including the wait for other ranks",
     "overlap": "the share of the communication time in which something was computed",
-    "idle": "in which nothing was computed or sent; on the CPU this includes Python between two operators",
+    "idle": "time in which nothing was computed or sent; on the CPU this includes Python between two operators",
 }
-_DIFFERENCE = {"time": "of a step: mean over steps and ranks; of an operator: without the operators that it calls"}
+_DIFFERENCE = {"time": "time of a step, mean over steps and ranks, or of an operator without the operators in it"}
 
 
 def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
@@ -65,7 +65,7 @@ def straggler_lines(traces: Sequence[RankTrace]) -> list[str]:
     if profile.slowest is None or profile.wait is None or profile.transfer is None:
         return ["stragglers: unknown, because ranks ran different collectives, or not all ranks joined each one"]
     rank, share = profile.slowest
-    waits = f"a rank waits {_s(profile.wait)} of a step for the last one"
+    waits = f"a rank waits {_s(profile.wait)} of a step for the last rank"
     transfer = f"the transfer takes {_s(profile.transfer)}"
     return [f"rank {rank} came last to {format_percent(share)} of the collectives; {waits}, and {transfer}"]
 

@@ -24,7 +24,7 @@ _UNTOLD = f"a change in the newest {MIN_SIDE - 1} commits would not show yet"
 
 
 class TrendsFile(JsonEntry, frozen=True):
-    """The file of ddpperf trend --json: a metric over commits, and its changes; places are indices of points."""
+    """The file of ddpperf trend --json: a metric over commits, and its changes; changes refer to points by index."""
 
     schema: Literal["pytest-ddpperf/trend/2"]  # name and version of this format
     metric: str  # what all trends are of
@@ -58,13 +58,13 @@ def trend_table(trend: Trend) -> Table:
     title = (
         f"{_heading(trend)}\n{benchmark.metric}, {benchmark.better} is better: "
         f"{format_count(sum(point.runs for point in points), 'run')}, {_day(points[0].run)} to {_day(points[-1].run)}; "
-        "change: against the level before"
+        "change: compared with the level before"
     )
     return table_of(enumerate(points), columns, title=title, notes=(*change_texts(trend), *_remarks(trend)), left=2)
 
 
 def changes_text(trends: Sequence[Trend], metric: str) -> str:
-    """Returns all trends with a change, the worst first, and how many of all trends these are."""
+    """Returns the trends that changed, the worst first, and a line with the numbers of changed and of all trends."""
     changed = sorted((trend for trend in trends if trend.changes), key=lambda trend: -trend.worst)
     parts = ["\n".join((_heading(trend), *(f"  {text}" for text in change_texts(trend)))) for trend in changed]
     # A count has no noise: two points are enough.
@@ -73,7 +73,7 @@ def changes_text(trends: Sequence[Trend], metric: str) -> str:
     if len(changed) < len(trends) and any(trend.benchmark.scale != "exact" for trend in trends):
         last += f"; {_UNTOLD}"
     if short:
-        last += f"; {short} of them {'has' if short == 1 else 'have'} fewer than {MIN_POINTS} commits, too few to tell"
+        last += f"; {short} of them {'has' if short == 1 else 'have'} fewer than {MIN_POINTS} commits, which is too few"
     return "\n\n".join([*parts, last])
 
 
@@ -85,7 +85,7 @@ def too_short(trend: Trend) -> bool:
 def change_texts(trend: Trend) -> tuple[str, ...]:
     """Returns a sentence for each change, or one sentence that explains why there is none."""
     if too_short(trend):
-        return (f"fewer than {MIN_POINTS} commits: no change can be told from noise",)
+        return (f"fewer than {MIN_POINTS} commits: no change can be distinguished from noise",)
     if trend.changes or trend.benchmark.scale == "exact":
         return tuple(_sentence(trend, change) for change in trend.changes) or ("no change",)
     return (f"no change; {_UNTOLD}",)

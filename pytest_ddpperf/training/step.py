@@ -219,7 +219,7 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
     word = "yield" if inspect.isgeneratorfunction(step) else "async" if inspect.iscoroutinefunction(step) else ""
     if word:
         raise WorkloadError(
-            f"the step of {located(build)} is a function with {word}, of which a call runs nothing: make it a plain "
+            f"the step of {located(build)} is a function with {word}, so a call of it runs nothing: make it a plain "
             "function that runs one training step"
         )
     problem = unfit(step)

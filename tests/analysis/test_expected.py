@@ -93,7 +93,7 @@ def test_the_prediction_stands_beside_what_was_measured() -> None:
     found = finding(profiled(0.012), (*FITS, replace(FIT, collective="reduce_scatter", error=0.4)))
     assert found.code == "on_network"
     assert finding_text(found) == (
-        "on the measured network, the collectives of a step would take 11.0 ms (median error 6 %); the "
+        "by the fit of ddpperf network, the collectives of a step take 11.0 ms (median error 6 %); the "
         "profiler saw 12.0 ms"
     )
 
@@ -122,7 +122,7 @@ def test_exposed_communication_is_all_of_it_where_nothing_is_sent_in_backward() 
     [
         (0.0, "; computing hides them"),
         (0.002, "; computing hides all but 2.00 ms of them"),
-        (0.015, "; 15.0 ms are exposed, which is more: ranks wait for each other, or share cores or links"),
+        (0.015, "; 15.0 ms are exposed, more than predicted: ranks wait for each other, or share cores or links"),
     ],
 )
 def test_what_computing_hides_is_told_where_backward_sends(exposed: float, words: str) -> None:

@@ -68,7 +68,7 @@ def test_it_tells_what_to_train_with(printed: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_fits_into_little_memory(printed: Run) -> None:
-    assert "none fits in memory: use more ranks" in printed(
+    assert "no candidate fits in memory: use more ranks" in printed(
         "advise", "advised_train:workload", *ASKED, "--strategies=flat", "--memory=64KiB", status=1
     )
 
@@ -77,9 +77,9 @@ def test_what_this_machine_cannot_hold_is_not_timed(printed: Run) -> None:
     asked = ["--world-size=64", "--network=nvlink-infiniband400", "--precisions=fp32", "--strategies=flat"]
     lines = printed("advise", "advised_train:of_width", *asked, "--batch-sizes=1000000,64").splitlines()
     (large,) = (line for line in lines if "1000000" in line)
-    assert "not timed: this machine has no memory to time it; name an accelerator" in large
+    assert "not timed: it is too large to be timed in this machine's memory; name an accelerator" in large
     assert lines[-1] == "best: strategy='flat', with a batch of 64 samples on each rank"
-    assert "none could be timed here: give --accelerator" in printed(
+    assert "no candidate could be timed here: give --accelerator" in printed(
         "advise", "advised_train:of_width", *asked, "--batch-sizes=1000000", status=1
     )
 
@@ -93,7 +93,7 @@ def test_what_this_machine_cannot_hold_is_not_timed(printed: Run) -> None:
             "network is not given, and none is stored of KEY: measure it with ddpperf network --world-size=2, or",
         ),
         (None, 8, "or give one of here, nvlink-infiniband400"),
-        (None, 1, "none is stored of KEY, and 2 ranks have no cores or GPUs of their own here: give one of nvlink"),
+        (None, 1, "none is stored of KEY, and 2 ranks would share cores or GPUs here: give one of nvlink"),
         ('{"schema": "pytest-ddpperf', 8, "network.json"),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
         ("advised_train.py:worklod", "advised_train has no worklod: did you mean workload?"),
         (
             "advised_broken.py:workload",
-            "cannot be imported: KeyError: 'RANK' in line 3; it may only define the workload",
+            "cannot be imported: KeyError: 'RANK' in line 3; the file may only define the workload",
         ),
         ("advised_train.py:number", "expected a Workload"),
     ],

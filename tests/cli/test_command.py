@@ -107,7 +107,7 @@ def test_a_baseline_that_the_last_run_improved_on_is_stale(folder: Path, printed
 
     assert "stale" not in ran("2026-01-11T00:00:00+00:00", Verdict.IMPROVED), "it is older than the baseline"
     assert ran("2026-01-13T00:00:00+00:00", Verdict.IMPROVED) == (
-        'stale: the run of 2026-01-13 was better; tighten it with: pytest "t.py::test_b" --ddpperf-world-size=2 '
+        'stale: the run of 2026-01-13 was better; save again with: pytest "t.py::test_b" --ddpperf-world-size=2 '
         "--ddpperf-save"
     )
     assert "stale" not in ran("2026-01-14T00:00:00+00:00", Verdict.OK)

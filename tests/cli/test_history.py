@@ -75,7 +75,7 @@ def test_nothing_is_added_where_a_file_is_broken(runs: list[Path], tmp_path: Pat
 @pytest.mark.parametrize(
     ("field", "value", "problem"),
     [
-        ("date", None, "field date: is null, and a history needs it; write it again"),
+        ("date", None, "field date: is null, and a history needs a date; write it again"),
         ("environments", ..., "field environments: is missing"),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_summary_has_each_rank_and_who_comes_last(tmp_path: Path, printed: Run
         ["0", "10.0", "4.00", "(40", "%)", "2.00", "(20", "%)", "50", "5.00", "(50", "%)"],
         ["1", "10.0", "4.00", "(40", "%)", "1.00", "(10", "%)", "0", "5.00", "(50", "%)"],
     ]
-    waits = "a rank waits 500 us of a step for the last one, and the transfer takes 1.00 ms"
+    waits = "a rank waits 500 us of a step for the last rank, and the transfer takes 1.00 ms"
     assert f"rank 1 came last to 100 % of the collectives; {waits}" in lines
     assert lines[-1] == (
         "merged on the clock of rank 0, aligned by the ends of 1 common collective; moved: rank 1 by 0 s +- 2.00 ms"

@@ -208,7 +208,10 @@ def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], wor
     rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=True)
     result = compare("test_x.py::test_a", measured(series("step_time", step), cpu_time), base, rules)
     assert result["cpu_time"].gated is gated
-    assert finding_text(result["cpu_time"].note).startswith("CPU time stands in for the undecided step time") is gated
+    assert (
+        finding_text(result["cpu_time"].note).startswith("CPU time decides in place of the undecided step time")
+        is gated
+    )
 
 
 @pytest.mark.parametrize(

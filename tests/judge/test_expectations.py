@@ -22,7 +22,7 @@ from tests.factories import make_counts
         (
             None,
             {"calls": {"all_reduce": 1}},
-            "there is no count calls of several numbers; expect calls as collectives={'all_reduce': 1}",
+            "a count calls is one number; expect calls of several collectives as collectives={'all_reduce': 1}",
         ),
         (None, {"flops": None}, "flops is expected to be None, which is not a number"),
         (None, {"flops": True}, "flops is expected to be True, which is not a number"),

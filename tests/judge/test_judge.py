@@ -589,7 +589,7 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
     assert one(sides, after(4.0)) == Action("more", 1)
     assert one(sides, after(60.0)) == Action("stop")
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
-    assert finding_text(one.results[0]["step_time"].note) == "looks better, though not for certain"
+    assert finding_text(one.results[0]["step_time"].note) == "looks better, but not for certain"
     longer = measured(FASTER * 5), measured([0.1] * 20)
     one = of_one()
     assert one(longer, AT_THE_END) == Action("stop")

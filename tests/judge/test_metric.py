@@ -237,7 +237,7 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     more = known(re.fullmatch(r"about (\d+) launches \(--ddpperf-max-time=(\d+)\) would decide it", note(last=True)))
     assert int(more[2]) == 31 + 2 * (int(more[1]) - 6)  # six are there
     few = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045], STEADY[:5], tolerance=0.02)
-    assert re.fullmatch(r"about \d+ launches would decide it, as far as 5 can tell", finding_text(few.note))
+    assert re.fullmatch(r"about \d+ launches would decide it, estimated from only 5", finding_text(few.note))
 
 
 def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
@@ -247,7 +247,9 @@ def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
     base = beside(series("phase_forward", [1.0, 0.95, 1.05, 1.0]), series("memory_growth", [3e6, 2.85e6, 3.15e6, 3e6]))
     phase, growth = (judged(new, base, tolerance=0.03)[metric] for metric in ("phase_forward", "memory_growth"))
     assert (phase.verdict, growth.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
-    assert (finding_text(phase.note), finding_text(growth.note)) == ("told by 4 launches after the verdict",) * 2
+    assert (finding_text(phase.note), finding_text(growth.note)) == (
+        "measured only in 4 launches after the verdict",
+    ) * 2
 
 
 def test_what_more_launches_cannot_decide_says_so() -> None:

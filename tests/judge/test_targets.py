@@ -138,7 +138,7 @@ def test_what_is_missed_while_others_take_cores_is_open(
     series = replace(metric("throughput", 89, 91, unit="samples/s"), rules=MetricRules(timed=True, partnered=partnered))
     (target,) = targets(while_others_took(share, series), {"throughput": wanted})
     assert target.outcome == outcome
-    assert target.text.endswith("; others took 11 % of the cores") is (outcome == "open")
+    assert target.text.endswith("; other processes took 11 % of the cores") is (outcome == "open")
     assert target.finding.code == f"target_{outcome}"
 
 

@@ -92,7 +92,7 @@ def test_a_fixture_in_a_closure_is_named_and_not_its_parts(request: pytest.Fixtu
         dump_call(Call(build, ()))
     assert "closure variable 'request' of build (" in str(caught.value)
     assert str(caught.value).endswith(
-        "is a _pytest.fixtures.TopRequest: it belongs to the test session; read what is needed of it before the call"
+        "is a _pytest.fixtures.TopRequest: it belongs to the test session; read the needed values before the call"
     )
 
 

@@ -53,7 +53,7 @@ def test_gradients_that_are_kept_whole_come_on_top_of_sharded_ones() -> None:
         ({"sharding": "zero4"}, "sharding='zero4' is not known; give one of none, zero1, zero2, zero3"),
         (
             {"sharding": "HYBRID_SHARD"},
-            "HYBRID_SHARD is zero3 over the ranks of a node; give the number of ranks of one, or sharding='zero3'",
+            "HYBRID_SHARD is zero3 over the ranks of a node; give their number, or sharding='zero3'",
         ),
         ({"sharding": "HYBRID_SHARD", "ranks_per_node": 3}, "ranks_per_node=3 does not divide world_size=2"),
         (

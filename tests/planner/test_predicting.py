@@ -189,13 +189,13 @@ REFUSED = (
     ("predict(3, network='here')", "a int cannot be predicted: give a Workload"),
     (
         "what_if(workload, ways={'a': {}, 'b': {'env': {'X': 1}}}, accelerator='h100', network='pcie-ethernet10')",
-        "env of X: accelerator=h100 models each operator",
+        "env of X has no effect on accelerator=h100",
     ),
     ("what_if(workload, ways={'now': {}, 'b': {'tolerance': 1}})", "ddpperf.what_if(ways={'b': ...})"),
     ("predict(workload, network='here', accelerator='z80')", "accelerator='z80'): expected one of h200"),
     ("predict(workload, network='pcie-ethernet10', ranks_per_node=0)", "ranks_per_node"),
     ("predict(workload, world_size=2)", "ddpperf network --world-size=2"),
-    ("predict(workload, world_size=4096, network='here')", "ranks have no cores or GPUs of their own here"),
+    ("predict(workload, world_size=4096, network='here')", "ranks would share cores or GPUs here"),
     ("predict(sends, world_size=2, network='here')", "'here': the plugin cannot measure send; give one of nvlink"),
     ("predict(Script(print), network='here')", "is a Script"),
     ("what_if(workload, ways={'now': {}})", "expected two or more ways"),
@@ -235,7 +235,7 @@ def test_predicted(ddpperf, strategy):
     text = " ".join(result.stdout.str().split())
     assert "ran out of memory" in text
     assert "The tensors of the rank have values. With accelerator=NAME, such as h100, they have none" in text
-    assert "because the C++ of ddp reads tensors. Without that, as with bucketed in place of ddp, and with acc" in text
+    assert "because the C++ code of ddp reads the values of tensors. They have none without this cause" in text
 
 
 def test_simulated_benchmarks_are_put_on_a_named_network_and_on_none_of_here(inner: pytest.Pytester) -> None:

@@ -104,7 +104,9 @@ def test_what_the_figure_leaves_out_is_told() -> None:
     launches = blocks(0.02, still_sent="the parameters that are gathered")
     table = communication_table([make_result(comparisons=(EXPOSED,), measured={"launches": launches})])
     assert table.rows[0][1:] == ("20.0", "6.30 [6.00, 6.60]", "31.5")
-    assert table.notes == ("test_step[bucketed]: exposed communication is without the parameters that are gathered",)
+    assert table.notes == (
+        "test_step[bucketed]: exposed communication does not include the parameters that are gathered",
+    )
 
 
 def test_a_profile_stands_beside_it() -> None:

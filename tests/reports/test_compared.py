@@ -64,7 +64,7 @@ def test_a_curve_has_its_serial_fraction_and_where_it_stops_to_pay() -> None:
     """By Amdahl's law with 20 % serial: 1.667 and 2.5 times the speed; the third rank would add 0.476."""
     (line,) = how_it_scales([point(1), point(2, 1 / 0.6), point(4, 2.5)])
     told = "test_curve: good with 2, fair with 4 ranks; serial fraction 20 % [20.0 .. 20.0] (Amdahl); "
-    assert line == f"{told}from 2 ranks on, one more adds less than half a rank's work"
+    assert line == f"{told}from 2 ranks on, one more rank adds under half a rank's work"
 
 
 def test_a_serial_fraction_is_a_share_and_an_interval_of_any_share_is_not_told() -> None:
@@ -105,5 +105,5 @@ def test_points_that_share_cores_are_left_out_of_it() -> None:
     curve = [point(1, cores=2), point(2, 0.8, cores=2), point(4, 0.1, cores=2)]
     (line,) = how_it_scales(curve)
     assert line.startswith("test_curve: negative scaling with 2 ranks; serial fraction 100 % (")
-    assert line.endswith("; without 4 ranks, which share cores or GPUs")
+    assert line.endswith("; the fit omits 4 ranks, which share cores or GPUs")
     assert how_it_scales([curve[0], curve[2]]) == []

@@ -22,7 +22,7 @@ def test_the_line_names_cause_figures_and_change() -> None:
     advice = Advice(code="loader_workers", bottleneck="data", gain=0.5, facts={"workers": 4})
     other = Advice(code="accumulation", bottleneck="communication", gain=0.4, facts={"steps": 4})
     line = told(cause("data", 0.62), cause("communication", 0.2), bottleneck="data", advice=(advice, other))
-    assert line == "data-bound: 62 % of the step (62.0 ms); load with workers=4 (saves at most 50 %)"
+    assert line == "data-bound: 62 % of the step (62.0 ms); load data with workers=4 (saves at most 50 %)"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_only_what_bounds_is_told_as_the_most(code: str, estimated: bool, words:
         (
             "straggler",
             {"rank": 1, "own": 0.08, "others": 0.03, "phase": "forward"},
-            "rank 1 takes 80.0 ms, the others 30.0 ms; most of it in forward",
+            "rank 1 takes 80.0 ms, the others 30.0 ms; most of the difference is in forward",
         ),
         ("oversubscribed", {"wanted": 4, "there": 2, "resource": "core"}, "4 threads on 2 cores"),
     ],
@@ -77,7 +77,7 @@ def test_a_disturbed_machine_goes_before_causes_that_are_none_of_them_large() ->
     causes = (cause("data", 0.33), cause("compute", 0.32, flops=1.0, rate=1.0), cause("disturbed", 0.18, lost=0.4))
     mixed = diagnosis_text(Diagnosis(bottleneck="disturbed", step=0.1, causes=causes, lost=0.4))
     assert mixed == (
-        "disturbed: no cause has a third of the step (waiting for data 33 %, matrix products 32 %); other processes "
+        "disturbed: no cause takes a third of the step (waiting for data 33 %, matrix products 32 %); other processes "
         "took 40 % of the cores"
     )
     alone = diagnosis_text(Diagnosis(bottleneck="disturbed", step=0.1, causes=(cause("disturbed", 0.6),), lost=0.4))
@@ -91,6 +91,6 @@ def test_a_full_memory_tells_how_full_it_is() -> None:
 
 def test_what_is_unclear_tells_the_largest_parts_or_the_wait() -> None:
     mixed = told(cause("data", 0.3), cause("compute", 0.25, flops=1.0, rate=1.0), bottleneck="unclear")
-    assert mixed == "unclear: no cause has a third of the step (waiting for data 30 %, matrix products 25 %)"
+    assert mixed == "unclear: no cause takes a third of the step (waiting for data 30 %, matrix products 25 %)"
     idle = told(cause("unclear", 0.7, idle=0.07), cause("compute", 0.3, flops=1.0, rate=1.0), bottleneck="unclear")
     assert idle.startswith("unclear: ranks wait for 70 % of the step for an unknown reason")

@@ -247,7 +247,7 @@ def test_if_the_counts_are_the_same_the_failure_says_so() -> None:
 def test_a_time_that_is_not_the_codes_says_so_as_its_cause() -> None:
     step = replace(make_result().comparisons[0], note=Finding("not_the_code", {"change": 0.8}))
     text = failure_text(make_result(comparisons=(step,)))
-    assert paragraph(text, "Cause").startswith("not this repository's code: the commit of the baseline takes as long")
+    assert paragraph(text, "Cause").startswith("not caused by this repository's code: the commit of")
 
 
 def test_an_undecided_metric_that_fails_says_what_it_would_take_and_is_not_to_be_accepted() -> None:
@@ -487,7 +487,7 @@ def test_in_how_many_rounds_a_step_was_slower(*, paired: bool, told: str) -> Non
 def test_a_suspicion_that_fresh_launches_confirmed_is_told() -> None:
     suspected = Finding("suspected", {"metrics": ("step_time of naive and flat",), "launches": 6})
     text = failure_text(make_result(findings=(suspected,)), accept=ACCEPT)
-    assert paragraph(text, "Confirmed") == "the first 6 launches raised the suspicion, those after confirm it"
+    assert paragraph(text, "Confirmed") == "the first 6 launches raised the suspicion, the later ones confirm it"
     loss = make_comparison("final_loss", 2.7, Verdict.REGRESSED, baseline=2.2)  # nobody suspected it
     other = make_result(comparisons=(loss,), findings=(suspected,))
     assert "suspected" not in failure_text(other, accept=ACCEPT)

@@ -243,7 +243,7 @@ def test_facts_of_a_template_are_quantities() -> None:
         "a, b and c; a, b, c; 1 launch, 2 timed steps, 96"
     )
     assert sentence("{paired:reference}: {paired:turns}", words) == (
-        "the other revision: only the two sides of one benchmark take turns"
+        "the other revision: different benchmarks are not interleaved"
     )
 
 

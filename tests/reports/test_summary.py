@@ -19,10 +19,10 @@ from pytest_ddpperf.reports.summary import brief_table, summary_table
 from tests.factories import failure_text
 from tests.reports.made import counted, make_comparison, make_result
 
-CHANGE = "of the step time, from the reference to now"
+CHANGE = "change of the step time from the reference to now"
 BOUND = (
-    "the step is slower by no more than this, one-sided, with 95 % confidence; long steps are seen that come at least "
-    "in every 60th step"
+    "upper limit of the slowdown, one-sided, with 95 % confidence; includes long steps that recur at least every 60th "
+    "step"
 )
 MEMORY = "peak resident memory above the level before the model was built, program files left out"
 
@@ -216,7 +216,7 @@ def test_a_verdict_that_no_row_has_is_not_explained() -> None:
     step = make_comparison("step_time", 0.04, Verdict.UNCHANGED, margin=0.05)
     assert "unchanged" not in summary_table([make_result(comparisons=(step,), verdict=Verdict.REGRESSED)]).legend
     legend = summary_table([make_result(comparisons=(step,), verdict=Verdict.UNCHANGED)]).legend
-    assert legend["unchanged"] == "shown not to be slower by 5 %"
+    assert legend["unchanged"] == "shown not to be slower by 5 % or more"
 
 
 def test_what_is_ok_by_stored_times_is_told_apart() -> None:
@@ -237,7 +237,7 @@ def test_what_is_ok_by_stored_times_is_told_apart() -> None:
     )
     assert [row[-1] for row in both.rows] == ["ok (stored times)", "ok"]
     assert "stored times" in both.legend
-    assert both.legend["ok"] == "shown not to be slower by the resolution (--ddpperf-must-detect)"
+    assert both.legend["ok"] == "shown not to be slower by the resolution (--ddpperf-must-detect) or more"
     memory = make_comparison("peak_resident", 463 * 2.0**20, Verdict.REGRESSED, baseline=412 * 2.0**20, change=0.124)
     assert summary_table([make_result(comparisons=(step, memory))]).rows[0][-1] == "regressed"
 

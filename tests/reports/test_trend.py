@@ -62,7 +62,7 @@ def test_a_table_has_a_line_for_each_commit() -> None:
     assert lines[:3] == [
         "t.py::test_a: ddp",
         "cpu-a-2c",
-        "step_time, lower is better: 8 runs, 2026-10-01 to 2026-10-08; change: against the level before",
+        "step_time, lower is better: 8 runs, 2026-10-01 to 2026-10-08; change: compared with the level before",
     ]
     rows = [line.split() for line in lines[6:14]]
     assert rows[0] == ["0000000", "2026-10-01", "40.0", "[39.6,", "40.4]", "-", "o" + "." * 31]
@@ -128,7 +128,7 @@ def test_sentences() -> None:
     assert change_texts(trend([5, 9], COUNTED)) == (
         "between 0000000 (2026-10-01) and 1111111 (2026-10-02): collective_calls 5 -> 9, worse",
     )
-    assert change_texts(trend([0.04] * 5)) == ("fewer than 6 commits: no change can be told from noise",)
+    assert change_texts(trend([0.04] * 5)) == ("fewer than 6 commits: no change can be distinguished from noise",)
     assert change_texts(trend([5, 5], COUNTED)) == ("no change",)
 
 
@@ -174,7 +174,7 @@ def test_of_all_tests_those_that_changed_come_worst_first() -> None:
     ]
     assert blocks[-1] == (
         "step_time changed in 3 of 5 benchmarks; a change in the newest 2 commits would not show yet; "
-        "1 of them has fewer than 6 commits, too few to tell"
+        "1 of them has fewer than 6 commits, which is too few"
     )
 
 

@@ -262,8 +262,8 @@ async def with_async() -> float:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (with_yield, "is a function with yield, of which a call runs nothing: make it a plain"),
-        (with_async, "is a function with async, of which a call runs nothing: make it a plain"),
+        (with_yield, "is a function with yield, so a call of it runs nothing: make it a plain"),
+        (with_async, "is a function with async, so a call of it runs nothing: make it a plain"),
         (nn.Linear(1, 1), "returned a value of type Linear; it must return a callable that runs one"),
         (None, r"^build \(.*test_step.py:\d+\) returned None; it must return a callable that runs one training step"),
         (lambda number: number, r"^the step of build .* takes \(number\) .*missing a required argument: 'number'"),

@@ -232,7 +232,6 @@ def warmed_up_for_half_a_second(ctx: RankContext, steps: int, launch: Launch) ->
     with (
         patch.object(timing, "time", SimpleNamespace(monotonic=lambda: now, process_time=lambda: now)),
         patch.object(timing, "warmup_seconds", lambda *_: 0.5),
-        patch("pytest_ddpperf.training.loop.warmup_seconds", lambda *_: 0.5),
     ):
         report = launch(ctx, job)
     return timed[-1] - steps, report.loss, len(report.step_times)

@@ -72,7 +72,7 @@ def _ahead(
     if low > high:
         raise TraceError(
             f"not merged: rank {trace.rank} would have ended a collective {low - high:.2g} s before rank {first.rank} "
-            "began it, or the other way round, however their clocks are set: the traces are not of the same steps, or "
+            "began it, or the other way round, whatever the clocks' offset: the traces are not of the same steps, or "
             "a clock was set while they were made"
         )
     ahead = min(max(median(here[1] - there[1] for there, here in pairs), low), high)
@@ -97,7 +97,7 @@ def _require_alike(traces: Sequence[RankTrace], meetings: Sequence[_Meetings]) -
         if own != numbers[0]:
             raise TraceError(
                 f"not merged: rank {trace.rank} ran other collectives in its steps than rank {traces[0].rank} "
-                f"({sum(own.values())} and {sum(numbers[0].values())}), so that nobody knows which of them are the same"
+                f"({sum(own.values())} and {sum(numbers[0].values())}), so they cannot be matched"
             )
 
 

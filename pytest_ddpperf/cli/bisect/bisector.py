@@ -1,8 +1,8 @@
-"""Finds the first bad commit: measures the ends precisely enough, then commits between them.
+"""Finds the first bad commit: measures the good and the bad commit, the ends, then commits between them.
 
 Each commit and the bad end are compared with the good end, side by side. A commit that is at least half as much worse
-as the bad end is classified as bad. The error is the probability, by Student's t distribution, that a commit like the
-other end shows the measured shift or a larger one.
+as the bad end is classified as bad. The error of this is the probability, by Student's t distribution, that a commit
+like the other end shows the measured shift or a more extreme one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MORE_LAUNCHES, MORE_TIME = 2, 4
 COUNTED: Mapping[str, object] = {"counts": "only"}  # counts have no noise, so they need no launches
 
 Searched = CommitRange | PackageRange
-"""What is searched; what is said here of commits also holds for lists of packages."""
+"""The searched range: "commit" here also means a state of the packages between two lists."""
 
 RunProbe = Callable[[Probe, str], Outcome]
-"""Runs a probe, which compares its commit with the commit of this full hash."""
+"""A function that measures a probe's commit side by side with the commit of the given full hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ShiftEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The end that a commit is like."""
+    """The answer on a commit: whether it is like the good or the bad end."""
 
     answer: Answer  # "skipped" if the commit cannot be said to be like one of the ends
     error: float = 0.0  # the probability that the commit is like the other end
@@ -78,7 +78,7 @@ def shift_of(comparison: Comparison) -> ShiftEstimate | None:
 
 
 def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
-    """Returns the end that a commit is like, if the bad end has a shift above 0."""
+    """Returns whether a commit is like the good or the bad end, whose shift must be above 0."""
     if 2 * commit.worsening >= bad.worsening:
         return Classification("bad", commit.error)
     standard_error = math.hypot(commit.standard_error, bad.standard_error)
@@ -98,12 +98,12 @@ def middle_tolerance(bad: ShiftEstimate, comparison: Comparison) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The difference between the bad end and the good end."""
+    """The good and the bad end of the range, and how they differ."""
 
-    commits: Searched  # before any probe
+    commits: Searched  # the range before any probe
     target: Target
     comparison: Comparison  # of the bad end with the good end
-    shift: ShiftEstimate  # in the comparison
+    shift: ShiftEstimate  # the shift of the bad end in this comparison
     effort: Mapping[str, float]  # the settings that measure a commit for as long as the ends; none for counts
 
     @property
@@ -113,19 +113,19 @@ class Endpoints:
 
     @property
     def distinguishable(self) -> bool:
-        """Returns whether a commit like the good end, measured as well as the bad end, is distinct from the bad end."""
+        """Returns whether a commit like the good end, measured as precisely as the bad end, would be classified."""
         like_good = replace(self.shift, worsening=0.0)
         return ATTEMPTS * classify(like_good, self.shift).error <= error_share(MAX_ERROR - self.error, self.commits)
 
     @property
     def needs_more(self) -> bool:
-        """Returns whether more launches could make the ends distinguishable: the bad one is worse, or may be worse."""
+        """Returns whether more launches could make the ends distinguishable, because the bad end is or may be worse."""
         verdict = self.comparison.verdict
         return verdict is Verdict.INCONCLUSIVE or (verdict is Verdict.REGRESSED and not self.distinguishable)
 
     @property
     def searchable(self) -> bool:
-        """Returns whether the ends leave any error for probes, or no probe is needed; else all would be skipped."""
+        """Returns whether probes can give answers: the ends leave some of the allowed error, or no probe is needed."""
         return self.error < MAX_ERROR or self.commits.next is None
 
 
@@ -135,12 +135,12 @@ def expected_probes(commits: Searched) -> int:
 
 
 def error_share(left: float, commits: Searched) -> float:
-    """Returns the allowed error of the next answer: an equal share of the error left; one share is never used."""
+    """Returns the allowed error of the next answer: the error left, shared by the expected answers and a spare one."""
     return left / (expected_probes(commits) + 1)
 
 
 def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoints | None:
-    """Returns the ends according to an outcome; None if it does not show how much they differ."""
+    """Returns both ends as a measurement shows them; None if it does not show how much they differ."""
     comparison = target.comparison(outcome)
     if isinstance(comparison, str) or (shift := shift_of(comparison)) is None:
         return None
@@ -150,7 +150,7 @@ def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoin
 def measured_ends(
     commits: Searched, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
-    """Returns the ends (None if no target is worse), the last outcome, and the worse targets.
+    """Returns both ends (None if no metric is worse), the last outcome, and the worse metrics as targets.
 
     The first target is the one to follow. The ends are measured until they are distinguishable, because every answer
     "good" has the bad end's error.
@@ -174,7 +174,7 @@ def measured_ends(
 
 
 def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) -> Iterator[Outcome]:
-    """Yields the outcomes of a probe that is repeated with more and more launches; stops if a run timed nothing."""
+    """Yields a probe's outcomes, each with twice the launches of the one before; stops after a run without times."""
     for _ in range(number):
         outcome = run(probe, against)
         yield outcome
@@ -185,7 +185,7 @@ def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) 
 
 
 def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
-    """Returns the settings for ``times`` times the launches of an outcome; none if nothing was timed.
+    """Returns the settings for ``times`` times as many launches as an outcome had; none if nothing was timed.
 
     A first look may take half of ``max_time``, so ``MORE_TIME`` leaves room for twice the seconds that were spent.
     """
@@ -200,7 +200,7 @@ class Bisector:
 
     def __init__(self, endpoints: Endpoints, run: RunProbe) -> None:
         self.endpoints = endpoints
-        self.commits: Searched = endpoints.commits  # with the answers so far
+        self.commits: Searched = endpoints.commits  # the range with the answers so far
         self.error = endpoints.error  # of the ends and of the answers so far together
         self._error_left = MAX_ERROR - endpoints.error  # for the answers to come
         self._run = run
@@ -237,14 +237,14 @@ class Bisector:
 
     @property
     def _midway(self) -> Mapping[str, object]:
-        """Returns settings that end a run once it is clear on which side of the middle of the ends the commit is."""
+        """Returns settings that end a run once the commit is clearly nearer to one end than to the other."""
         if self.endpoints.target.counted:
             return COUNTED
         percent = 100 * middle_tolerance(self.endpoints.shift, self.endpoints.comparison)
         return {"tolerance": f"{percent:.6g}%", "counts": "off"}
 
     def _classified(self, outcome: Outcome, allowed: float) -> Classification:
-        """Returns the end that an outcome's commit is like; skipped if the error is larger than ``allowed``."""
+        """Returns the answer on an outcome's commit; ``skipped`` if its error is larger than ``allowed``."""
         comparison = self.endpoints.target.comparison(outcome)
         if isinstance(comparison, str):
             return Classification("skipped", text=comparison)

@@ -107,7 +107,7 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe) -> in
     def run_ends(probe: Probe, against: str) -> Outcome:
         seconds = probe.settings.get("max_time")  # only a probe after the first one says how long it may take
         if isinstance(seconds, float):
-            _tell(f"the ends are measured again, for up to {span(seconds)} a benchmark; {_NO_LIMIT} that")
+            _tell(f"good and bad are measured again, for up to {span(seconds)} a benchmark; {_NO_LIMIT} that")
         return run(probe, against)
 
     _tell(f"good {commits.short(commits.good)}", f"bad  {commits.short(commits.bad)}")
@@ -122,8 +122,8 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe) -> in
     _tell(f"{target.test} {name}, {format_count(ranks, 'rank')}: {change}{also}")
     if not endpoints.searchable:
         _tell(
-            "the ends do not differ clearly enough for a search: the error probability of their comparison is "
-            f"{format_percent(endpoints.error)}, and that of a search must be {format_percent(MAX_ERROR)} at most\n"
+            "good and bad do not differ clearly enough for a search: the error probability of their comparison is "
+            f"{format_percent(endpoints.error)}, and a search needs {format_percent(MAX_ERROR)} at most\n"
             "measure on a quieter machine, or with more --ddpperf-launches, or follow a count with --metric"
         )
         return NOT_FOUND

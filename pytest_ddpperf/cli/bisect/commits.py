@@ -36,7 +36,7 @@ class CommitRange:
 
     @cached_property
     def _distances(self) -> Mapping[str, int]:
-        """Returns how many commits the less helpful answer excludes, for each commit that may be the first bad one."""
+        """Returns for each suspect how many suspects a probe of it excludes at least, whatever its answer."""
         ends = f"--good {self.good[:SHORT]} --bad {self.bad[:SHORT]}"
         bad, good = (self.bad, *self._answered("bad"))[-1], (self.good, *self._answered("good"))
         lines = _rev_list(self.root, ends, "--bisect-all", *self.options, bad, *(f"^{commit}" for commit in good))
@@ -52,12 +52,12 @@ class CommitRange:
 
     @property
     def next(self) -> str | None:
-        """Returns the earliest commit whose less helpful answer leaves the fewest suspects; None at the end."""
+        """Returns the commit to probe, which halves the suspects as evenly as possible; None if the search is over."""
         candidates = [commit for commit in self.suspects[:-1] if commit not in self.answers]
         return max(candidates, key=self._distances.__getitem__, default=None)
 
     def answered(self, commit: str, answer: Answer) -> CommitRange:
-        """Returns the range after a probe of a commit."""
+        """Returns the range with the answer of a probe of a commit added."""
         return replace(self, answers={**self.answers, commit: answer})
 
     def short(self, commit: str) -> str:

@@ -58,16 +58,16 @@ def conclusion(bisector: Bisector, packages: PackageRange) -> tuple[list[str], b
     step, text = packages.steps[int(found) - 1], packages.changes(found)
     lines = [f"{text} makes the difference"]
     if len(step) > 1:
-        lines.append("  pip changes none of these alone: they need each other's versions")
+        lines.append("  pip cannot change one of these alone: they need each other's versions")
     earlier = [name for before in packages.steps[: int(found) - 1] for name in before]
     if not earlier:
-        return [*lines, f"  it does so alone, with all else as in {packages.names[0]}"], True
+        return [*lines, f"  it alone suffices with all else as in {packages.names[0]}"], True
     alone = bisector.classified(ALONE + found)
     if alone.answer == "bad":
-        return [*lines, f"  it does so alone, with all else as in {packages.names[0]}: {alone.text}".rstrip(", ")], True
+        return [*lines, f"  it alone suffices with all else as in {packages.names[0]}: {alone.text}".rstrip(", ")], True
     changed = ", ".join(first_of(earlier))
     if alone.answer == "good":
-        told = f"  only together with changes of {changed}; alone it does not: {alone.text}".rstrip(", ")
+        told = f"  only together with changes of {changed}, not alone: {alone.text}".rstrip(", ")
     else:
-        told = f"  after changes of {changed}; whether it does so alone is not known: {alone.text}"
+        told = f"  after changes of {changed}; whether it alone makes the difference is not known: {alone.text}"
     return [*lines, told], False

@@ -1,4 +1,4 @@
-"""The packages that a bisection searches: two lists of packages, and the states between the lists."""
+"""The packages that a bisection searches: an old and a new list, and the states between them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PackageRange:
 
     @property
     def bad(self) -> str:
-        """Returns the state of the new list."""
+        """Returns the name of the state with all packages of the new list."""
         return str(len(self.steps))
 
     @property
@@ -91,14 +91,14 @@ class PackageRange:
 
     @property
     def next(self) -> str | None:
-        """Returns the state whose less helpful answer leaves the fewest suspects; None at the end."""
+        """Returns the state to probe, which halves the suspects; None if the search is over."""
         suspects = self.suspects
         middle = (len(suspects) - 2) / 2
         left = [i for i, state in enumerate(suspects[:-1]) if state not in self.answers]
         return suspects[min(left, key=lambda i: (abs(i - middle), i))] if left else None
 
     def answered(self, state: str, answer: Answer) -> PackageRange:
-        """Returns the range after a probe of a state."""
+        """Returns the range with the answer of a probe of a state added."""
         return replace(self, answers={**self.answers, state: answer})
 
     def pins(self, state: str) -> Pins:
@@ -117,7 +117,7 @@ class PackageRange:
         )
 
     def short(self, state: str) -> str:
-        """Describes a state in a line."""
+        """Returns a state in words: how many of the changes it has, and the last one."""
         if state in {self.good, self.bad}:
             return self.names[state == self.bad]
         return f"{state} of {len(self.steps)} changes, up to {self.changes(state)}"

@@ -33,7 +33,7 @@ class ProbePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Stores the probe for the run."""
+        """Stores the probe in pytest's configuration, from which the plugin's session takes it."""
         config.stash[PROBE] = self._probe
 
     @pytest.hookimpl(trylast=True)

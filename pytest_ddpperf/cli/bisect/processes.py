@@ -21,7 +21,7 @@ FOLDER = "ddpperf-bisect-"  # the prefix of the folders of probes
 PROBE_FILE, OUTCOME_FILE = "probe", "outcome"  # pickles in such a folder
 _DAY = 86400.0  # seconds, in which a probe ends, whatever it measures
 _END_SECONDS = 30.0  # for a probe that is interrupted to end its ranks and remove its checkouts
-_UNUSABLE = {4, 5}  # pytest's exit status where its arguments are wrong, and where they name no test
+_UNUSABLE = {4, 5}  # pytest's exit statuses for wrong arguments, and for no test
 _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILINE)
 
 

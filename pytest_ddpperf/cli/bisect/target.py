@@ -83,12 +83,12 @@ def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Com
 
 
 def undecided(outcome: Outcome, metric: str | None) -> bool:
-    """Returns whether more launches could find a regression."""
+    """Returns whether some comparison is inconclusive, so that more launches could find a regression."""
     return any(comparison.verdict is Verdict.INCONCLUSIVE for _, comparison in compared(outcome, metric))
 
 
 def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = None) -> str | None:
-    """Returns why no result could be compared, in a line, ``test``'s failure first; None if one could."""
+    """Returns in a line why no result could be compared, first ``test``'s failure; None if a result was compared."""
     lacks = [_lack(result) for result in results]
     if lacks:
         return None if None in lacks else lacks[0]

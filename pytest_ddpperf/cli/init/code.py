@@ -1,4 +1,4 @@
-"""The functions that Python code reaches when it runs, and their calls, as far as names show it."""
+"""Finds the functions that Python code reaches when it runs, and their calls, by names alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a scr
 
 @dataclass(slots=True)
 class Code:
-    """The facts that are kept about code. Its syntax tree is not kept: it may take 500 times the code's bytes."""
+    """Facts about code, kept in place of its syntax tree, which may take 500 times the code's bytes."""
 
     uses: set[str] = field(default_factory=set)  # dotted names, each as its module is called
     words: set[str] = field(default_factory=set)  # the last parts of what it calls, and texts that say how it trains
@@ -42,7 +42,7 @@ def read(file: Path, text: bytes) -> Module | None:
     """Parses a file of Python; ``file`` is its path from the root of the project. None if it is not Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of code that only looks wrong
+            warnings.simplefilter("ignore")  # Python's warnings on suspicious code
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
         return None

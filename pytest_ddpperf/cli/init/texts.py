@@ -25,7 +25,7 @@ _NAMES = {"trl": "TRL", "fabric": "Fabric", "lightning": "Lightning", "accelerat
 _LIGHTNING = {"lightning", "fabric"}
 UNKNOWN = "URL-OF-THE-REPOSITORY"
 PLAIN = re.compile(r"(?!-)[\w./-]+")  # a name that a shell and YAML take as it is
-_LISTED = 5  # other scripts
+_LISTED = 5  # other scripts that are named, at most
 _HEAD = '"""Is training as fast as it was? Written by ddpperf init: change it as you like."""\n'
 _SCRIPT = """
 from pytest_ddpperf import Script

@@ -105,7 +105,7 @@ def count_warm_step(
     of_device = [per_step(profiled)] if subject.period > 1 else profiled
     found = counts_of(alike, of_device, pass_.seen, unusual=not usual)
     if pass_.cut_short:
-        reason = f"a step did something else, and {pass_.cut_short} could be seen after it"
+        reason = f"a step did something else, and only {pass_.cut_short} followed it, too few for a pattern"
         found = replace(
             found, unstable={**{each: reason for each in pass_.seen[0] if count_row(each).gated}, **found.unstable}
         )

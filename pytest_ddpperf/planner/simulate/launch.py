@@ -147,10 +147,10 @@ def needs_values(job: LaunchJob) -> str:
     """Returns why a job needs real tensors from the start; empty if fake tensors are tried."""
     settings = job.settings
     if job.strategy is not None and row_of(job.strategy).reads_values:
-        return f"the C++ of {job.strategy.name} reads tensors"
+        return f"the C++ code of {job.strategy.name} reads the values of tensors"
     if settings.compile != "no":
-        return f"compile={settings.compile} compiles for tensors with values"
-    return "the scaler of precision=fp16 looks for overflows" if settings.precision == "fp16" else ""
+        return f"compile={settings.compile} compiles only for real tensors"
+    return "the scaler of precision=fp16 looks for overflows in real values" if settings.precision == "fp16" else ""
 
 
 def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:

@@ -12,16 +12,16 @@ from pytest_ddpperf.reports.phrases import confidence_text
 from pytest_ddpperf.stats.intervals import CONFIDENCE
 from pytest_ddpperf.units import scale
 
-CUT = "An interval that ends at the edge continues beyond the edge."  # where a view cuts one
-_NEAR = 0.4  # of the highest value: 0 is shown where the lowest one is below that
-_AROUND = 0.06  # of what an axis shows: free to either side
+CUT = "An interval that ends at the edge continues beyond the edge."  # the remark on a chart that cuts an interval
+_NEAR = 0.4  # share of the highest value: 0 is shown if the lowest value is below it
+_AROUND = 0.06  # share of the shown range that stays free at either side
 Style = Literal["lines", "points"]
 """How to draw the points of a series: connected by a line, or as separate points."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """The quantity of an axis."""
+    """An axis: the quantity that it shows, with its unit or labels."""
 
     name: str  # in a few words
     unit: str = ""  # an SI base unit, ``B``, a rate of them, or ``1``; empty for places and numbers of steps and ranks
@@ -41,7 +41,7 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChartSeries:
-    """Points that are drawn alike.
+    """Points of one line or one group, drawn in the same style.
 
     ``of`` is the name of the series to which a reference belongs; empty if it belongs to all series.
     """
@@ -56,16 +56,16 @@ class Chart:
     """The data of one picture."""
 
     title: str  # in a few words
-    style: Style  # how its series are drawn
+    style: Style  # how the series are drawn
     x: Axis
     y: Axis
     series: tuple[ChartSeries, ...]  # at least one, each with at least one point
     # What the series are compared with, such as the ideal: lines without marks, with a band if points have intervals.
     references: tuple[ChartSeries, ...] = ()
-    benchmarks: tuple[int, ...] = ()  # the places, from 0, of what it shows among the results of the document
-    note: str = ""  # what a reader has to know of the data
-    subject: str = ""  # of which test or benchmark
-    kind: str = ""  # its row of ``CHARTS``
+    benchmarks: tuple[int, ...] = ()  # the shown benchmarks, as indices of the results
+    note: str = ""  # a remark that a reader of the data needs
+    subject: str = ""  # the test or benchmark that the chart is about
+    kind: str = ""  # the key of its row in ``CHARTS``
 
 
 def view_of(chart: Chart) -> tuple[float, float, bool]:
@@ -88,7 +88,7 @@ def view_of(chart: Chart) -> tuple[float, float, bool]:
 
 
 def in_units(chart: Chart) -> Chart:
-    """Returns the chart with its numbers in readable units on both axes."""
+    """Returns the chart with its numbers converted to readable units, such as ms, on both axes."""
     values = [(each.x, each.y) for series in chart.series for each in series.points]
     by_x = scale([x for x, _ in values] if chart.x.unit else [], chart.x.unit or "1")
     by_y = scale([y for _, y in values], chart.y.unit or "1")

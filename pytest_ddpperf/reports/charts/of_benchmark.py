@@ -15,8 +15,8 @@ from pytest_ddpperf.units import format_count
 
 BEFORE_NOTE = "the interval of the reference is computed only from the reference's launches"
 THIS_RUN = "this run"
-_TWO = 2  # a distribution has as many samples
-_BYTES = "peak_"  # begins the kinds of memory that are in bytes
+_TWO = 2  # samples that a distribution needs at least
+_BYTES = "peak_"  # the prefix of kinds of memory in bytes; others are counts
 _MEMORY = {"allocated": "live tensors on a GPU", "heap": "memory of malloc"}
 
 
@@ -83,7 +83,7 @@ def launches(result: Result) -> Iterator[Chart]:
 
 
 def memory(result: Result) -> Iterator[Chart]:
-    """Yields the memory of each rank, by category."""
+    """Yields the chart of each rank's peak memory, by kind of memory such as resident and allocated."""
     ranks = range(result.measurement.world_size)
     known = {kind: values for kind, values in result.step.memory_by_rank.items() if kind.startswith(_BYTES)}
     yield Chart(
@@ -96,7 +96,7 @@ def memory(result: Result) -> Iterator[Chart]:
 
 
 def memory_phases(result: Result) -> Iterator[Chart]:
-    """Yields how much memory each phase of a step used on a rank."""
+    """Yields the chart of the memory that each phase of a step used on a rank."""
     uses = result.step.memory_by_phase
     known = [(phase, uses[phase]) for phase in PHASES if phase in uses]
     kinds = dict.fromkeys(_MEMORY[use.kind] for _, use in known)

@@ -25,15 +25,15 @@ from pytest_ddpperf.strategies.strategy import parse
 from pytest_ddpperf.units import format_count
 
 Placed: TypeAlias = "tuple[int, Result]"
-"""The number of a benchmark in the run, and the benchmark."""
+"""The place of a benchmark among the run's benchmarks, from 0, and the benchmark."""
 
-_TWO = 2  # of one there is nothing to compare
+_TWO = 2  # points that a comparison needs at least
 _SWEPT = "bucket_cap_mb"
 _RATES = ("throughput", "token_throughput")
 
 
 def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, int], float]) -> Iterator[Chart]:
-    """Yields charts by number of ranks: of ``ratio`` to the smallest group (1 by definition), else of a rate."""
+    """Yields charts by number of ranks: of ``ratio`` relative to the smallest group, or if None, of a rate."""
     for (test, mode), points in _curves(run).items():
         metric = ratio or _rate(points)
         if metric is None:

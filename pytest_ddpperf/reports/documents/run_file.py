@@ -293,18 +293,18 @@ def _interval(read: entries.IntervalEntry | None) -> Interval | None:
 
 
 def _launch(number: int, times: tuple[float, ...], health: Health | None, samples: float | None) -> Launch:
-    """Returns a launch with one rank, whose steps are as long as on the slowest rank."""
+    """Returns a launch with one rank that stands for all: the document has only the slowest rank's step times."""
     rank = RankLaunch(rank=0, step_times=times, memory={}, loss=None, samples_per_step=samples, tokens_per_step=None)
     return Launch(round=number, ranks=(rank,), seconds=0.0, health=health)
 
 
 def _record(measured: Measurement, **known: Any) -> BaselineRecord:
-    """Returns the record with which a benchmark is compared, as far as it is known."""
+    """Returns the baseline's record, of which the document stores only the facts in ``known``."""
     return BaselineRecord(**measured.identity_fields | {"plan": measured.plan, "series": ()} | known)
 
 
 def _revision(data: entries.AgainstEntry, measured: Measurement) -> PairedRevision:
-    """Returns the other revision; its record shows only whether it ran."""
+    """Returns the other revision; its record says nothing but whether the benchmark ran there."""
     record, environment = None, data.environment
     if environment is not None:
         environment = replace(environment, world_size=measured.world_size)

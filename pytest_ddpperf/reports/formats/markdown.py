@@ -16,13 +16,13 @@ from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count
 
 MARK = "<!-- pytest-ddpperf -->"  # by which an action finds the comment that it updates
-_LINES, _FOLD = 40, 7  # of a comment, and of a folded table and notes besides what they hold
+_LINES, _FOLD = 40, 7  # lines of a comment; lines that folding a table and notes adds
 _UNDECIDED, _NOTES, _REASONS = 2, 2, 5  # metrics that are undecided, notes, and reasons of one red benchmark
 _LEAST, _ROWS = 3, 150  # rows of a comment's table, and the most of any
 _LONGEST = 400  # characters of a line
 # Markup inside a line, and at its beginning; an underscore between letters is none.
 _MARKUP = re.compile(r"[\\`*\[\]<&|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+](?=[-\s]|$)|^[#>]")
-_NUMBERED = re.compile(r"^(\d+)(?=[.)](?:\s|$))")  # begins a list
+_NUMBERED = re.compile(r"^(\d+)(?=[.)](?:\s|$))")  # a number that would begin a list
 
 _LINKS = re.compile(r"([@#](?=\w)|://|www\.)", re.IGNORECASE)  # what GitHub links: people, issues and addresses
 _FOLDERS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/\"']+/)+")  # of a machine, which begin the path of a file

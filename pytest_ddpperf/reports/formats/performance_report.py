@@ -21,7 +21,7 @@ _TITLE = "Performance report"
 def performance_report(run: Run) -> str:
     """Returns a table of all benchmarks, then each one's verdict, its bottleneck, and advice to make its step faster.
 
-    Predicted steps and advised ways to train follow.
+    Tables of predicted steps and of advice on strategies follow.
     """
     ordered = worst_first(run.results)
     ended = [f"the run ended before all its tests had run: {run.interrupted}"] if run.interrupted else []

@@ -165,14 +165,16 @@ def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they
     asked = probes(lambda now, then: next(told, better[now < 11 or then >= 11]))
     out = printed("bisect", "t.py", "--good", "c0")
     assert "step_time: 40.0 ms -> 43.2 ms, +8.0 %" in out
-    assert "\nthe ends are measured again, for up to 40 s a benchmark; --ddpperf-max-time does not limit that\n" in out
+    assert (
+        "\ngood and bad are measured again, for up to 40 s a benchmark; --ddpperf-max-time does not limit that\n" in out
+    )
     assert [one.test for one in asked[:2]] == [None, "t.py::test_a"]
 
 
 def test_ends_that_stay_known_too_little_are_not_searched(probes: Any, printed: Run) -> None:
     asked = probes(lambda *_: outcome(timed(0.1, error=0.02)))
     out = printed("bisect", "t.py", "--good", "c0", status=1)
-    assert "\nthe ends do not differ clearly enough for a search: " in out
+    assert "\ngood and bad do not differ clearly enough for a search: " in out
     assert " comparison is 6.5 %, and " in out
     assert "probe 1" not in out
     assert len(asked) == 4  # of the ends

@@ -49,7 +49,7 @@ def test_what_a_run_or_a_test_accepts_fails_nothing_up_to_its_limit(inner: pytes
     assert allowed["verdict"] == "unchanged"
     assert "accepted: collective_calls 1 -> 3 (--ddpperf-allow)" in allowed["findings"]
     assert (allowed["metrics"]["collective_calls"]["verdict"], allowed["failure"]) == ("regressed", "")
-    assert "worse than what is accepted: collective_calls 1 -> 4 (more buckets)" in beyond["findings"]
+    assert "worse than the accepted limit: collective_calls 1 -> 4 (more buckets)" in beyond["findings"]
 
 
 @pytest.mark.parametrize(

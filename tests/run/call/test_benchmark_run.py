@@ -157,7 +157,7 @@ def test_something_goes_on(ddpperf):
         [
             "*ddpperf communication*",
             "test_both ddp *",
-            "*zero1: exposed communication is without the parameters that each rank broadcasts after its update",
+            "*zero1: exposed communication does not include the parameters that each rank broadcasts after its update",
             "*ddpperf collectives*",
             "benchmark*transfer*wait*last*all_reduce*window*late*",
             "test_both ddp * (* %) * (*",

@@ -145,7 +145,7 @@ def test_a_commit_without_the_test_does_not_serve(tmp_path: Path) -> None:
     record = saved(tmp_path)
     assert (record.commit, record.dirty) == (head, False)
     assert side(tmp_path, record) == lacking(
-        f"{head[:7]}, the commit of the baseline, does not have the test: commit it, then save again"
+        f"{head[:7]}, the commit of the baseline, does not have the test: commit the test, then save again"
     )
     with_test = committed(tmp_path, "the test and its baseline")
     committed(tmp_path, "slower", training=SLOW)
@@ -303,8 +303,8 @@ def test_baselines_of_several_commits_are_to_be_saved_together(tmp_path: Path) -
 def test_without_a_repository_the_folder_of_another_checkout_helps(tmp_path: Path) -> None:
     (tmp_path / "baselines").mkdir()
     assert side(tmp_path, replace(RECORD, commit="b" * 40)) == lacking(
-        f"{tmp_path} is in no git repository: keep the baselines in one, committed with the code, or compare with "
-        "--ddpperf-against=FOLDER"
+        f"{tmp_path} is in no git repository: keep the baselines in a git repository, committed with the "
+        "code, or compare with --ddpperf-against=FOLDER"
     )
 
 
@@ -325,8 +325,8 @@ def test_baselines_that_lie_in_no_repository_have_the_commit_that_they_name(tmp_
         "compare with --ddpperf-against"
     )
     assert side(root, replace(record, dirty=True), baseline_dir=folder) == lacking(
-        f"{folder} is in no git repository: keep the baselines in one, committed with the code, or compare with "
-        "--ddpperf-against=FOLDER"
+        f"{folder} is in no git repository: keep the baselines in a git repository, committed with the "
+        "code, or compare with --ddpperf-against=FOLDER"
     )
 
 
@@ -346,7 +346,7 @@ def test_if_git_fails_to_search_a_named_commit_helps(tmp_path: Path, monkeypatch
     committed(tmp_path, "slower", training=SLOW)
     git_that_also(tmp_path, monkeypatch, 'case "$*" in *" log "*) echo fatal: bad object >&2; exit 128 ;; esac')
     assert side(tmp_path, replace(record, dirty=True)) == lacking(
-        "git cannot tell its commit: bad object; a baseline that is saved without uncommitted changes names its own"
+        "git cannot find the baselines' commit: bad object; save them again without uncommitted changes"
     )
     assert side(tmp_path, record) == record.commit
 

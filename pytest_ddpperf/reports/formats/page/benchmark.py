@@ -112,7 +112,7 @@ def _named_sections(result: Result) -> Table:
 
 
 def _of_one(table: Table) -> Table:
-    """Returns the table of one benchmark without its column of names."""
+    """Returns the table of one benchmark without the first column, which only repeats its name."""
     rows = tuple(row[1:] for row in table.rows)
     return replace(table, headers=table.headers[1:], rows=rows, left=0)
 

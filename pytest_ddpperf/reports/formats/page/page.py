@@ -20,9 +20,9 @@ Block: TypeAlias = "Chart | Table | Mapping[str, str] | tuple[str, ...]"
 """A chart, a table, facts by name, or sentences."""
 
 _HERE = Path(__file__).parent
-_PIECES = re.compile(r"[^_\-:\[/.]*[_\-:\[/.]*")  # of a name
+_PIECES = re.compile(r"[^_\-:\[/.]*[_\-:\[/.]*")  # of a name: where it may be broken
 _MOST_FAILED = 20  # benchmarks with the reasons of their failures at the head of the page
-_POINTS = 400_000  # of all charts together: a page of 10 MB
+_POINTS = 400_000  # points of all charts together, which make a page of 10 MB
 _FEWEST = 10  # points of a line, however many lines there are
 _OF_CHART = 40_000  # points of one chart: what a browser draws without a pause
 
@@ -31,7 +31,7 @@ _WHOLE = 12  # digits of a place: all that it has but for what a division leaves
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A part of a page, with a title."""
+    """A titled part of a page, with charts, tables, facts or sentences."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -41,10 +41,10 @@ class PageSection:
 class PageRow:
     """A benchmark: its row of the overview, and its details, which can be opened."""
 
-    title: str  # of what can be opened, and what it is found by
+    title: str  # shown on the part that opens; the page's search looks in it
     cells: tuple[str, ...]
-    verdict: str  # what it can be filtered by
-    verdict_text: str = ""  # the verdict with what is said of it; empty for the verdict alone
+    verdict: str  # the verdict by which rows are filtered
+    verdict_text: str = ""  # the verdict with a remark; empty if there is no remark
     severity: int = 0  # of the verdict, for sorting
     reasons: tuple[str, ...] = ()  # why it failed, a sentence each: at the head of the page
     change: tuple[float, float, float] | None = None  # the change that is drawn: value, low and high, as fractions
@@ -54,16 +54,16 @@ class PageRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """The content of a page."""
+    """The content of a page: title, facts, an overview with a row for each benchmark, and parts below."""
 
     title: str
     facts: tuple[str, ...] = ()  # code, day, machine
-    lines: tuple[str, ...] = ()  # what holds for all benchmarks, a sentence each
+    lines: tuple[str, ...] = ()  # sentences on all benchmarks together
     headers: tuple[str, ...]  # of the overview; a unit stands on a second line
     left: int = 1  # how many of its first columns are words
     rows: tuple[PageRow, ...] = ()
     notes: tuple[str, ...] = ()  # below the overview
-    sections: tuple[PageSection, ...] = ()  # what concerns several rows
+    sections: tuple[PageSection, ...] = ()  # parts about several benchmarks
 
 
 @dataclass(slots=True)
@@ -160,13 +160,13 @@ def html_of(page: Page) -> str:
 
 
 def _broken(name: str) -> Any:
-    """Returns a name that a browser breaks only after punctuation, not inside words."""
+    """Returns a name as HTML in which a browser breaks a line only after punctuation, not inside words."""
     from markupsafe import Markup
 
     return Markup("<wbr>").join(_PIECES.findall(printable(name)))
 
 
-_MIDDLE, _EDGE = 46, 42  # of the drawn change, in pixels; the edge is so far from the middle
+_MIDDLE, _EDGE = 46, 42  # pixels of a bar: the middle, and from there to the edge
 _WIDEST = 5  # times the typical end of an interval: a change that is larger is cut off
 
 
