@@ -21,8 +21,8 @@ def pytest_ddpperf_strategies() -> Mapping[str, Callable[..., Any]]:  # type: ig
     """Adds strategies by name: ``ddpperf.check(workload, strategy="gossip[rounds=2]")`` then finds ``gossip``.
 
     Returns:
-        Functions by name: ``parallelise(module, ctx, **options) -> Parallel``. Ranks import the modules of these
-        functions. Functions of a conftest are sent to the ranks instead.
+        a dict of functions by name, ``parallelise(module, ctx, **options) -> Parallel``. Ranks import the modules of
+        these functions. Functions of a conftest are sent to the ranks instead.
     """
 
 

@@ -419,13 +419,13 @@ class Settings:
     network: str | None = _knob(
         None,
         parsers.optional(parsers.one_of(HERE, *CLUSTERS), "none"),
-        "network of predictions and simulated steps: a cluster, here (measure it), none (the fit of ddpperf network)",
+        "network that predictions assume: a cluster, here (measure it now), none (as ddpperf network measured it)",
         given="ini",
     )
     accelerator: str | None = _knob(
         None,
         parsers.optional(parsers.one_of(*ACCELERATORS), "none"),
-        "accelerator of predictions; none: time steps here",
+        "accelerator that predictions assume; none: time steps here",
         given="ini",
     )
     ranks_per_node: int = _knob(

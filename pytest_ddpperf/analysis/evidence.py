@@ -107,7 +107,7 @@ def _communication(
     """Returns the exposed communication, and whether this figure is complete.
 
     It comes from steps with and without synchronisation, else from the profiler, without the wait for a slow rank. If
-    both lack, it is the phase ``gradient_sync``, which is complete if the strategy sends nothing in backward.
+    there is neither, it is the phase ``gradient_sync``, which is complete if the strategy sends nothing in backward.
     """
     if measurement.world_size == 1:
         return 0.0, True

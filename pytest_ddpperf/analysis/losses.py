@@ -39,7 +39,7 @@ class ScalingLoss:
 
     @property
     def seconds(self) -> float:
-        """Returns the whole loss."""
+        """Returns the lost seconds of a step, of all causes together."""
         return self.step - self.ideal
 
 

@@ -18,7 +18,7 @@ MAX_LAUNCHES = 100_000  # the most launches that are considered: nobody waits fo
 def what_it_takes(
     evidence: Evidence, change: Change, context: DecisionContext, *, paired: bool, launches: int
 ) -> Finding:
-    """Returns a note on the launches that would decide a metric; ``launches`` is the number of timed launches."""
+    """Returns a note on how many launches would decide a metric; ``launches``: how many were timed so far."""
     series, told = evidence.series, len(evidence.series.samples)
     if told < launches:
         return Finding("told_late", {"launches": told})

@@ -1,4 +1,4 @@
-"""Work that is not in every step, such as a log in every 10th: its period, and the mean of all steps from some."""
+"""Work that is not in every step, such as a log in every 10th: its period, and its mean per step."""
 
 from __future__ import annotations
 

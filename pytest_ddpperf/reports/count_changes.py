@@ -66,7 +66,7 @@ def ungated_counts(
         text = reason if now or not reason else f"in {reference} {reason}"
         if values:
             before, after = quantity_texts(metric, values)
-            text += f"; at most {after}, {before} in {reference}"
+            text += f"; at most {after} now, {before} in {reference}"
         return f"{metric} ({text})"
 
     cure = "; --ddpperf-save renews the baseline" if renew else ""

@@ -299,8 +299,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
             else "--ddpperf-profile measures it"
         )
     ),
-    "faster_than_network": f"{_PREDICTED}; {{how}} {{measured:s}}: much less than the network takes. Is something not "
-    "sent, or not waited for? If the network has changed, measure it again with ddpperf network",
+    "faster_than_network": f"{_PREDICTED}; {{how}} {{measured:s}}, much less: maybe some data are not sent, or the "
+    "step does not wait for them. If the network has changed, measure it again with ddpperf network",
     "small_shared_memory": "shared memory (/dev/shm) holds {size:B}, which NCCL and data workers may fill: start the "
     "container with --shm-size=1g or more",
     "background_work": "{paired:turns}: ranks of {benchmarks:list} also work between steps, for example in workers "
@@ -401,8 +401,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "not_the_code": "not caused by this repository's code: the commit of the baseline takes as long now, {change:+%} "
     "from the stored times; packages, data or the machine have changed: --ddpperf-against-python compares packages",
     "slower_than_stored": lambda change, differ: (
-        f"this run and the commit of the baseline both changed by {format_change(change)} from the stored times: "
-        f"packages, data or the machine have changed{': ' + ', '.join(differ) if differ else ''}"
+        f"this run and the commit of the baseline both differ by {format_change(change)} from the stored times: not the "
+        f"code, but packages, data or the machine have changed{': ' + ', '.join(differ) if differ else ''}"
     ),
     "unpaired": "times: only gross slowdowns can fail ({reason})",
     "long_steps": _long_steps,

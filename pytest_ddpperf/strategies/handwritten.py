@@ -78,7 +78,7 @@ class Slot:
         if replaced:
             raise WorkloadError(
                 f"the gradient of parameter {self.trained.name} was replaced between backward and its synchronisation: "
-                "change gradients (clipping, unscaling) after it, or in place"
+                "clip or unscale gradients after the synchronisation, or in place"
             )
 
 

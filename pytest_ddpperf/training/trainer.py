@@ -286,7 +286,7 @@ def choose_kernels(settings: Settings, device: torch.device) -> None:
 def set_tf32(allowed: bool) -> None:  # noqa: FBT001  it is what is set
     """Allows TF32 in products of matrices, convolutions and recurrent layers, or forbids it in all of them.
 
-    The old switches are set first, because torch and others read them, and raise if they contradict the new switches.
+    The old switches are set first: if code reads old switches that contradict the new ones, torch raises an error.
     The old ones alone would leave convolutions to ``torch.backends.fp32_precision``, which the workload may have set.
     """
     torch.set_float32_matmul_precision("high" if allowed else "highest")

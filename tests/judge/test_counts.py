@@ -160,7 +160,7 @@ RESTLESS = {"operators": "part 9 in one step, 10 in the next"}
 
 @pytest.mark.parametrize(
     ("most", "unstable_then", "more"),
-    [(10.0, {}, ""), (9.0, {}, ""), (11.0, RESTLESS, "; at most 11, 10 in the baseline")],
+    [(10.0, {}, ""), (9.0, {}, ""), (11.0, RESTLESS, "; at most 11 now, 10 in the baseline")],
     ids=["as before", "less", "as restless"],
 )
 def test_a_count_that_is_not_the_same_in_every_step_is_not_gated_and_that_is_told(
@@ -180,7 +180,7 @@ def test_a_count_that_is_steady_again_asks_for_a_new_baseline(now: float) -> Non
     then = replace(counts(operators=10.0, flops=10.0), unstable=RESTLESS)
     result = counted(counts(operators=now, flops=10.0), then)
     assert (result.verdict, result["operators"].gated) == (Verdict.UNCHANGED, False)
-    more = "; at most 50, 10 in the baseline" if now > 10 else ""
+    more = "; at most 50 now, 10 in the baseline" if now > 10 else ""
     assert findings(result) == (
         (
             "not gated, because not all steps do the same: operators (in the baseline part 9 in one step, 10 in the "

@@ -215,7 +215,7 @@ def test_a_gradient_put_in_before_backward_counts_and_one_put_in_after_it_is_sen
         if sends_in_backward:
             assert message == (
                 "the gradient of parameter weight was replaced between backward and its synchronisation: "
-                "change gradients (clipping, unscaling) after it, or in place"
+                "clip or unscale gradients after the synchronisation, or in place"
             )
         else:
             assert (message, gradient) == (None, [15, 15])

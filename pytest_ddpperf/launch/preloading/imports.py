@@ -111,7 +111,7 @@ class ImportWatch:
                 end()
 
     def seen(self) -> tuple[SeenImport, ...]:
-        """Returns imports of 1 ms or more: installed modules that other code imports, and outermost other modules."""
+        """Returns imports of 1 ms or more: installed modules that other code imports, and modules imported by none."""
         seen = []
         for outermost in self.outer:
             of_installed = [one for one in outermost.flat() if not one.installed_outside and _is_installed(one.module)]

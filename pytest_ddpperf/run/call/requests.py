@@ -71,8 +71,8 @@ def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) ->
     if mode == "strong" or not counted:
         said = "mode='strong'" if mode == "strong" else "counts='off'"
         raise SettingError(
-            f"ddpperf.scaling({said}): a model that grows with the ranks is measured by the counted FLOPs of a rank, "
-            "in mode='weak' with counts=on"
+            f"ddpperf.scaling({said}): a model that grows with the ranks needs mode='weak' and counts=on, because "
+            "its efficiency is computed from the counted FLOPs of a rank"
         )
     return {size: of_size(subject, size, "ranks") for size in sizes}
 

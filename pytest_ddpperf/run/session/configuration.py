@@ -73,7 +73,7 @@ def _command_words(config: Any) -> Iterator[str]:
 
 
 class _Switched(argparse.Action):
-    """An argparse action for an option declared with its value, as ``--ddpperf-NAME=off``: stores that value."""
+    """An argparse action for an option whose name contains its value, as ``--ddpperf-NAME=off``: stores the value."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
