@@ -401,8 +401,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "not_the_code": "not caused by this repository's code: the commit of the baseline takes as long now, {change:+%} "
     "from the stored times; packages, data or the machine have changed: --ddpperf-against-python compares packages",
     "slower_than_stored": lambda change, differ: (
-        f"this run and the commit of the baseline both differ by {format_change(change)} from the stored times: not the "
-        f"code, but packages, data or the machine have changed{': ' + ', '.join(differ) if differ else ''}"
+        f"this run and the commit of the baseline both differ by {format_change(change)} from the stored times: not "
+        f"the code, but packages, data or the machine have changed{': ' + ', '.join(differ) if differ else ''}"
     ),
     "unpaired": "times: only gross slowdowns can fail ({reason})",
     "long_steps": _long_steps,
