@@ -708,7 +708,7 @@ def test_a_run_that_sigterm_ends_writes_what_it_has_measured(inner: pytest.Pytes
 
 def test_baselines_that_are_saved_without_a_commit_say_so(inner: pytest.Pytester) -> None:
     inner.makepyfile(COUNTED)
-    told = "these baselines name no commit, so only stored times can be compared: {}"
+    told = "these baselines name no commit with this code, so only stored times can be compared: {}"
     run = inner.runpytest("--ddpperf-save")
     run.stdout.fnmatch_lines([told.format("* is in no git*")])
     git(inner.path, "init")

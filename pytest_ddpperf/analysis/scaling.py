@@ -88,7 +88,9 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
     used = [point for point in points if not point.oversubscribed]
     samples = [(_more_than_one(point.ranks), value) for point in used for value in point.speedups]
     if not samples:
-        raise SettingError("points: all with more ranks than the base share cores or GPUs; measure one without sharing")
+        raise SettingError(
+            "points: none has more ranks than the base and no shared cores or GPUs; measure such a point"
+        )
     pairs = [(1 - 1 / n, 1 / gained - 1 / n if law == "amdahl" else 1 - gained / n) for n, gained in samples]
     squares = math.fsum(x * x for x, _ in pairs)
     serial = math.fsum(x * y for x, y in pairs) / squares

@@ -109,7 +109,7 @@ def _counted(group: str, name: str) -> int:
 
 
 def unnamed(function: F) -> F:
-    """Lets warnings name the line that calls the function: Python passes over it as over importlib's own frames."""
+    """Lets Python's warnings name the line that calls the function: they pass over it as over importlib's frames."""
     code = function.__code__
     if not code.co_filename.endswith(_UNNAMED):
         function.__code__ = code.replace(co_filename=f"{code.co_filename}{_UNNAMED}")
@@ -117,7 +117,7 @@ def unnamed(function: F) -> F:
 
 
 def uncompiled(function: F) -> F:
-    """Marks a function that torch.compile must not compile, unlike its callees, and whose lines no warning names."""
+    """Marks a function that torch.compile must not compile, unlike its callees; the function is also ``unnamed``."""
     # torch.compiler.disable(recursive=False) imports the whole compiler, and wraps the function in another one.
     skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     unnamed(function)

@@ -44,8 +44,8 @@ def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
     sizes = tuple(sorted({size for size in between if ends[0] < size < ends[1]} | {*ends}))
     if len(sizes) < SIZES:
         raise SettingError(
-            f"--min-size={least} to --max-size={most} has only {len(sizes)} multiples of {share} B, which {ranks} "
-            f"ranks can share evenly; a fit needs {SIZES} sizes: give a wider range"
+            f"--min-size={least} to --max-size={most} gives only {len(sizes)} sizes that are multiples of {share} B, "
+            f"which {ranks} ranks can share evenly; a fit needs {SIZES} sizes: give a wider range"
         )
     return sizes
 

@@ -61,7 +61,7 @@ def changed_sites(
             old = max(moved, key=lambda site: site.function == new.function, default=None)  # noqa: PLW2901 - before
             if old is not None:
                 gone.remove(old)
-        if new is not None and (old is None or old.value != new.value):
+        if new is not None and (old is None or not math.isclose(old.value, new.value)):
             called = old_lines.get(old, ()) if old is not None else ()
             changes += _by_caller((old, new), called, new_lines[new])
     changes += [(old, None) for old in gone]

@@ -73,9 +73,11 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
 
 def gains(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
     """Returns a text on the counts that got better if others got worse, the largest shares first; else nothing."""
-    if general_cause(result, verdict) or all(head.series.scale != "exact" for head in heads):
+    worse = [head for head in heads if head.series.scale == "exact" and head.verdict is Verdict.REGRESSED]
+    if general_cause(result, verdict) or not worse:
         return []
-    better = [c for c in phrases.decisive(result, {Verdict.IMPROVED}) if c.series.scale == "exact" and c.change]
+    improved = [each for each in phrases.decisive(result, {Verdict.IMPROVED}) if each not in heads]
+    better = [each for each in improved if each.series.scale == "exact" and each.change]
     better.sort(key=lambda c: -abs(c.change or 0.0) / max(c.baseline or 0.0, c.series.value))
     return [f"in exchange: {', '.join(map(phrases.short_text, better[:_GAINS]))}"] if better else []
 

@@ -80,9 +80,9 @@ def _change_text(
     if new is None:
         if old is None:
             return ""
-        now = same.get((old.file, old.line))
+        now = None if old.caller else same.get((old.file, old.line))
         place = place_text(replace(old, line=now or old.line))
-        return f"{size(old.value)} gone from {place}{'' if now and not old.caller else ', a line of the reference'}"
+        return f"{size(old.value)} gone from {place}{'' if now else ', a line of the reference'}"
     place = place_text(new)
     if old is not None:
         return f"all at {place}" if alone and not new.caller else f"{size(old.value)} -> {size(new.value)} at {place}"

@@ -111,7 +111,7 @@ def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
         for folder, each in folders.items()
     ]
     why = stored.without_commit
-    alone = [f"these baselines name no commit, so only stored times can be compared: {why}"] * bool(why)
+    alone = [f"these baselines name no commit with this code, so only stored times can be compared: {why}"] * bool(why)
     of = len(stored.saved) + len(stored.unfit) + len(stored.removed)
     left_out = {
         "does not fit into memory, so a baseline stays without --ddpperf-force-save": whom(names_of(stored.unfit), of),

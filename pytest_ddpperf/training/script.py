@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -108,12 +108,13 @@ class Script:
         module.__file__ = str(file)
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
         sys.argv = [str(file), *arguments]
-        packaged = file.name == "__main__.py" or re.search(rb"^from \.[\w.]* import ", source, re.MULTILINE)
+        nodes = ast.walk(ast.parse(source))
+        packaged = file.name == "__main__.py" or any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
         folder, names = file.parent, list[str]()
         while packaged and (not names or (folder / "__init__.py").exists()):
             folder, names = folder.parent, [folder.name, *names]
         sys.path.insert(0, str(folder))
-        if names:  # as with python -m: relative imports work, and spawned workers do not run the file again
+        if names:  # as with python -m: relative imports work, also in spawned workers
             module.__package__ = ".".join(names)
             module.__spec__ = ModuleSpec(f"{module.__package__}.{file.stem}", None, origin=str(file))
             if not (file.parent / "__init__.py").exists():  # as with python FOLDER

@@ -101,7 +101,7 @@ def test_the_prediction_stands_beside_what_was_measured() -> None:
 def test_a_step_that_sends_faster_than_the_network_is_told() -> None:
     found = finding(profiled(0.005))
     assert found.code == "faster_than_network"
-    assert "Is something not sent" in finding_text(found)
+    assert "maybe some data are not sent" in finding_text(found)
 
 
 def with_and_without(strategy: str, *, exposed: float, still_sent: str = "") -> Measurement:

@@ -62,7 +62,7 @@ def test_points_that_share_cores_are_left_out() -> None:
     found = fit_law(points, "amdahl")
     assert found.serial == pytest.approx(0.1)
     assert (found.ranks, found.interval) == ((2,), None)  # of a single sample
-    with pytest.raises(SettingError, match="points: none has more ranks than the base and a core or GPU for each"):
+    with pytest.raises(SettingError, match="points: none has more ranks than the base and no shared cores or GPUs"):
         fit_law(points[1:], "amdahl")
 
 

@@ -191,7 +191,10 @@ def test_check_names_a_link_that_is_slow(printed: Run, monkeypatch: pytest.Monke
         (["--predict=4KiB", "--check"], "--check measures, and --predict reads the stored fit: give one of them"),
         (["--collectives=gossip"], "--collectives=gossip is not known; it takes all_reduce, reduce_scatter"),
         (["--min-size=1MiB", "--max-size=1MiB"], "--max-size=1048576 is less than twice --min-size=1048576"),
-        (["--min-size=16", "--max-size=32"], "--min-size=16 to --max-size=32 has only 3 multiples of 8 B"),
+        (
+            ["--min-size=16", "--max-size=32"],
+            "--min-size=16 to --max-size=32 gives only 3 sizes that are multiples of 8 B",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused(complaint: Run, arguments: list[str], words: str) -> None:

@@ -83,6 +83,8 @@ LOG, EVALUATE = called(60, "log()"), called(80, "evaluate()")
             [(replace(A, value=2.0), site(41, value=4.0))],
         ),
         ([], [LOG, EVALUATE], [(None, site(41, value=2.0))]),
+        # 0.1 + 0.2 is 0.3, if callers are added in another order or not.
+        ([called(60, "log()", 0.3)], [called(60, "log()", 0.1), called(80, "evaluate()", 0.2)], []),
         # Baselines from before callers were kept.
         ([A], [LOG], []),
         ([A], [LOG, EVALUATE], [(A, site(41, value=2.0))]),

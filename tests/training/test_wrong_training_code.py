@@ -43,7 +43,7 @@ TOLD = {  # what a test checks, and a regular expression for the first line of i
     "nn.Linear(8, 4)": r"a Linear cannot be measured: expected a Workload, .* or a function build",
     "lambda: None": r"takes \(\) and is called as <lambda>\(ctx\): .*; a function that trains by itself is given as Sc",
     "lambda ctx: ddpperf.world_sizes": (
-        r"closure variable 'ddpperf' of .* belongs to the test session; read what is needed of it before"
+        r"closure variable 'ddpperf' of .* belongs to the test session; read the needed values before"
     ),
     "runs_suite": r"^a rank called pytest.main\(\), .*: call pytest.main\(\) in a test",
 }

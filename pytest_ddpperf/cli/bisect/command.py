@@ -10,17 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from pytest_ddpperf.cli.bisect.bisector import (
-    ATTEMPTS,
-    MAX_ERROR,
-    MORE_TIME,
-    Bisector,
-    Endpoints,
-    RunProbe,
-    Searched,
-    expected_probes,
-    measured_ends,
-)
+from pytest_ddpperf.cli.bisect import bisector
 from pytest_ddpperf.cli.bisect.commits import SHORT, CommitRange, commits_between
 from pytest_ddpperf.cli.bisect.environments import cache_folder
 from pytest_ddpperf.cli.bisect.package_search import conclusion, prepared
@@ -103,7 +93,7 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe) -> int:
+def _bisect(commits: bisector.Searched, options: argparse.Namespace, run: bisector.RunProbe) -> int:
     def run_ends(probe: Probe, against: str) -> Outcome:
         seconds = probe.settings.get("max_time")  # only a probe after the first one says how long it may take
         if isinstance(seconds, float):
@@ -111,7 +101,7 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe) -> in
         return run(probe, against)
 
     _tell(f"good {commits.short(commits.good)}", f"bad  {commits.short(commits.bad)}")
-    endpoints, outcome, worse = measured_ends(commits, options.metric, run_ends)
+    endpoints, outcome, worse = bisector.measured_ends(commits, options.metric, run_ends)
     if endpoints is None:
         _tell(_nothing_worse(outcome, options))
         return NOT_FOUND
@@ -123,26 +113,26 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe) -> in
     if not endpoints.searchable:
         _tell(
             "good and bad do not differ clearly enough for a search: the error probability of their comparison is "
-            f"{format_percent(endpoints.error)}, and a search needs {format_percent(MAX_ERROR)} at most\n"
+            f"{format_percent(endpoints.error)}, and a search needs {format_percent(bisector.MAX_ERROR)} at most\n"
             "measure on a quieter machine, or with more --ddpperf-launches, or follow a count with --metric"
         )
         return NOT_FOUND
     _tell(*_duration_lines(endpoints), "")
-    bisector, number = Bisector(endpoints, run), 0
-    while (commit := bisector.commits.next) is not None:
+    search, number = bisector.Bisector(endpoints, run), 0
+    while (commit := search.commits.next) is not None:
         number += 1
-        total = max(number, expected_probes(commits))
+        total = max(number, bisector.expected_probes(commits))
         probe = f"probe {number} of about {total}: {commits.short(commit)} ..."
         print(*wrapped([probe], terminal_width()), sep="\n", end=" ", flush=True)
-        found = bisector.probe(commit)
+        found = search.probe(commit)
         text = f"skipped: {found.text}" if found.answer == "skipped" else f"{found.text} {found.answer}"
         fits = terminal_width() is None or len(f"{probe} {text}") <= (terminal_width() or 0)
         _tell(text if fits else f"\n{INDENT}{text}")
     _tell("")
-    if isinstance(bisector.commits, CommitRange):
-        return _conclude(bisector, bisector.commits)
-    lines, single = conclusion(bisector, bisector.commits)
-    _tell(*lines, _sureness(bisector))
+    if isinstance(search.commits, CommitRange):
+        return _conclude(search, search.commits)
+    lines, single = conclusion(search, search.commits)
+    _tell(*lines, _sureness(search))
     return FOUND if single else NOT_FOUND
 
 
@@ -176,21 +166,21 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
     return "\n  ".join([head, *lines, *first_of(not_compared(outcome))])
 
 
-def _duration_lines(endpoints: Endpoints) -> list[str]:
+def _duration_lines(endpoints: bisector.Endpoints) -> list[str]:
     """Returns the number of commits to search, and how long the probes may take; counts only take seconds."""
     commits = f"{format_count(len(endpoints.commits.suspects), endpoints.commits.noun)} to search"
     most = endpoints.effort.get("max_time")
     if most is None:
         return [commits]
-    least, number = most / MORE_TIME, expected_probes(endpoints.commits)
+    least, number = most / bisector.MORE_TIME, bisector.expected_probes(endpoints.commits)
     each = f"measuring for {span(least)} to {span(most)}"
     probes = f"1 probe to confirm it, {each}"
     if number:
         total = f"{span((number + 1) * least)} to {span((number + 1) * most)} in all"
         probes = f"about {format_count(number, 'probe')} and one to confirm, each {each}: {total}"
     # An attempt may take all of its time, and the next one has that so many times over.
-    worst = sum(most * MORE_TIME**attempt for attempt in range(ATTEMPTS))
-    again = f"up to {ATTEMPTS - 1} times more, up to {MORE_TIME} times as long each time"
+    worst = sum(most * bisector.MORE_TIME**attempt for attempt in range(bisector.ATTEMPTS))
+    again = f"up to {bisector.ATTEMPTS - 1} times more, up to {bisector.MORE_TIME} times as long each time"
     return [
         f"{commits}, {probes}",
         f"an undecided probe is repeated {again}: at most {span(worst)} for a probe",
@@ -204,29 +194,29 @@ def span(seconds: float) -> str:
     return f"{format_number(float(f'{seconds / size:.2g}'))} {unit}"
 
 
-def _conclude(bisector: Bisector, commits: CommitRange) -> int:
+def _conclude(search: bisector.Bisector, commits: CommitRange) -> int:
     """Prints the suspects; if there is only one, compares it with its parent."""
     suspects = commits.suspects
     if len(suspects) > 1:
         _tell(f"the first bad commit is one of these {len(suspects)}; all but the last could not be judged")
-        _tell(*(f"  {line}" for line in first_of([*map(commits.short, suspects)])), _sureness(bisector))
+        _tell(*(f"  {line}" for line in first_of([*map(commits.short, suspects)])), _sureness(search))
         return NOT_FOUND
-    parent, comparison = bisector.confirm(suspects[0])
+    parent, comparison = search.confirm(suspects[0])
     text, found = str(comparison), True
     if not isinstance(comparison, str):
         text = change_line(comparison)
         found = comparison.verdict in {Verdict.REGRESSED, Verdict.INCONCLUSIVE}
     _tell("\n  ".join([f"{suspects[0]} is the first bad commit", *commits.details(suspects[0])]))
     _tell(f"  against {parent[:SHORT]}, which came before: {text}")
-    _tell(_sureness(bisector))
+    _tell(_sureness(search))
     if not found:
         _tell("  it is not worse than the commit before: the change came with several commits, or a probe was wrong")
     return FOUND if found else NOT_FOUND
 
 
-def _sureness(bisector: Bisector) -> str:
-    if bisector.endpoints.target.counted:
+def _sureness(search: bisector.Bisector) -> str:
+    if search.endpoints.target.counted:
         return "  sure: counts have no noise"
-    error = bisector.error
+    error = search.error
     wrong = f"{100 * error:.2g} %" if error >= 1e-4 else "under 0.01 %"  # noqa: PLR2004 - two decimals
     return f"  {format_percent(max(0.0, 1 - error))} sure: the ends and all probes together may be wrong by {wrong}"

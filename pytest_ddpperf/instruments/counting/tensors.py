@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pytest_ddpperf.instruments.counting.sites import Place
+from pytest_ddpperf.instruments.counting.sites import Place, without_callers
 from pytest_ddpperf.instruments.counting.storages import storages_of
 from pytest_ddpperf.instruments.torch_internals import replaced
 
@@ -158,7 +158,9 @@ class TensorTracker:
                 if record.place is not None:
                     found.subtract({("temporaries", record.place): nbytes})
                     found.update({(record.category, record.place): nbytes})
-            return {key: float(nbytes) for key, nbytes in found.items() if nbytes >= max(1, _GOOD_PART * self._peak)}
+            of_line, least = without_callers(found), max(1, _GOOD_PART * self._peak)
+            lines = {key: of_line[key[0], key[1]._replace(caller=None)] for key, nbytes in found.items() if nbytes > 0}
+            return {key: float(found[key]) for key, nbytes in lines.items() if nbytes >= least}
 
     def passing(self) -> Counter[tuple[str, Place]]:
         """Returns the live bytes of activations and temporaries, by the places that made them."""

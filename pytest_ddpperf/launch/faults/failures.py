@@ -30,6 +30,7 @@ _SECONDARY = re.compile(
 )
 _TORCH_ERRORS = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})
 _FATAL = "Fatal Python error:"
+_OF_DUMP = re.compile(r"\s*$|(?:Current t|T)hread |  (?:File|\.\.\.|<)|Extension modules: |Python runtime state: ")
 _BAD_ALLOC = "what():  std::bad_alloc"  # the last words of a process whose C++ thread got no memory
 _MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # gloo's, of a receiving rank
 _LAST_WORDS = re.compile(r"^  what\(\):\s*(.*)$", re.MULTILINE)  # of a C++ exception that nobody caught
@@ -206,12 +207,15 @@ def _sections(ends: Sequence[RankEnd], root: RankEnd | None = None) -> tuple[tup
 
 
 def _dump(end: RankEnd) -> tuple[str, str]:
-    """Returns what a rank printed to stderr before faulthandler's dump of its stacks, and the dump in few lines."""
+    """Returns a rank's stderr without faulthandler's dump of the rank's stacks, and the dump in few lines."""
     before, fatal, rest = end.output.stderr.rpartition(_FATAL)
-    if not fatal or end.report is not None or end.status is None:  # it may be of a process that the rank started
+    first, *lines = rest.splitlines(keepends=True) or [""]
+    length = next((i for i, line in enumerate(lines) if not _OF_DUMP.match(line)), len(lines))
+    dump = "".join(lines[:length])
+    # Without stacks it is another error, and with a report or no status it may be of a process that the rank started.
+    if not threads(dump) or end.report is not None or end.status is None:
         return end.output.stderr, ""
-    first, _, text = rest.partition("\n")
-    return before, f"{fatal}{first}\n{written(text)}"
+    return before + "".join(lines[length:]), f"{fatal}{first}{written(dump, idle=True)}"
 
 
 def _refusal(report: Failed, ends: Sequence[RankEnd]) -> DdpperfError:

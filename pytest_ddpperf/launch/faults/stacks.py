@@ -123,15 +123,16 @@ def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
     return "\n\n".join([*finished, *listed])
 
 
-def written(text: str) -> str:
-    """Returns faulthandler's text of one process as a traceback, without frames of this plugin and idle threads."""
+def written(text: str, *, idle: bool = False) -> str:
+    """Returns faulthandler's text as a traceback without frames of this plugin; ``idle``: also of idle threads."""
     found = threads(text)
     if not found:
         return "  gave no stack: it was stopped, or in a system call that cannot be interrupted"
     parts: list[str] = []
     for stack in found:
         shown = [frame for frame in stack if not _carries(frame)]
-        if stack is found[0] or not all(frame.file.endswith(_POOLS) for frame in shown):
+        working = shown if idle else [frame for frame in shown if not frame.file.endswith(_POOLS)]
+        if working or stack is found[0]:
             title = [f"  another thread ({len(parts)}):"] if parts else []
             lines = [f'  File "{from_here(f.file)}", line {f.line} in {f.function}' for f in shown[::-1]]
             parts.append("\n".join([*title, *lines]))

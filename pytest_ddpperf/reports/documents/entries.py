@@ -12,7 +12,7 @@ import msgspec
 
 from pytest_ddpperf.baselines.document import Confidence, Date, MetricName, Moment, Natural, NotNegative, Positive
 from pytest_ddpperf.judge.calibration import Calibrated
-from pytest_ddpperf.records import predictions
+from pytest_ddpperf.records import predictions, results
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.convergence import Convergence
 from pytest_ddpperf.records.counts import Counts
@@ -21,15 +21,6 @@ from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Better, Environment, Family, Measurement, Mode, Plan, Scale, Series
 from pytest_ddpperf.records.phases import CommunicationProfile, MemoryUse, SectionSummary
-from pytest_ddpperf.records.results import (
-    BaselineRecord,
-    Comparison,
-    PairedRevision,
-    Provenance,
-    Result,
-    StepAnalysis,
-    StoredBaseline,
-)
 from pytest_ddpperf.records.rhythm import Components
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
@@ -85,7 +76,7 @@ class CountsEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
 class AgainstEntry(JsonEntry, frozen=True):
     """The other side of a run with --ddpperf-against or --ddpperf-against-python."""
 
-    words_from = (PairedRevision,)
+    words_from = (results.PairedRevision,)
     revision: str
     commit: str | None
     launches: Natural
@@ -98,18 +89,18 @@ class AgainstEntry(JsonEntry, frozen=True):
 class BaselineEntry(JsonEntry, frozen=True):
     """The record with which a benchmark is compared."""
 
-    words_from = (BaselineRecord,)
+    words_from = (results.BaselineRecord,)
     date: Date
     commit: str | None
     dirty: bool
     environment_key: str  # of the environment that it was measured in
-    counted: Provenance | None  # when and of what its counts were saved, if not with the rest; else null
+    counted: results.Provenance | None  # when and of what its counts were saved, if not with the rest; else null
 
 
 class MetricEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
     """The judgement on one metric. Times are in seconds, sizes in bytes, and shares are fractions."""
 
-    words_from = (Comparison, Series)
+    words_from = (results.Comparison, Series)
     unit: str = ""  # SI base unit: s, B, samples/s, or 1 for plain ratios
     better: Better | None = None  # the direction of an improvement; null for counts, of which less is better
     family: Family | None = None  # absolute: of the machine. relative: to a partner of the run. Null for counts
@@ -140,7 +131,7 @@ class MetricEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
 class BenchmarkEntry(JsonEntry, frozen=True):
     """A benchmark that was measured."""
 
-    words_from = (Result, Measurement, StepAnalysis, StoredBaseline, Calibrated)
+    words_from = (results.Result, Measurement, results.StepAnalysis, results.StoredBaseline, Calibrated)
     test: str
     name: str
     strategy: str
@@ -290,5 +281,5 @@ class ResultsFile(RunFacts, frozen=True, kw_only=True):
 class Run(RunFacts, frozen=True, kw_only=True):
     """A run that was read from a file, with its benchmarks as they were judged."""
 
-    results: tuple[Result, ...]
+    results: tuple[results.Result, ...]
     common_change: CommonChange | None

@@ -130,6 +130,28 @@ def test_a_crash_is_shown_with_the_users_frames_in_the_order_of_a_traceback() ->
     )
 
 
+POOL = '  File "/lib/threading.py", line 1 in run\n'
+WORKER = f"Fatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n{POOL}\n"
+AT_START = "Fatal Python error: init_import_site: Failed to import the site module\nPython runtime state: initialized\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "stderr", "shown"),
+    [
+        # The dump may be of a worker process; the line after it is the rank's.
+        (3, f"{WORKER}CRITICAL: disk quota exceeded\n", "CRITICAL: disk quota exceeded\n"),
+        (1, AT_START, AT_START),  # no stacks, no dump
+    ],
+)
+def test_lines_around_a_dump_of_stacks_are_shown(status: int, stderr: str, shown: str) -> None:
+    assert told(died(0, status, 1, stderr)).sections == (("rank 0 stderr", shown),)
+
+
+def test_a_crash_in_an_idle_thread_shows_its_frames() -> None:
+    main = 'Thread 0x02 (most recent call first):\n  File "/a.py", line 9 in train\n'
+    assert 'File "/lib/threading.py", line 1 in run' in str(told(died(0, -11, 1, f"{WORKER}{main}")))
+
+
 RETURN = "return from the function instead"
 EXPECTED = "Expected one of cpu, cuda device type at start of device string: None"
 FABRIC = "To use Fabric with more than one device, you must call `.launch()` or use the CLI: `fabric run --help`."
