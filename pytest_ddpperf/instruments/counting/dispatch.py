@@ -137,11 +137,10 @@ class OperatorCounter(TorchDispatchMode):
             return func(*args, **kwargs)  # only asked for shapes
         if apart:
             return NotImplemented  # it calls its parts, which come here again
-        if torch.is_inference_mode_enabled() and isinstance(func, OpOverload):
-            with self:  # in inference mode composite operators arrive undecomposed
-                parts = func.decompose(*args, **kwargs)
-            if parts is not NotImplemented:
-                return parts
+        # In inference mode composite operators arrive undecomposed, and in operators of a jagged tensor.
+        if operators.is_composite(func) and not any(tensor.is_nested for tensor in tensors_in(args)):
+            with self:
+                return func.decompose(*args, **kwargs)
         lent = not self._fake and is_on_cpu(func, args)
         out = communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
         with self._lock:
