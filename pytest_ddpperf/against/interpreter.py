@@ -60,20 +60,20 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
         raise SettingError(f"{said}: expected the interpreter of a virtual environment, but this is a folder: {hint}")
     make = f"{Path(sys.executable).name} -m venv NEW"
     if not Path(python).exists():
-        raise SettingError(f"{said}: there is no such file; make an environment with {make}")
+        raise SettingError(f"{said}: there is no such file; create an environment with {make}")
     found, own = _asked(given, python, (*_NEEDED, *needed)), own_interpreter()
     if found.tag != own.tag:
         raise SettingError(
-            f"{said}: it is Python {found.version} ({found.tag}), but pytest runs {own.version} ({own.tag}): both "
-            f"sides need the same minor version; make the other environment with {make}"
+            f"{said} is Python {found.version} ({found.tag}), but pytest runs on {own.version} ({own.tag}), and both "
+            f"need the same minor version; create the other environment with {make}"
         )
     if found.lacking:
         names = " ".join(found.lacking)
-        raise SettingError(f"{said}: ranks need {names.replace(' ', ', ')} there: {given} -m pip install {names}")
+        raise SettingError(f"{said} lacks modules that ranks need: run {given} -m pip install {names}")
     shared = _torch_of_both(own)
     if shared is not None:
         raise SettingError(
-            f"{said}: because of PYTHONPATH, both sides import {shared} instead of the torch of their environments: "
+            f"{said}: because of PYTHONPATH, both environments import {shared} instead of their own torch: "
             f"remove {Path(shared).parents[1]} from PYTHONPATH"
         )
     torch = found.packages.get("torch", "")
@@ -81,13 +81,13 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
     if numbers is not None and tuple(map(int, numbers.groups())) < _TORCH:
         oldest = ".".join(map(str, _TORCH))
         raise SettingError(
-            f"{said}: it has torch {torch}, but ranks need {oldest} or newer: {given} -m pip install 'torch>={oldest}'"
+            f"{said} has torch {torch}, but ranks need {oldest} or newer: run {given} -m pip install 'torch>={oldest}'"
         )
     (here, there) = (one.packages.get("cloudpickle", "") for one in (own, found))
     if here.partition(".")[0] != there.partition(".")[0]:
         raise SettingError(
-            f"{said}: it has cloudpickle {there}, and pytest's environment {here}; they cannot read each other's "
-            f"functions: {given} -m pip install cloudpickle=={here}"
+            f"{said} has cloudpickle {there}, but pytest's environment has {here}, and one cannot read functions that "
+            f"the other pickled: run {given} -m pip install cloudpickle=={here}"
         )
     return found
 

@@ -74,8 +74,8 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
         return replace(resolve(settings.against, start, invoked), python=python)
     if python.prefixes[0] == own_interpreter().prefixes[0]:
         raise SettingError(
-            f"{KNOBS['against_python'].option}={given}: this is the environment that pytest runs in, so both sides "
-            "would be alike; name the interpreter of another environment"
+            f"{KNOBS['against_python'].option}={given} is the environment that pytest itself runs in; "
+            "name the interpreter of another environment"
         )
     return this_checkout(start, python)
 

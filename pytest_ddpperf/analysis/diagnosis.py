@@ -41,7 +41,7 @@ def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
         SettingError: the argument is no measurement.
     """
     if not isinstance(measurement, Measurement):
-        raise SettingError(f"measurement={measurement!r} is no measurement; use ddpperf.measure or ddpperf.check")
+        raise SettingError(f"measurement={measurement!r} is not a Measurement; ddpperf.measure(...) returns one")
     evidence = evidence_of(measurement)
     if evidence is None:
         return None

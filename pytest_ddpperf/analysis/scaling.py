@@ -89,7 +89,7 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
     samples = [(_more_than_one(point.ranks), value) for point in used for value in point.speedups]
     if not samples:
         raise SettingError(
-            "points: none has more ranks than the base and no shared cores or GPUs; measure such a point"
+            "points: none can be fitted, because in all of them ranks share cores or GPUs; measure ranks that do not"
         )
     pairs = [(1 - 1 / n, 1 / gained - 1 / n if law == "amdahl" else 1 - gained / n) for n, gained in samples]
     squares = math.fsum(x * x for x, _ in pairs)
@@ -142,5 +142,5 @@ def status(efficiency: float, speedup: float) -> str:
 
 def _more_than_one(ranks: float) -> float:
     if require_number("ranks", ranks) <= 1:
-        raise SettingError(f"ranks={ranks!r} is no more than the base has; give a number above 1")
+        raise SettingError(f"ranks={ranks!r} is not above 1; give a number of ranks that is higher than the base's")
     return float(ranks)

@@ -32,7 +32,7 @@ def located(root: Path, path: Path) -> Path:
 def require_regular(file: Path) -> None:
     """Raises OSError for a pipe or a device, because reading it may wait for ever, unless the shell has opened it."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
-        raise OSError(errno.EINVAL, "it is a pipe or a device: name a file", str(file))
+        raise OSError(errno.EINVAL, "this is a pipe or a device: name a file", str(file))
 
 
 def require_writable(path: Path) -> None:
@@ -45,9 +45,9 @@ def require_writable(path: Path) -> None:
         require_writable_folder(path.resolve().parent)
         return
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(0, "it is a folder")
+        raise IsADirectoryError(0, "this is a folder")
     if not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, "it is read-only")
+        raise PermissionError(errno.EACCES, "the file is read-only")
 
 
 def require_writable_folder(folder: Path) -> None:
@@ -144,7 +144,7 @@ def saving(path: Path) -> Iterator[None]:
     except OSError as error:
         raise BaselineError(
             f"baselines cannot be saved in {path}: {error.strerror or error}; "
-            "make it writable, or name another folder with --ddpperf-baseline-dir"
+            "make this folder writable, or name another one with --ddpperf-baseline-dir"
         ) from None
 
 
@@ -174,7 +174,7 @@ def _lock(folder: Path) -> int:
                     continue
                 os.close(descriptor)
                 raise BaselineError(
-                    f"baselines cannot be saved in {folder}: another process has held its lock for {LOCK_SECONDS:g} s; "
+                    f"baselines cannot be saved in {folder}: another process has locked it for {LOCK_SECONDS:g} s; "
                     "end that process, and run again"
                 ) from None
             except OSError:
@@ -182,4 +182,4 @@ def _lock(folder: Path) -> int:
                 os.close(descriptor)
                 break
             return descriptor
-    raise OSError(0, "neither this folder nor the folder for temporary files can be locked")
+    raise OSError(0, "neither this folder nor the folder for temporary files allows a lock")

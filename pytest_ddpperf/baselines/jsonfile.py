@@ -88,7 +88,7 @@ def read_text(file: Path, kind: FileKind) -> str | None:
     except UnicodeDecodeError:
         raise kind.error(file, "is not text in UTF-8") from None
     except OSError as error:
-        raise BaselineError(f"{kind.name} {file}: cannot be read: {error.strerror}") from None
+        raise BaselineError(f"{kind.name} {file} cannot be read: {error.strerror}") from None
     if len(text) > MOST_CHARACTERS:
         raise kind.error(file, f"holds more than {MOST_CHARACTERS:.3g} characters")
     return text
@@ -114,8 +114,8 @@ def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
         raise kind.error(file, f"field schema: expected {kind.schema}, found {schema}")
     if int(found[1]) > kind.version:
         raise BaselineError(
-            f"{kind.name} {file}: field schema: a newer {TOOL} wrote this file ({kind.subject}/{found[1]}); "
-            f"this version reads {kind.subject}/{kind.version}: upgrade {TOOL}"
+            f"{kind.name} {file}: field schema is {kind.subject}/{found[1]}, which a newer {TOOL} wrote; this version "
+            f"reads {kind.subject}/{kind.version}: upgrade {TOOL}"
         )
     found_data: dict[str, Any] = data
     return found_data

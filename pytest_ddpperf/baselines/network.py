@@ -34,7 +34,7 @@ class NetworkFile:
             if fit.collective == collective:
                 return fit
         known = ", ".join(fit.collective for fit in self.fits)
-        raise BaselineError(f"the network of {self.environment} has no {collective}; it has {known}")
+        raise BaselineError(f"no {collective} was measured on {self.environment}, only {known}; run ddpperf network")
 
 
 NETWORK = FileKind(subject="network", version=1, cure="delete it and run ddpperf network again")

@@ -118,7 +118,7 @@ def _found(named: str) -> Any:
     except (Exception, SystemExit) as error:
         raise SettingError(f"{named!r}: {module} cannot be imported: {_reason(error)}") from error
     if where.endswith(".py") and Path(str(found.__file__)).resolve() != file.resolve():
-        raise SettingError(f"{named!r}: {module} is another module, {found.__file__}; rename the file")
+        raise SettingError(f"{named!r}: the name {module} imports another module, {found.__file__}; rename the file")
     if not hasattr(found, name):
         meant = closest(name, vars(found))
         raise SettingError(f"{named!r}: {module} has no {name}{': ' * bool(meant)}{meant}")

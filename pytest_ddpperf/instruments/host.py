@@ -254,7 +254,7 @@ def open_shared(file: Path, flags: int = 0) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.ENXIO, "it is no regular file", str(file))
+    raise OSError(errno.ENXIO, "this is not a regular file", str(file))
 
 
 def abandoned(prefix: str) -> Iterator[Path]:
@@ -284,7 +284,7 @@ def private_folder() -> Path:
             alone = found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & _OTHERS
             if alone and stat.S_ISDIR(found.st_mode):
                 return place
-    raise OSError(errno.EPERM, "it is no folder of yours alone", str(folder))
+    raise OSError(errno.EPERM, "this is not a folder that only you can access", str(folder))
 
 
 def interface_speeds(root: Path = _ROOT) -> dict[str, float | None]:

@@ -79,7 +79,7 @@ def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[
     ]
     known = {*COUNTS, EFFICIENCY, SPEEDUP, *(row.name for row in (*METRICS, *added))}
     for name in (each.metric for each in found if each.metric not in known):
-        raise SettingError(f"accepted: there is no metric {name!r}; {instead(closest(name, known), sorted(known))}")
+        raise SettingError(f"accept or allow: no metric {name!r}; {instead(closest(name, known), sorted(known))}")
     return found
 
 

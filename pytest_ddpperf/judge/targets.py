@@ -117,7 +117,7 @@ def _chosen(measured: Measured, metric: str, wanted: object) -> Iterable[tuple[s
     for which in asked:
         if which not in known:
             there = ", ".join(map(repr, known))
-            raise SettingError(f"ddpperf.expect({metric}={wanted!r}): {which!r} was not measured; there are {there}")
+            raise SettingError(f"ddpperf.expect({metric}={wanted!r}): {which!r} was not measured, only {there}")
     return [(words[which], known[which], number) for which, number in asked.items()]
 
 
@@ -125,7 +125,7 @@ def _series(measurement: Measurement, metric: str) -> Series:
     known = [*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY, *measurement]
     if metric not in known:
         there = instead(closest(metric, [*known, *ALIASES]), [*measurement] or known)
-        raise SettingError(f"ddpperf.expect({metric}=...): no metric {metric!r}; {there}")
+        raise SettingError(f"ddpperf.expect({metric}=...): there is no metric {metric!r}; {there}")
     try:
         return measurement[metric]
     except KeyError as error:
@@ -140,7 +140,7 @@ def _number(metric: str, wanted: object, unit: str) -> float:
         except ValueError as error:
             raise SettingError(f"ddpperf.expect({metric}={wanted!r}): expected {error}") from None
     if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or math.isnan(wanted):
-        raise SettingError(f"ddpperf.expect({metric}={wanted!r}): expected a number, in {unit}")
+        raise SettingError(f"ddpperf.expect({metric}={wanted!r}): expected a number (unit: {unit})")
     return float(wanted)
 
 

@@ -152,17 +152,17 @@ def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> 
         SettingError: the user chose NCCL on the CPU.
     """
     if device == "cpu" and backend == "nccl":
-        raise SettingError("backend 'nccl' moves GPU tensors only; with device 'cpu' use backend 'gloo'")
+        raise SettingError("backend=nccl needs GPU tensors, and device=cpu makes none; use backend=gloo")
     gpus, count, remark = machine.gpus, len(machine.gpus.names), ""
     if device == "auto" and gpus.error:
         remark = f"device=auto chose the CPU, because torch {machine.torch} can use no GPU: {gpus.error}"
     if device == "auto":
         device = "cuda" if count or backend == "nccl" else "cpu"
     if device == "cuda" and not count:
-        asked = "backend 'nccl'" if backend == "nccl" else "device 'cuda'"
+        asked = "backend=nccl" if backend == "nccl" else "device=cuda"
         built = f"can use none ({gpus.error}; nvidia-smi shows more)" if gpus.error else "sees none"
         built = built if machine.cuda else "was built without CUDA"
-        cure = "backend 'gloo' and device 'cpu' run anywhere"
+        cure = "to run without a GPU, use backend=gloo and device=cpu"
         raise LaunchError(f"{asked} needs a GPU, and torch {machine.torch} {built}; {cure}")
     if backend == "auto":
         one_each = device == "cuda" and gpus.has_one_each(world_size)

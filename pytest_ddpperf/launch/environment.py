@@ -170,7 +170,7 @@ def current_folder() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
-        raise LaunchError("the current folder was removed; go to one that exists") from None
+        raise LaunchError("the current folder was removed; run pytest in a folder that exists") from None
 
 
 def with_ras(environ: Mapping[str, str]) -> dict[str, str]:

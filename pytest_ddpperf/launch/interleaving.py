@@ -199,7 +199,7 @@ class TurnClient:
             self._connection.sendall(_REQUEST.pack(progress))
             go = self._connection.recv(len(_GO))
         if go != _GO:  # without a turn it would time steps while another launch runs
-            raise LaunchError("the controller ended the interleaved launches while this one waited for its turn")
+            raise LaunchError("the interleaved launches were ended while this one waited for its turn")
 
     def close(self) -> None:
         """Ends the turn and requests no more."""

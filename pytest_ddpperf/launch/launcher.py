@@ -201,7 +201,7 @@ class Launcher:
         """
         gpus = Gpus()
         if not 0 < timeout <= MAX_TIMEOUT:
-            raise SettingError(f"timeout {timeout!r}: expected a number of seconds above 0 and up to {MAX_TIMEOUT:.0f}")
+            raise SettingError(f"timeout={timeout!r}: expected a number of seconds above 0, at most {MAX_TIMEOUT:.0f}")
         if device != "cpu" or backend != "gloo":
             # A CPU group needs no probe: every torch that ranks can use has gloo.
             machine = self.machine(gpus=device != "cpu")

@@ -132,7 +132,7 @@ class Link:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # what arrives later is read no more
             if not messages:
-                raise self._ended(ValueError("the data received is not a message of this run")) from None
+                raise self._ended(ValueError("the received data is not a message of this run")) from None
         if self._channel.closed and not messages:
             raise self._ended(self._channel.error)
         return messages
@@ -244,7 +244,7 @@ def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: 
         greeting += _part(connected, size - len(greeting), deadline)
     theirs = greeting[len(_GREETING) :]
     if not greeting.startswith(_GREETING):
-        raise ValueError("its first message is not one of this plugin")
+        raise ValueError("the peer's first message is not of this plugin")
     _give_up_a_silent_peer(connected)
     nonces = ours + theirs if serving else theirs + ours  # the server's first
     ways = (b"s", b"c") if serving else (b"c", b"s")
@@ -255,17 +255,17 @@ def _first(connected: socket.socket, frames: Frames, deadline: float) -> bytes:
     """Returns the first message of the other end, which proves that it knows the key."""
     while (body := frames.take()) is None:
         if len(frames.received) > _MAX_FIRST:
-            raise ValueError("its first message is too long")
+            raise ValueError("the peer's first message is too long")
         frames.received += _part(connected, _CHUNK, deadline)
     return body
 
 
 def _part(connected: socket.socket, size: int, deadline: float) -> bytes:
     if not readable([connected], max(0.0, deadline - time.monotonic())):  # for all of it: it may come byte by byte
-        raise TimeoutError("it did not answer in time")
+        raise TimeoutError("the peer did not answer in time")
     part = connected.recv(size)
     if not part:
-        raise ConnectionResetError("the connection has ended")
+        raise ConnectionResetError("the peer closed the connection")
     return part
 
 

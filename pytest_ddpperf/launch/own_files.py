@@ -148,7 +148,7 @@ class _Shown:
             inside[place.rpartition("/")[0]].append(place)
         for folder in sorted(place for place, (how, _) in self._plan.items() if how == "folder"):
             if os.path.realpath(folder) != folder:  # nothing is ever touched but what was made here
-                raise NotADirectoryError(errno.ENOTDIR, "a symbolic link is at this path", folder)
+                raise NotADirectoryError(errno.ENOTDIR, "this path is now a symbolic link", folder)
             for entry in [*os.scandir(folder)]:
                 if not self._shows(entry):
                     _remove(entry)

@@ -119,18 +119,18 @@ def require_linux(root: Path = _ROOT) -> None:
     if not sys.platform.startswith("linux"):
         system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
         raise LaunchError(
-            f"ranks can be started on Linux only, and this is {system}: run the suite on a Linux machine or in a "
+            f"ranks need Linux, and this machine runs {system}: run the tests on a Linux machine or in a "
             "Linux container"
         )
     if not (root / "proc/self/fd").is_dir():
-        raise LaunchError("ranks need the file system /proc, and it is not mounted here")
+        raise LaunchError("ranks need the file system /proc, which is not mounted here; mount it")
 
 
 def _set(option: int, value: int, meaning: str) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{os.strerror(number)} (the kernel was asked to {meaning})")
+        raise OSError(number, f"the kernel refused to {meaning}: {os.strerror(number)}")
 
 
 def die_with_parent(number: int, parent: int) -> None:

@@ -164,14 +164,14 @@ def look_up(module: str, file: str, name: str) -> Any:
     """Imports a test module of the target and returns the object with this dotted name; "" means the module itself."""
     file = own(file)
     if not Path(file).is_file():
-        raise LookupError(f"there is no {Path(file).name} in that revision")
+        raise LookupError(f"the reference revision has no file {Path(file).name}")
     loaded = sys.modules.get(module)
     if loaded is None or getattr(loaded, "__file__", None) != file:
         loaded = _loaded(module, file)
     try:
         return operator.attrgetter(name)(loaded) if name else loaded
     except AttributeError:
-        raise LookupError(f"{Path(file).name} of that revision has no {name}") from None
+        raise LookupError(f"{Path(file).name} of the reference revision has no {name}") from None
 
 
 def _loaded(module: str, file: str) -> ModuleType:
@@ -182,7 +182,7 @@ def _loaded(module: str, file: str) -> ModuleType:
             return importlib.import_module(module)
     spec = importlib.util.spec_from_file_location(module, file)
     if spec is None or spec.loader is None:
-        raise LookupError(f"{file} is no Python module")
+        raise LookupError(f"{file} is not a Python module")
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[module] = loaded
     spec.loader.exec_module(loaded)

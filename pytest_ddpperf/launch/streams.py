@@ -190,7 +190,7 @@ def open_output() -> IO[bytes]:
         if error.errno == errno.EMFILE:  # the caller knows for how many ranks
             raise
         raise LaunchError(
-            f"the output of ranks cannot be stored: {error.strerror}: {tempfile.tempdir or 'TMPDIR'}; "
+            f"the output of ranks cannot be stored in {tempfile.tempdir or 'TMPDIR'}: {error.strerror}; "
             "set TMPDIR to a folder that can be written"
         ) from None
 

@@ -90,7 +90,7 @@ class Zygote:
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:
-                raise OSError("the process that ranks are forked from has too many files open")  # noqa: TRY301
+                raise OSError("the process that forks ranks has too many open files")  # noqa: TRY301
             answer = Answer(ask.number, getattr(self, ask.method)(*ask.arguments))
         except OSError as error:
             failed = f"rank {ask.arguments[0]} could not be forked: " if ask.method == "fork" else ""

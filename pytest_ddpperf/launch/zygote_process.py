@@ -118,7 +118,7 @@ class ZygoteProcess:
             except BaseException as error:
                 of_controller.close()
                 if isinstance(error, OSError):
-                    reason = f"the process that ranks are forked from cannot be started: {error.strerror}"
+                    reason = f"the process that forks ranks cannot be started: {error.strerror}"
                     raise LaunchError(reason) from error
                 raise
         return of_controller, process
@@ -169,7 +169,7 @@ class ZygoteProcess:
                 if isinstance(event, Ready):
                     self._ready, self.threads, self.touched = True, event.threads, event.touched
             if not events and time.monotonic() >= deadline:
-                raise LaunchError(f"importing torch took more than {_READY_SECONDS:.0f} s{self._said()}")
+                raise LaunchError(f"the import of torch took more than {_READY_SECONDS:.0f} s{self._said()}")
 
     def fork(self, rank: int, modules: Sequence[str], folder: str, files: Sequence[int]) -> None:
         """Requests a rank, which gets copies of these descriptors; an answer comes only if it cannot be forked."""
@@ -210,9 +210,9 @@ class ZygoteProcess:
             if isinstance(event, Broken):
                 check = f"check torch with: {self._python} -c 'import torch, torch.distributed'"
                 raise LaunchError(
-                    f"the process that ranks are forked from failed: {event.reason}; the ranks were stopped"
+                    f"the process that forks ranks failed, so the ranks were stopped: {event.reason}"
                     if self._ready
-                    else f"the ranks cannot import what they need: {event.reason}; {check}"
+                    else f"ranks cannot import torch or a preloaded module: {event.reason}; {check}"
                 )
             events.append(event)
         return events
@@ -230,7 +230,7 @@ class ZygoteProcess:
         """Kills a zygote that a signal has stopped, and raises LaunchError: its ranks are not to blame."""
         if processes.is_stopped(self.pid):
             self.kill()
-            raise LaunchError("the process that ranks are forked from was stopped by a signal; the ranks were ended")
+            raise LaunchError("a signal stopped the process that forks ranks, so all ranks were ended; run again")
 
     def preload(self, request: Preload) -> Callable[[], Preloaded]:
         """Makes the zygote import a module; returns a function that waits for the result."""
@@ -303,12 +303,12 @@ class ZygoteProcess:
         try:
             status = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            return ZygoteEnded("the process that ranks are forked from no longer answers; the ranks were stopped")
+            return ZygoteEnded("the process that forks ranks no longer answers; the ranks were stopped")
         if status is None:
             how = "has ended"
         else:
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-        return ZygoteEnded(f"the process that ranks are forked from {how}; the ranks were stopped{self._said()}")
+        return ZygoteEnded(f"the process that forks ranks {how}; the ranks were stopped{self._said()}")
 
     def _said(self) -> str:
         text = read_output(self._output, "its output", 4096).strip()

@@ -87,8 +87,8 @@ def work_of_rank(point: Measurement) -> float:
     flops = 0.0 if point.counts is None else point.counts.totals.get("flops", 0.0)
     if not flops or point.counts is None:
         raise WorkloadError(
-            f"{point.name}: no FLOPs were counted, which a model that grows with the ranks needs; its "
-            "operators have to be matrix products or convolutions of torch"
+            f"{point.name}: no FLOPs were counted, but the efficiency of a model that grows with the ranks is computed "
+            "from them; the model needs matrix products or convolutions of torch"
         )
     return fmean(point.counts.by_rank.get("flops", (flops,)))
 

@@ -66,7 +66,7 @@ def _listed(name: str, given: Iterable[Any] | None) -> tuple[Any, ...] | None:
         return None
     found = () if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if not found:
-        raise SettingError(f"ddpperf.advise({name}={given!r}): expected a list of one or more")
+        raise SettingError(f"ddpperf.advise({name}={given!r}): expected a list of one or more values")
     return found
 
 
@@ -84,8 +84,8 @@ def advised(
     __tracebackhide__ = True
     if measure is not None and not predictor.runs_here(call):
         raise SettingError(
-            "ddpperf.advise(measure=True): the ranks would share cores or GPUs here; leave measure out, or "
-            "give fewer ranks"
+            "ddpperf.advise(measure=True): on this machine the ranks would share cores or GPUs; leave measure out, or "
+            "give a smaller world_size"
         )
     workloads = _workloads(subject, asked.batch_sizes)
     found: list[Candidate] = []
@@ -118,8 +118,8 @@ def _workloads(
     if isinstance(subject, Workload):
         if batch_sizes is not None:
             raise SettingError(
-                f"ddpperf.advise(batch_sizes={list(batch_sizes)}): this Workload has one size; give a function "
-                "batch_size -> Workload"
+                f"ddpperf.advise(batch_sizes={list(batch_sizes)}): a Workload has only one batch size; give a "
+                "function batch_size -> Workload"
             )
         return {None: subject}
     if not callable(subject) or isinstance(subject, Script) or batch_sizes is None:

@@ -80,7 +80,7 @@ def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
     """
     points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
     if len({size for size, _ in points}) < SIZES:
-        raise SettingError(f"sizes: {len(points)} are too few for a fit; measure {SIZES} or more")
+        raise SettingError(f"{len(points)} message sizes are too few for a fit; measure {SIZES} or more")
     one, two = _held_out(points, _one_line), _held_out(points, _two_lines)
     gain = statistics.fmean(one) - statistics.fmean(two)
     lines, errors = (_two_lines, two) if gain > _GAIN else (_one_line, one)

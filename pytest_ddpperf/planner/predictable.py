@@ -76,20 +76,20 @@ def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
     """Raises SettingError for trainings that cannot be predicted."""
     if isinstance(way.subject, Script):
         raise SettingError(
-            f"{way.subject.name} is a Script, which makes its own process group: a prediction takes a Workload or a "
-            "function build(ctx) -> step"
+            f"{way.subject.name} is a Script, which cannot be predicted, because it creates its own process group: "
+            "give a Workload or a function build(ctx) -> step"
         )
     if not callable(way.subject) and not isinstance(way.subject, Workload):
         kind = type(way.subject).__name__
         raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")
     node = settings.ranks_per_node
     if settings.network in CLUSTERS and ranks > node and ranks % node:
-        raise SettingError(f"world_size={ranks} does not fill nodes of ranks_per_node={node}: give a multiple of it")
+        raise SettingError(f"world_size={ranks} is no multiple of ranks_per_node={node}: change one of them")
     if settings.accelerator is not None and settings.env:
         names = ", ".join(name for name, _ in settings.env)
         raise SettingError(
-            f"env of {names} has no effect on accelerator={settings.accelerator}, which models each operator; leave "
-            "one of the two out"
+            f"env sets {names}, which has no effect with accelerator={settings.accelerator}, a model of operators; "
+            "leave env or accelerator out"
         )
 
 
@@ -103,13 +103,13 @@ def require_network(
     named = ", ".join(CLUSTERS)
     cramped = f"{ranks} ranks would share cores or GPUs here" if ranks > room else ""
     if given == HERE and (environment.simulated or cramped):
-        what = "a simulated benchmark measures nothing between ranks" if environment.simulated else cramped
-        raise SettingError(f"network={HERE!r}: {what}; give one of {named}")
+        what = "a simulated benchmark has no network to measure" if environment.simulated else cramped
+        raise SettingError(f"network={HERE!r}: {what}; give network=NAME, one of {named}")
     if given is None and stored(environment) is None:
         cure = (
             f", and {cramped}: give" if cramped else f": measure it with ddpperf network --world-size={ranks}, or give"
         )
         known = named if cramped else f"{HERE}, {named}"
         raise SettingError(
-            f"network is not given, and none is stored of {environment_key(environment)}{cure} one of {known}"
+            f"network is not given, and no fit of {environment_key(environment)} is stored{cure} one of {known}"
         )

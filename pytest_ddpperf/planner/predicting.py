@@ -71,8 +71,8 @@ class Predictor:
         __tracebackhide__ = True
         if ways is None and not isinstance(subject, Mapping):
             raise SettingError(
-                "ddpperf.what_if: expected settings by name, such as ways={'now': {}, 'bf16': {'precision': 'bf16'}}, "
-                "or Workloads by name, such as {'small': workload, 'large': other}"
+                "ddpperf.what_if: nothing to compare; give ways={'now': {}, 'bf16': {'precision': 'bf16'}}, "
+                "or several Workloads, such as {'small': workload, 'large': other}"
             )
         networks: dict[str, Any] = {}
         if isinstance(ways, Mapping) and all(isinstance(own, Mapping) for own in ways.values()):
@@ -97,7 +97,7 @@ class Predictor:
         made = Predicted(test=self.test, prediction=prediction, gain=gain)
         if made.key in self.known:
             raise SettingError(
-                f"{self.test} predicts {prediction.name!r} twice on {prediction.network}; tell them apart with name=..."
+                f"{self.test} predicts {prediction.name!r} twice on {prediction.network}; give each another name=..."
             )
         self.known.add(made.key)
         listed = self.session.outputs.predictions
@@ -213,7 +213,7 @@ class Predictor:
         unknown = [name for name in names if name not in COLLECTIVES]
         if unknown:
             raise SettingError(
-                f"network={HERE!r}: the plugin cannot measure {', '.join(unknown)}; give one of {', '.join(CLUSTERS)}"
+                f"network={HERE!r}: {', '.join(unknown)} cannot be measured; give one of {', '.join(CLUSTERS)}"
             )
         most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in sent))
         key = environment_key(environment)

@@ -18,7 +18,7 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
     send, 0 if sending does not slow computing.
     """
     if len(costs) != len(timeline.transfers):
-        raise SettingError(f"costs has {len(costs)} times for {len(timeline.transfers)} transfers; give one for each")
+        raise SettingError(f"costs has {len(costs)} numbers for {len(timeline.transfers)} transfers; give one for each")
     now = sent = 0.0  # the present time of computing, and the end of the last transfer that was started
     ends = [0.0] * len(costs)
     for moment in timeline.moments:

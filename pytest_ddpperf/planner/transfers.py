@@ -110,16 +110,16 @@ class FittedNetwork:
         fit = next((fit for fit in self.fits if (fit.collective, fit.world_size) == (name, transfer.ranks)), None)
         if fit is None:
             raise SettingError(
-                f"{self.name} was not measured for {name} of {format_count(transfer.ranks, 'rank')}, only for "
+                f"network {self.name} has no fit for {name} of {format_count(transfer.ranks, 'rank')}, only for "
                 f"{', '.join(fit.collective for fit in self.fits)} of all its "
-                f"{format_count(self.fits[0].world_size, 'rank')}; choose a known network: {', '.join(CLUSTERS)}"
+                f"{format_count(self.fits[0].world_size, 'rank')}; give one of network={', '.join(CLUSTERS)}"
             )
         if transfer.nbytes > fit.max_bytes:
             size = power_of_two(transfer.nbytes, above=True)
             sent, measured = format_values((transfer.nbytes, fit.max_bytes), "B")
             raise SettingError(
-                f"a step sends {sent} in one {transfer.name}, and {self.name} was measured up to {measured}; measure "
-                f"it with ddpperf network --world-size={transfer.ranks} --max-size={size}"
+                f"a step sends {sent} in one {transfer.name}, but network {self.name} was measured only up to "
+                f"{measured}; run ddpperf network --world-size={transfer.ranks} --max-size={size}"
             )
         return fit.seconds(max(transfer.nbytes, fit.min_bytes))
 

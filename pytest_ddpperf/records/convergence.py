@@ -114,8 +114,8 @@ class Convergence:
         __tracebackhide__ = True
         found: Mapping[str, Trainings] = {trained.name: trained for trained in self.strategies}
         if name not in found:
-            raise KeyError(f"{name!r} was not trained; there are {list(found)}")
+            raise KeyError(f"no strategy {name!r} was trained; give one of {list(found)}")
         finals, quantity = found[name].finals, quantity or self.metric
         if quantity not in finals:
-            raise KeyError(f"no quantity {quantity!r}; there are {list(finals)}")
+            raise KeyError(f"no quantity {quantity!r} was evaluated; give one of {list(finals)}")
         return finals[quantity]

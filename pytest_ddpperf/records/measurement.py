@@ -265,12 +265,12 @@ class Measurement(BenchmarkId):
         __tracebackhide__ = True  # readers need the line of their test
         by_name = {series.metric: series for series in self.series}
         if metric not in by_name and self.unfit:
-            raise KeyError(f"no metric {metric!r}: {self.name} does not fit into memory: {self.unfit}")
+            raise KeyError(f"no metric {metric!r}, because {self.name} does not fit into memory: {self.unfit}")
         if metric not in by_name and not self.launches and self.counts is not None:
             why = "--ddpperf-budget had no time left" if self.untimed else "--ddpperf-counts=only leaves it out"
             raise NotTimed(f"{metric} was not measured: {why}")
         if metric not in by_name:
-            raise KeyError(f"no metric {metric!r}; there are {', '.join(by_name)}")
+            raise KeyError(f"no metric {metric!r} was measured; give one of {', '.join(by_name)}")
         return by_name[metric]
 
 

@@ -102,8 +102,8 @@ class CollectiveFit:
             above = nbytes > self.max_bytes
             wider = f"--{'max' if above else 'min'}-size={power_of_two(nbytes, above=above)}"
             raise SettingError(
-                f"nbytes={nbytes}: {self.collective} over {format_count(self.world_size, 'rank')} was measured from "
-                f"{ends}; measure that size too: ddpperf network --world-size={self.world_size} {wider}"
+                f"nbytes={nbytes}: {self.collective} of {format_count(self.world_size, 'rank')} was measured only "
+                f"from {ends}; measure this size too: ddpperf network --world-size={self.world_size} {wider}"
             )
         line = next(segment for segment in self.segments if nbytes <= segment.max_bytes)
         return line.latency + nbytes * line.seconds_per_byte

@@ -151,7 +151,7 @@ class WhatIf:
         """Returns the prediction of a way; raises KeyError with the names of all ways if there is no such way."""
         __tracebackhide__ = True
         if name not in self.predictions:
-            raise KeyError(f"no way {name!r}; there are {', '.join(self.predictions)}")
+            raise KeyError(f"no prediction is named {name!r}; give one of {', '.join(self.predictions)}")
         return self.predictions[name]
 
     @property
@@ -163,7 +163,7 @@ class WhatIf:
         """Returns the share of the first way's time per sample that a way saves; SettingError for an unknown way."""
         __tracebackhide__ = True
         if name not in self.predictions:
-            raise SettingError(f"gain({name!r}): there is no such way; give one of {', '.join(self.predictions)}")
+            raise SettingError(f"gain({name!r}): there is no such name; give one of {', '.join(self.predictions)}")
         return self[name].gain_over(self[self.over])
 
     @property

@@ -96,8 +96,8 @@ def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
         trained = {parameter.requires_grad: name for name, parameter in reversed(parameters)}
         if len(trained) > 1:
             raise SettingError(
-                f"fsdp1[use_orig_params=false] makes one flat parameter of {trained[True]}, which is trained, and "
-                f"{trained[False]}, which is frozen: use use_orig_params=true"
+                f"fsdp1[use_orig_params=false] cannot flatten a trained parameter ({trained[True]}) together with a "
+                f"frozen one ({trained[False]}): use use_orig_params=true"
             )
 
 

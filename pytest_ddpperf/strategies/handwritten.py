@@ -77,8 +77,8 @@ class Slot:
         self.arrived = False
         if replaced:
             raise WorkloadError(
-                f"the gradient of parameter {self.trained.name} was replaced between backward and its synchronisation: "
-                "clip or unscale gradients after the synchronisation, or in place"
+                f"the gradient of parameter {self.trained.name} was replaced after backward and before its "
+                "synchronisation: clip or unscale gradients in place, or after the synchronisation"
             )
 
 
@@ -180,8 +180,8 @@ class Reducer:
         """Collects a gradient that backward has accumulated, and sends its bucket once that is complete and next."""
         if slot.arrived:
             raise WorkloadError(
-                f"backward reached parameter {slot.trained.name} twice before synchronise(), when its gradient was "
-                "already being sent: add the losses up and run backward once, or run all but the last in no_sync()"
+                f"a second backward reached parameter {slot.trained.name} before synchronise(), while its gradient was "
+                "being sent: add the losses up and run backward once, or run all but the last in no_sync()"
             )
         if not self._sending:
             slot.adopt()

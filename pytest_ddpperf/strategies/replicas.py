@@ -46,14 +46,14 @@ class Trained:
         """Raises a WorkloadError for a gradient that is sparse, or that itself requires gradients."""
         if gradient.layout is not torch.strided:
             raise WorkloadError(
-                f"parameter {self.name} has a gradient of layout {gradient.layout}, and this strategy sends dense "
-                "gradients only: leave out sparse=True of its nn.Embedding, or use strategy 'ddp'"
+                f"parameter {self.name} has a gradient of layout {gradient.layout}, but this strategy sends only dense "
+                "gradients: create its nn.Embedding without sparse=True, or use strategy 'ddp'"
             )
         if gradient.requires_grad:
             raise WorkloadError(
-                f"the gradient of parameter {self.name} itself requires gradients, as after "
-                "backward(create_graph=True), and this strategy would cut its graph: use torch.autograd.grad(..., "
-                "create_graph=True) for the inner gradient"
+                f"the gradient of parameter {self.name} requires gradients itself, as after "
+                "backward(create_graph=True), but this strategy would cut its graph: compute the inner gradient by "
+                "torch.autograd.grad(..., create_graph=True)"
             )
 
     def _is_laid_out(self, gradient: Tensor) -> bool:
@@ -175,7 +175,7 @@ def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
         pairs = itertools.zip_longest(received[0], ours, fillvalue="nothing more")
         there, here = next((theirs, own) for theirs, own in pairs if theirs != own)
         raise WorkloadError(
-            f"rank {ctx.rank} built another model than rank 0: here [{here}], there [{there}]; "
+            f"rank {ctx.rank} built [{here}], but rank 0 built [{there}]: "
             "model() must build the same model on every rank"
         )
 

@@ -65,8 +65,8 @@ def require_gpu(strategy: str, ctx: RankView) -> None:
     """Raises an error for offloading without a GPU: torch pins the memory, which needs a GPU."""
     if ctx.device.type == "cpu":
         raise SettingError(
-            f"{strategy}[cpu_offload=true] needs a GPU to offload from, and these ranks compute on the CPU: drop "
-            "cpu_offload, or use device=cuda"
+            f"{strategy}[cpu_offload=true] needs GPUs, but these ranks compute on the CPU: leave cpu_offload out, or "
+            "use device=cuda"
         )
 
 
@@ -83,9 +83,9 @@ def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> t
             home = homes.setdefault(parameter, unit)
             if home != unit:
                 raise SettingError(
-                    f"{strategy} cannot shard {home or 'the rest'} and {unit or 'the rest'} of the model one by one, "
-                    f"because they share the parameter {name}: choose blocks that share none, "
-                    "Workload(blocks=lambda model: []) for no blocks"
+                    f"{strategy} cannot shard {home or 'the rest of the model'} and {unit or 'the rest of the model'} "
+                    f"separately, because they share the parameter {name}: choose blocks that share none, or no blocks "
+                    "by Workload(blocks=lambda model: [])"
                 )
     return units
 

@@ -59,7 +59,7 @@ def parse(text: str) -> Strategy:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not name or not value:
             raise SettingError(
-                f"strategy {text!r}: {part!r} is no option; write option=value, as in ddp[bucket_cap_mb=5]"
+                f"strategy {text!r}: cannot read option {part!r}; write option=value, as in ddp[bucket_cap_mb=5]"
             )
         if name in options:
             raise SettingError(f"strategy {text!r}: option {name} is given twice")
@@ -75,7 +75,7 @@ def _called(function: Callable[..., Any]) -> str:
         said, function = ",".join(words), function.func
     name = getattr(function, "__qualname__", type(function).__qualname__).rpartition("<locals>.")[2]
     if name == "<lambda>":
-        raise SettingError("a strategy of your own has to have a name: give a function made with def")
+        raise SettingError("a function that is a strategy needs a name: define it with def")
     return f"{name}({said})"
 
 

@@ -242,8 +242,8 @@ def require_world_size(strategy: Strategy, world_size: int) -> None:
     row = row_of(strategy)
     if row.single_rank and world_size != 1:
         raise SettingError(
-            f"strategy {strategy.name!r} does not synchronise and needs world size 1, but the world size is "
-            f"{world_size}: use world_size=1, or a strategy that synchronises, such as 'ddp'"
+            f"strategy {strategy.name!r} does not synchronise gradients, so it needs world_size=1, but world_size is "
+            f"{world_size}: use 1, or a strategy that synchronises, such as 'ddp'"
         )
     wrong = row.misfit(strategy.options, world_size) if row.misfit is not None else None
     if wrong is not None:
@@ -270,7 +270,7 @@ def parallelise(
     parallel = function(module, ctx, **by_block, **resolved.options)
     if not isinstance(parallel, Parallel):
         kind = "None" if parallel is None else f"a {type(parallel).__name__}"
-        raise SettingError(f"strategy {resolved} gave {kind}: return a pytest_ddpperf.Parallel(module, synchronise)")
+        raise SettingError(f"strategy {resolved} returned {kind}: return a pytest_ddpperf.Parallel(module, ...)")
     return parallel
 
 

@@ -53,8 +53,8 @@ def batches(
         source = located(workload.batch)
         if settings is not None:
             raise SettingError(
-                f"loader={settings}: this workload has one batch for all steps, by {source}, so there is nothing to "
-                "load; give it a loader(rank, world_size), or leave loader=... out"
+                f"loader={settings}: this Workload uses one batch of {source} in all steps, and no DataLoader; give "
+                "Workload(loader=...) in place of batch=..., or leave the setting loader out"
             )
         whole = _pair(workload, workload.batch(), source)
         _require_samples(whole, source)
@@ -67,7 +67,7 @@ def batches(
     if settings is not None:
         loader, picked = with_settings(ctx, loader, settings, source)
     if not isinstance(loader, Iterable):
-        raise WorkloadError(f"loader {source} gave a {type(loader).__name__}: give an iterable of batches")
+        raise WorkloadError(f"loader {source} returned a {type(loader).__name__}: return an iterable of batches")
     stream = _endless(workload, loader, source, first_epoch)
     first = next(stream)
     _require_samples(first, source)
@@ -142,18 +142,18 @@ def _endless(
             found = _size(pair)
             if size is not None and found != size:
                 raise WorkloadError(
-                    f"loader {source} gave a batch of {found} after batches of {size}: steps must be alike to be "
-                    "compared (drop_last=True leaves out an incomplete batch)"
+                    f"loader {source} yielded a batch of {found} after batches of {size}, but all steps must have the "
+                    "same batch size: leave the incomplete last batch out, by drop_last=True"
                 )
             size = found
             yield pair
             empty = False
         if empty and epoch == first_epoch:
-            raise WorkloadError(f"loader {source} gave no batch: its data must fill at least one")
+            raise WorkloadError(f"loader {source} yielded no batch: give it data for at least one batch")
         if empty:
             raise WorkloadError(
-                f"loader {source} gave no batch when begun again: give an iterable that can be run through many "
-                "times, such as a DataLoader, instead of an iterator"
+                f"loader {source} yielded no batch in its second epoch: return an iterable that can be iterated many "
+                "times, such as a DataLoader, not an iterator"
             )
         epoch += 1
 
@@ -162,15 +162,15 @@ def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
     """Returns the inputs and targets of a batch; for ``forward`` the whole batch, and no targets."""
     if batch is None or isinstance(batch, (Iterator, DataLoader)):
         raise WorkloadError(
-            f"{source} gave {describe_value(batch)} as a batch: return (inputs, targets); for many batches give "
-            "Workload(loader=lambda rank, world_size: ...), in place of batch"
+            f"{source} returned {describe_value(batch)} as a batch: return (inputs, targets), or for many batches "
+            "give Workload(loader=lambda rank, world_size: ...) in place of batch"
         )
     if workload.forward is not None:
         # Such as the one that tokenizers give, which is no dict: torch would take it for a single leaf.
         return (dict(batch) if isinstance(batch, Mapping) else batch), ()
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:  # noqa: PLR2004
         raise WorkloadError(
-            f"{source} gave a batch of type {type(batch).__name__}: a batch must be (inputs, targets); for others give "
+            f"{source} gave a batch of type {type(batch).__name__}: return (inputs, targets), or for others give "
             "Workload(forward=...) in place of loss, such as forward=lambda model, batch: model(**batch).loss"
         )
     return batch[0], batch[1]
@@ -184,7 +184,7 @@ def _require_samples(pair: tuple[Any, Any], source: str) -> None:
         )
     if _size(pair) == 0:
         raise WorkloadError(
-            f"{source} gave a batch of 0 samples (its first tensor is empty along dimension 0): give at least one"
+            f"{source} gave a batch of 0 samples (the first tensor's dimension 0 is empty): give at least one sample"
         )
 
 
@@ -220,8 +220,8 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
             return leaf
         if leaf.shape[0] % ranks:
             raise WorkloadError(
-                f"{source} gave a tensor of {leaf.shape[0]} along dimension 0, which {ranks} ranks cannot share "
-                f"equally: in strong mode a batch is the global one, so make it a multiple of {ranks}"
+                f"{source} gave a batch of {leaf.shape[0]} samples, which {ranks} ranks cannot share equally (with "
+                f"mode='strong', the batch is the global one): make the batch size a multiple of {ranks}"
             )
         size = leaf.shape[0] // ranks
         return leaf[ctx.rank * size : (ctx.rank + 1) * size]

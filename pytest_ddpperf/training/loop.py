@@ -121,7 +121,7 @@ def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
     """Raises MemoryError if resident memory peaks above the setting, which the kernel does not enforce exactly."""
     limit, peak = job.settings.memory_limit, peaks.get("peak_resident")
     if limit is not None and peak is not None and peak > limit:
-        raise MemoryError(f"steps took {format_value(peak, 'B')}, above memory_limit={format_value(limit, 'B')}")
+        raise MemoryError(f"steps took {format_value(peak, 'B')}, more than memory_limit={format_value(limit, 'B')}")
 
 
 def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
@@ -272,6 +272,6 @@ def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: i
         of_each = "" if period == 1 else f", at least once in every {period} of them"
         raise WorkloadError(
             f"fp16 gradients overflowed in {len(skipped)} of {steps}{of_each}, so no complete update was "
-            "timed: raise the warm-up until the scale has settled, or use precision=bf16"
+            "timed: raise the warm-up, in which the loss scale falls, or use precision=bf16"
         )
     return kept

@@ -80,7 +80,7 @@ class Script:
         path = next((place for place in places if place.is_file()), None)
         if path is None:
             raise SettingError(
-                f"Script({self.target!r}): there is no such file; looked for {', '.join(map(str, places))}"
+                f"Script({self.target!r}) does not exist; these files were tried: {', '.join(map(str, places))}"
             )
         return Script(path, *self.arguments, keep_files=self.keep_files)
 
@@ -102,7 +102,7 @@ class Script:
             return
         file = Path(own(self.target, code=True))  # that of the reference's checkout, or of the launch's own files
         if not file.is_file():
-            raise WorkloadError(f"there is no script {file}")
+            raise WorkloadError(f"the script {file} does not exist on this node")
         code = compile(source := file.read_bytes(), told(str(file)), "exec", dont_inherit=True)
         module = ModuleType("__main__")
         module.__file__ = str(file)

@@ -124,8 +124,8 @@ class ScriptRun:
             raise _EndedError
         if not self.made:
             raise WorkloadError(
-                f"{self._script.name} ended before its first optimizer step: its last output may say why; steps "
-                "of processes that it starts itself (mp.spawn, ddp_spawn) are not seen: let it train under torchrun"
+                f"{self._script.name} ended before its first optimizer step: see its last output; if it trains in "
+                "processes that it starts itself (mp.spawn, ddp_spawn), change it so that it runs under torchrun"
             )
         raise TrainingEnded(
             f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "

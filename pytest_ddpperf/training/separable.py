@@ -66,8 +66,8 @@ def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
     problem = unfit(offered) if callable(offered) else f"it is {describe_value(offered)}"
     if problem is not None:
         raise WorkloadError(
-            f"the unsynchronised of the step of {who} must be called without arguments and give a context, such as "
-            f"model.no_sync: {problem}"
+            f"step.unsynchronised of {who} must be a function without arguments that returns a context manager, such "
+            f"as model.no_sync: {problem}"
         )
     return OwnSynchronisation(who=who, unsynchronised=offered)
 

@@ -64,7 +64,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
     while ran < job.plan.warmup or all_overflowed():
         if ran >= max(job.plan.warmup, _MAX_SETTLING_STEPS):
             raise WorkloadError(
-                f"the gradients of the first {ran} steps all overflowed in fp16, so that none updated the parameters: "
+                f"fp16 gradients overflowed in each of the first {ran} steps, so no step updated the parameters: "
                 "scale the loss down, or use precision=bf16"
             )
         ran += 1
@@ -111,12 +111,10 @@ def loss_value(loss: Any, when: str) -> float | None:
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         shape = getattr(value, "shape", None)
         found = f"a value of type {type(value).__name__}" + ("" if shape is None else f" and shape {tuple(shape)}")
-        raise WorkloadError(
-            f"the step returned {found} {when}; it must return the loss (a number or a scalar tensor) or None"
-        )
+        raise WorkloadError(f"the step returned {found} {when}: return the loss (a number or a scalar tensor) or None")
     if not math.isfinite(value):
         raise WorkloadError(
-            f"loss is {float(value)} {when}: training diverges, so it is not worth timing; "
+            f"loss is {float(value)} {when}, so training diverges and cannot be measured: "
             "check the learning rate and the data"
         )
     return float(value)

@@ -94,7 +94,7 @@ def ensure_recordable(file: Path) -> None:
     """
     try:
         if file.exists() and not file.is_file():
-            raise HistoryError(f"history file {file}: it is no regular file; name another file")
+            raise HistoryError(f"history file {file} is a folder, pipe or device; name another file")
         require_writable_folder(file.resolve().parent)  # SQLite needs a journal next to the file
     except OSError as error:
         raise _unwritable(file, error) from None

@@ -26,13 +26,13 @@ def prepared(
     environments = Environments(folder=cache_folder(), pip=tuple(shlex.split(pip_arguments)), base=base)
     old, new = (read_pins(Path(given), given) for given in files)
     if old == new:
-        raise SettingError(f"--packages {' '.join(files)}: both list the same packages: nothing to search")
+        raise SettingError(f"--packages {' '.join(files)}: both files list the same packages; name files that differ")
     sides = []
     for given, pins in zip(files, (old, new), strict=True):
         try:
             sides.append(environments.python(pins).path)
         except PipRefused as error:  # noqa: PERF203 - two files
-            raise SettingError(f"--packages {given}: pip cannot install it: {error}; see --pip-args") from None
+            raise SettingError(f"--packages {given}: pip cannot install it: {error}; options: --pip-args") from None
     packages = packages_between(old, new, files, sides)
 
     def run(probe: Probe, against: str) -> Outcome:

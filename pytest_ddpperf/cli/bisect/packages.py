@@ -43,8 +43,8 @@ def read_pins(file: Path, given: str) -> Pins:
         found = _PIN.match(line)
         if found is None:
             raise SettingError(
-                f"--packages {given}: line {number}, {line}: expected a pinned package, such as torch==2.13.0, as pip "
-                "freeze writes them; options of pip are for --pip-args"
+                f"--packages {given}: line {number} is {line}: expected a pinned package, such as torch==2.13.0, as "
+                "pip freeze writes it; give options for pip to --pip-args"
             )
         pins[_normal(found["name"])] = line
     return {name: line for name, line in pins.items() if name != _TOOL}

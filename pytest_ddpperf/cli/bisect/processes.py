@@ -45,7 +45,7 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
             try:
                 status = finished(command, _DAY, patience=_END_SECONDS, stdout=output, stderr=STDOUT).returncode
             except TimeoutExpired:
-                raise SettingError(f"{command_line(arguments)}: it took longer than a day: name fewer tests") from None
+                raise SettingError(f"{command_line(arguments)} took longer than a day: name fewer tests") from None
         printed = (folder / "output").read_text(encoding="utf-8", errors="replace")
         outcome = folder / OUTCOME_FILE
         if status in _UNUSABLE or not outcome.exists():

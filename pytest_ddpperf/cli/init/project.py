@@ -91,7 +91,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
         is_file = chosen.suffix == ".py" and (root / files[0]).is_file()
         module = (modules.get(files[0]) or read(files[0], _code(root / files[0]))) if is_file else None
         if module is None:
-            raise SettingError(f"{chosen} is no file of Python: name a script that trains")
+            raise SettingError(f"{chosen} is not a Python file: name a training script")
         modules[files[0]] = module
     program = Program(modules)
     scripts = [

@@ -96,7 +96,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
         top = top_folder(project.root)
     own = project.root.resolve().relative_to(top.resolve())
     if not PLAIN.fullmatch(own.as_posix()):
-        raise SettingError(f"{own}: a CI job cannot name this folder: give it a name of letters, digits and ._-/")
+        raise SettingError(f"{own}: a CI job cannot name this folder: rename it, with letters, digits and ._-/ only")
     name = "-".join(("performance", *own.parts))
     packages = ["-r requirements.txt"] * project.requirements + ["-e ."] * project.installable
     framework = project.scripts[0].framework if project.scripts else "torch"

@@ -99,7 +99,7 @@ class LateRanks:
         hints = [self._stage(), progress.told(self.progress), self.pace, *hints]
         if threads:
             more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
-            hints.append(f"the process that ranks are forked from has {more} stays locked on the ranks")
+            hints.append(f"the process that forks ranks has {more} stays locked on the ranks")
         first, _, others = (listing := stacks.listing(standing, guilty)).partition("\n\n")
         return RanksTimedOut(
             "\n\n".join(filter(None, (first_line, *hints, listing))),

@@ -78,9 +78,9 @@ class Cluster:
             met = dict(self._met)
         if missing:
             raise LaunchError(
-                f"rank {missing[0]} of the launcher did not connect to the controller within {seconds:.0f} s"
-                f"{f', nor did {len(missing) - 1} more' if missing[1:] else ''}: its tests may have failed to import, "
-                "or a firewall blocks the connection"
+                f"rank {missing[0]} of the launcher{f' and {len(missing) - 1} more' if missing[1:] else ''} did not "
+                f"connect to rank 0 within {seconds:.0f} s: see its output for a failed import of a test, or "
+                "check that no firewall blocks the connection"
             )
         self.card = replace(self.card, key=secrets.token_bytes(KEY_BYTES))  # others may have read the old one
         self._known = frozenset(link.peer for link, _ in met.values())
@@ -107,8 +107,8 @@ class Cluster:
             other = hello.needed.get(name, "none")
             if other != own:
                 raise SettingError(
-                    f"{name} is {own} on the controller, and {other} on {hello.host} (rank {hello.rank} of the "
-                    "launcher); all nodes need the same"
+                    f"{name} is {own} on the node of rank 0, but {other} on {hello.host} (rank {hello.rank} of the "
+                    "launcher); make them the same on all nodes"
                 )
 
     @property
@@ -266,8 +266,8 @@ def require_one_agent(hellos: Sequence[Hello]) -> Hello:
     for other in hellos[1:]:
         if other.gpus != hellos[0].gpus:
             raise SettingError(
-                f"tasks {hellos[0].rank} and {other.rank} of the launcher are on one node, {other.host}, and see "
-                "different GPUs; start one task per node, which sees all GPUs: --ntasks-per-node=1 --gpus-per-node=N"
+                f"tasks {hellos[0].rank} and {other.rank} of the launcher are on the same node, {other.host}, but see "
+                "different GPUs; start one task per node that sees all GPUs: --ntasks-per-node=1 --gpus-per-node=N"
             )
     return hellos[0]
 

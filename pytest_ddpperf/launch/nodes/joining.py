@@ -151,8 +151,8 @@ def _met(meeting: FileMeeting, own: Hello) -> tuple[Link, Card]:
 def _folder(task: Task, folder: Path | None) -> Path:
     if folder is None and not task.one_node and task.launcher != "torchrun":
         raise SettingError(
-            f"{task.launcher} started {task.size} processes, which may be on several nodes and cannot find each other: "
-            "name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR"
+            f"{task.launcher} started {task.size} processes, perhaps on several nodes, which need a shared folder to "
+            "find each other: name it with --ddpperf-rendezvous-dir=DIR"
         )
     return own_folder() if folder is None else folder
 
@@ -170,6 +170,6 @@ def _exchanged(task: Task, text: str | None) -> str:
             return launcher.run(exchange, *args, **alone).rank(0)  # type: ignore[arg-type]
     except RankFailed as error:
         raise LaunchError(
-            f"torchrun's store at {variables.get('MASTER_ADDR')} port {variables.get('MASTER_PORT')} does not find "
-            f"the other nodes; name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR\n{error}"
+            f"nodes could not exchange addresses by torchrun's store at {variables.get('MASTER_ADDR')}, port "
+            f"{variables.get('MASTER_PORT')}; use a folder that all nodes share: --ddpperf-rendezvous-dir=DIR\n{error}"
         ) from None

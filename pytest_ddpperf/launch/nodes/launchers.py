@@ -96,7 +96,7 @@ def gpus_of(link: Link) -> int:
     """Returns the number of GPUs that ranks of another node can use; LaunchError if there are none."""
     found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
     if not found:
-        raise LaunchError(f"{link.name} has no GPU that torch can use, but the controller has one; use device 'cpu'")
+        raise LaunchError(f"{link.name} has no GPU that torch can use, but the node of rank 0 has one; use device=cpu")
     return found
 
 

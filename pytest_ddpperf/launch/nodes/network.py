@@ -29,7 +29,7 @@ def interface_of(address: str, environ: Mapping[str, str]) -> str:
     for name, other in known:
         if ipaddress.ip_address(other) == ipaddress.ip_address(address.partition("%")[0]):
             return name
-    raise LaunchError(f"no network interface has the address {address}; name one: GLOO_SOCKET_IFNAME=eth0")
+    raise LaunchError(f"no network interface has the address {address}; name an interface: GLOO_SOCKET_IFNAME=eth0")
 
 
 def addresses() -> list[tuple[str, str]]:
@@ -70,4 +70,4 @@ def own_address(other: str, environ: Mapping[str, str]) -> str:
     for _, address in addresses():
         if not ipaddress.ip_address(address).is_loopback:
             return address
-    raise LaunchError("this node has no address for the other nodes; name an interface: GLOO_SOCKET_IFNAME=eth0")
+    raise LaunchError("other nodes can reach no address of this node; name an interface: GLOO_SOCKET_IFNAME=eth0")

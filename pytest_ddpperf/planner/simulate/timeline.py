@@ -142,8 +142,8 @@ def timeline_of(
     first = made[0][0]
     if any((one.events, one.transfers) != (first.events, first.transfers) for one, _ in made):
         raise WorkloadError(
-            "steps differ in what they send, so no step stands for the others, and none can be predicted; let each "
-            "step send the same"
+            "steps send different collectives, so no step represents the others, and the step time cannot be "
+            "predicted; let each step send the same"
         )
     kept = sorted((seconds for _, seconds in made), key=math.fsum)[: math.ceil(KEPT * len(made))]
     times = [fmean(each) for each in zip(*kept, strict=True)]

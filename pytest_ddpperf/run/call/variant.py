@@ -102,7 +102,7 @@ def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Lau
     if len({rank.skipped_steps for rank in ranks}) > 1:
         counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
         raise WorkloadError(
-            f"the ranks skipped different steps after fp16 overflows ({counts}): gradients must be synchronised "
-            "before the scaler checks them, so that all ranks skip together"
+            f"the ranks skipped different steps after fp16 overflows ({counts}): synchronise the gradients "
+            "before the GradScaler checks them, so that all ranks skip the same steps"
         )
     return Launch(round=number, ranks=ranks, seconds=seconds)

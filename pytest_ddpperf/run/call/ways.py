@@ -54,8 +54,8 @@ def several(  # noqa: PLR0917 - the arguments of compare
     workloads = subject.values() if isinstance(subject, Mapping) else ()
     if strategy is not None and not any(isinstance(workload, Workload) for workload in workloads):
         raise SettingError(
-            f"ddpperf.compare(strategy={strategy!r}): is for Workloads that are compared by name, such as "
-            "{'small': workload, 'large': other}; several strategies of one Workload are strategies=['naive', 'ddp']"
+            f"ddpperf.compare(strategy={strategy!r}) is only for several Workloads, such as "
+            "{'small': workload, 'large': other}; to compare strategies of one Workload: strategies=['naive', 'ddp']"
         )
     if isinstance(subject, Mapping) and strategies is None:
         named = {
@@ -82,7 +82,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
         twice = next((each for each in chosen if chosen.count(each) > 1), None)
         if twice is not None:
             raise SettingError(
-                f"ddpperf.{verb}({given}): {twice} is given twice; give strategies names to {verb} it twice"
+                f"ddpperf.{verb}({given}): {twice} is given twice; to {verb} it twice, give a dict of names"
             )
 
         def canonical(written: Any) -> str:
@@ -122,23 +122,23 @@ def _with_settings(
     """Returns ways with separate settings; ``strategy`` applies to each way that names no strategy."""
     if isinstance(subject, Mapping):
         raise SettingError(
-            f"ddpperf.{verb}(ways=...): is for one Workload, script or step; several subjects by name are compared "
-            "without ways"
+            f"ddpperf.{verb}(ways=...) is for one Workload, Script or step, and a dict of several is given; leave one "
+            "of the two out"
         )
     if strategies is not None:
         raise SettingError(
-            "ddpperf.compare(strategies=..., ways=...): give one of them; a way may name its strategy: "
+            "ddpperf.compare(strategies=..., ways=...): give only one of the two; ways may set a strategy: "
             "ways={'ddp': {}, 'fsdp': {'strategy': 'fsdp2'}}"
         )
     if not isinstance(ways, Mapping) or not all(isinstance(own, Mapping) for own in ways.values()):
         raise SettingError(
-            f"ddpperf.{verb}(ways={ways!r}): expected settings by name, such as "
+            f"ddpperf.{verb}(ways={ways!r}): expected a dict of settings for each name, such as "
             "{'fp32': {}, 'bf16': {'precision': 'bf16'}}"
         )
     named = {}
     words = [word for own in ways.values() for word in own if not isinstance(word, str)]
     if words:
-        raise SettingError(f"ddpperf.{verb}(ways=...): {words[0]!r}: expected the name of a setting")
+        raise SettingError(f"ddpperf.{verb}(ways=...): {words[0]!r} is not the name of a setting; give a str")
     for name, own in ways.items():
         settings = dict(own)
         named[str(name)] = Contender(subject=subject, strategy=settings.pop("strategy", strategy), settings=settings)

@@ -126,7 +126,7 @@ class Archive:
         if named is not None:
             raise git.GitError(git.missing(root, named, came_with))
         if record.commit is None:
-            raise git.GitError("the baseline names no commit: save it in a git repository")
+            raise git.GitError("the baseline has no commit: save it again inside a git repository")
         cure = git.fetching(root) if git.is_shallow(root) else "commit the code, then save again"
         raise git.GitError(
             f"the baseline was saved with uncommitted changes, and no commit has the code that was measured: {cure}"

@@ -161,7 +161,7 @@ def item_settings(settings: Settings, item: pytest.Item) -> Settings:
     """Returns the settings of a session, overridden by a test's markers."""
     for mark in reversed(list(item.iter_markers(MARKER))):  # the closest marker is the strongest
         if mark.args:
-            raise SettingError(f"@pytest.mark.{MARKER} on {item.nodeid}: takes keyword arguments only")
+            raise SettingError(f"@pytest.mark.{MARKER} of {item.nodeid} has positional arguments: use keywords")
         settings = overlay_words(settings, mark.kwargs, where=f"{item.nodeid}: @pytest.mark.{MARKER}")
     return settings
 
@@ -221,7 +221,7 @@ def require_no_rank() -> None:
     """Raises an error if pytest runs inside a rank."""
     if "pytest_ddpperf.launch.zygote" in sys.modules:  # ranks are forked from it
         raise SettingError(
-            "a rank called pytest.main(), which would start the suite anew: call pytest.main() in a test"
+            "a rank called pytest.main(), which would start all tests again: call it outside of the measured code"
         )
 
 

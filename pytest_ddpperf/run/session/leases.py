@@ -236,7 +236,7 @@ class Leases:
             seconds = self._seconds or 0.0
             if time.monotonic() - begun >= seconds:
                 raise LaunchError(
-                    f"GPUs are in use by {found}, and {', '.join(names)} were not free within {seconds:g} s: wait "
+                    f"GPUs are in use by {found}: {', '.join(names)} were not free within {seconds:g} s; wait "
                     "longer with --ddpperf-gpu-lock-timeout=SECONDS, name other GPUs by CUDA_VISIBLE_DEVICES, or share "
                     "them with --ddpperf-gpu-lock-timeout=off"
                 )

@@ -98,7 +98,7 @@ class SingleProcess:
             # FSDP1 spares BatchNorms, for example, which refuse a running mean of another type.
             reason = str(error).partition("\n")[0]
             raise UnverifiableError(
-                f"a model whose parameters are all cast to {self._narrow} fails: {reason}"
+                f"the single process fails with all parameters cast to {self._narrow}: {reason}"
             ) from error
         loss = math.fsum(losses) / len(losses)
         expected = {name: _mean([own[name] for own in gradients]) for name in gradients[0]}
@@ -106,7 +106,7 @@ class SingleProcess:
         loss_value(loss, when)
         for name, gradient in expected.items():
             if gradient is not None and not gradient.isfinite().all():
-                raise WorkloadError(f"the gradient of {name} is not finite {when}: look at the loss and its data")
+                raise WorkloadError(f"the gradient of {name} is not finite {when}: check the loss and the data")
         known = {name: [own[name] for own in gradients if own[name] is not None] for name in expected}
         sizes = {name: math.fsum(map(norm, found)) / len(gradients) for name, found in known.items()}
         return ReferenceStep(loss=loss, gradients=expected, sizes=sizes)
@@ -244,7 +244,7 @@ def _fitting() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise UnverifiableError("the whole model does not fit on one device") from error
+        raise UnverifiableError("the whole model does not fit into the memory of one device") from error
 
 
 def _moves(parameter: Tensor) -> bool:

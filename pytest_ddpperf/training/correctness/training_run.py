@@ -257,10 +257,10 @@ def refusal(workload: Workload, ways: set[tuple[Any, ...]], *, taken: bool) -> W
     """Returns the error for a step that changes a batch which the next step uses."""
     names = " and ".join(sorted(_name(way, whole=workload.forward is not None) for way in ways))
     assert workload.batch is not None  # noqa: S101  it is what makes the batch
-    done = f"takes {names} out of its batch" if taken else f"changes {names} in place, in each step again"
-    cure = "read it without pop(), or from dict(batch)" if taken else "change a clone()"
+    done = f"removes {names} from its batch" if taken else f"changes {names} in place"
+    cure = "read the batch without pop(), or from dict(batch)" if taken else "change a clone()"
     return WorkloadError(
-        f"a step {done}, and all steps are given the one batch of {located(workload.batch)}: {cure}, or give a "
+        f"a step {done}, but the next step needs the same batch of {located(workload.batch)}: {cure}, or give a "
         "loader(rank, world_size) that makes a new batch for each step"
     )
 

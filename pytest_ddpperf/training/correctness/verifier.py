@@ -176,9 +176,9 @@ class StrategyVerifier:
             )
         if not tolerances.falls(reference):
             raise UnverifiableError(
-                f"in a single process, {LOSSY_STEPS} steps on the first batch lower the loss only by "
-                f"{tolerances.fall(reference):.2g} (from {reference[0]:.4g}); a lossy strategy is compared only by how "
-                "far the loss falls: raise the learning rate"
+                f"a lossy strategy is compared by how far the loss falls, but in a single process it falls only by "
+                f"{tolerances.fall(reference):.2g} (from {reference[0]:.4g}) in {LOSSY_STEPS} steps on the first "
+                "batch: raise the learning rate"
             )
         tolerance = 1 - tolerances.FALL
         fault = (
