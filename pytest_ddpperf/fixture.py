@@ -229,7 +229,7 @@ class Ddpperf:
 
         Returns:
             The variants: ``compared.speedup("bucketed")``, ``compared["bucketed"]["step_time"].value``. The speedup is
-            of samples per second if both sides have samples, else of steps.
+            of samples per second if both variants have samples, else of steps.
 
         Raises:
             Regression: a verdict that fails the test.
@@ -630,7 +630,7 @@ class Ddpperf:
 
 
 def _each(measured: Measured) -> Sequence[Measurement]:
-    """Returns the measurements in a verb's result, without benchmarks that do not fit into memory."""
+    """Returns the measurements in the result of a call, without benchmarks that do not fit into memory."""
     if isinstance(measured, Measurement):
         return (measured,)
     several: Sequence[Measurement] = getattr(measured, "points", ()) or getattr(measured, "measurements", ())

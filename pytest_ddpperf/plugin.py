@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check every marker before the first test runs; mark tests that use the plugin's fixtures for ``-m ddpperf``."""
+    """Check every marker before the first test runs; mark tests with the plugin's fixtures for ``-m ddpperf``."""
     configuration.mark_ours(items)
     try:
         configuration.require_marks(config, items)

@@ -224,7 +224,7 @@ _REFUSALS = (  # patterns of git's messages, what they mean for a folder, and th
 
 
 def no_repository(folder: Path, error: GitError) -> str:
-    """Returns the reason why git knows no repository that holds ``folder``."""
+    """Returns the reason why git finds no repository around ``folder``."""
     if isinstance(error, GitMissingError):
         return str(error)
     refused = _refusal(folder, error)

@@ -45,12 +45,12 @@ class Interpreter:
 
 
 def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> Interpreter:
-    """Returns the interpreter that ``given`` names, relative to ``invoked``, if ranks can run our functions there.
+    """Returns the interpreter at the path ``given``, relative to ``invoked``, after checking that ranks can use it.
 
-    ``needed``: further modules that ranks need there.
+    ``needed``: further modules that ranks import.
 
     Raises:
-        SettingError: it is no interpreter, has another minor version, or lacks a package.
+        SettingError: the file is no interpreter, has another minor version of Python, or lacks a package.
     """
     said = f"{KNOBS['against_python'].option}={given}"
     python = os.path.abspath(invoked / Path(given).expanduser())  # noqa: PTH100 - a link is followed by resolve
@@ -93,7 +93,7 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
 
 
 def _torch_of_both(own: Interpreter) -> str | None:
-    """Returns the file of the torch that PYTHONPATH makes both sides import, or None; ignores this environment."""
+    """Returns the file of the torch that PYTHONPATH makes both environments import; None if there is no such torch."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     specs = (PathFinder.find_spec("torch", [entry]) for entry in entries if entry and entry not in own.path)
     return next((spec.origin for spec in specs if spec is not None and spec.origin is not None), None)
@@ -101,7 +101,7 @@ def _torch_of_both(own: Interpreter) -> str | None:
 
 @cache
 def own_interpreter() -> Interpreter:
-    """Returns the description of this interpreter, as a new process of it prints it."""
+    """Returns this interpreter and its packages, as a new process of the interpreter reports them."""
     return _asked(sys.executable, sys.executable, ())
 
 
@@ -145,7 +145,7 @@ def foreign_entries(root: str) -> tuple[str, ...]:
 def differing(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
     """Returns the packages that differ between two environments: versions there and here, None if not installed.
 
-    Packages that both environments have come first. The plugin is omitted, because both sides use this environment's.
+    Packages that both environments have come first. The plugin is omitted, because ranks use this environment's.
     """
     pairs = {name: (there.get(name), here.get(name)) for name in sorted({*there, *here} - {_TOOL})}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

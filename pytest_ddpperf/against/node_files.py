@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_out(redirection: Redirection) -> Callable[[], None] | None:
-    """Checks the target's commit out if this node lacks it; returns a function that removes it, None if it was there.
+    """Checks out the target's commit if this node lacks it; returns a function that removes it, None if it existed.
 
     The files come from the repository of this node. The repository gets no new entry, because it may be the
     controller's own, on a file system that nodes share.

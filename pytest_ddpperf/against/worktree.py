@@ -55,7 +55,7 @@ class Revision:
 
     @property
     def label(self) -> str:
-        """Returns the name in reports, such as ``3f2a1c0 (main)``; only the hash if the user gave a hash."""
+        """Returns the revision's name in reports: ``3f2a1c0 (main)``, or only the hash if the user gave a hash."""
         if self.commit is None or self.here:
             return self.given
         short = self.commit[:SHORT]
@@ -187,7 +187,7 @@ def remove_left_over() -> None:
 
 
 def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
-    """Returns the revision of a folder; SettingError if the folder is a part of this checkout or contains it."""
+    """Returns a folder as the reference revision; SettingError if it is part of this checkout or contains it."""
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
         raise _refused(given, "that folder contains this checkout; name a revision, or the folder of another checkout")

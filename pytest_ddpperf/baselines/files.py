@@ -25,7 +25,7 @@ _UNREPLACEABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY}
 
 
 def located(root: Path, path: Path) -> Path:
-    """Returns the path of a file that is named relative to the project's root; ``-`` is standard output."""
+    """Returns ``path`` relative to the project's root; ``-`` stands for standard output and stays unchanged."""
     return path if path == STANDARD_OUTPUT else root / path
 
 
@@ -138,7 +138,7 @@ def _write(file: Path, mode: Literal["xb", "wb"], content: bytes, like: Path | N
 
 @contextlib.contextmanager
 def saving(path: Path) -> Iterator[None]:
-    """Turns an OSError of the body, which saves baselines in a file or folder, into a BaselineError."""
+    """Turns an OSError in this context, which saves baselines at ``path``, into a BaselineError."""
     try:
         yield
     except OSError as error:
@@ -150,7 +150,7 @@ def saving(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks the folder, which it makes if necessary, against other processes that save; BaselineError if that fails."""
+    """Locks a folder in this context, so that no other process saves there; BaselineError if that fails."""
     with saving(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(folder)

@@ -59,7 +59,7 @@ _File = object_of(
 
 
 def network_file(root: Path, environment: Environment) -> Path:
-    """Returns the path of an environment's network file, which need not exist."""
+    """Returns the path of the file with an environment's network; the file may not exist."""
     return root / environment_key(environment) / "network.json"
 
 

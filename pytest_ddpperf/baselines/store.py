@@ -47,14 +47,14 @@ class Store:
         self._name = name
 
     def file(self, test: str, environment: Environment) -> Path:
-        """Returns the path of a test's records in an environment, which may not exist; ``test`` is a node id."""
+        """Returns the path of a test's baseline file, which may not exist; ``test`` is a node id."""
         return self._file(test, environment_key(environment))
 
     def _file(self, test: str, key: str) -> Path:
         return self.folder / key / module_folder(test) / test_file(test)
 
     def find(self, test: str, name: str, environment: Environment) -> StoredBaseline:
-        """Returns the record to compare a benchmark with: its own, or the nearest one of another environment."""
+        """Returns the baseline of a benchmark: of its environment, or else of the most similar environment."""
         own = environment_key(environment)
         mine = next((record for record in self._records(test, own) if record.name == name), None)
         recorded = () if mine is None else recorded_differences(mine.environment, environment)
@@ -191,7 +191,7 @@ class Store:
 
 
 def _told(folder: Path) -> str:
-    """Returns a folder relative to the current one, else its name: other paths may contain a user's name."""
+    """Returns a folder's path relative to the current one, else only its name: paths may contain a user's name."""
     with suppress(OSError, ValueError):  # the current folder is gone, or does not hold it
         return str(folder.absolute().relative_to(Path.cwd()))
     return f".../{folder.name}"

@@ -71,7 +71,7 @@ def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints a table of all candidates. The exit status is 1 if there is no best candidate."""
+    """Prints a table of all candidates; returns the exit status, 1 if no candidate fits or could be predicted."""
     subject = _found(options.workload)
     names = ("world_size", "timeout", *CLUSTER)
     given = {"baseline_dir": options.folder.resolve(), **{name: getattr(options, name) for name in names}}

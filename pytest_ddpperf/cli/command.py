@@ -47,7 +47,7 @@ class Command:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line."""
+    """Runs the command ``ddpperf`` with these arguments (default: sys.argv); returns the exit status."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.passes_on:

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures the network, prints the result and stores it."""
+    """Measures the network, prints and stores the result; returns the exit status, 1 if ``--check`` finds a fault."""
     names = tuple(dict.fromkeys(options.collectives or COLLECTIVES))
     if not set(names) <= {*COLLECTIVES}:
         raise SettingError(f"--collectives={','.join(names)}: expected some of {', '.join(COLLECTIVES)}")

@@ -236,7 +236,7 @@ def kernel_number(file: Path) -> int | None:
 
 
 def from_here(file: str) -> str:
-    """Returns a path relative to the current folder; unchanged if the file lies outside, or if the folder is gone."""
+    """Returns a path relative to the current folder; unchanged if the file is outside of it, or the folder is gone."""
     try:
         relative = os.path.relpath(file)
     except OSError:
@@ -268,7 +268,7 @@ def abandoned(prefix: str) -> Iterator[Path]:
 
 
 def private_folder() -> Path:
-    """Returns a folder for files of this user's processes that no other user may touch, and makes it if need be.
+    """Returns a folder that only this user can access, for files that several processes share; makes it if necessary.
 
     The folder is among the temporary files; if another user has taken its name there, it is ``XDG_RUNTIME_DIR``.
 

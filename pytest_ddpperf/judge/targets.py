@@ -33,7 +33,7 @@ class MetricTarget:
 
     @property
     def outcome(self) -> Outcome:
-        """``met`` or ``missed`` if the whole interval lies on one side of the target, else ``open``.
+        """``met`` or ``missed`` if the whole interval is better or worse than the target, else ``open``.
 
         Bytes and counts without an interval are exact. A metric that drifts with the machine is open if it has fewer
         than three launches, or if it misses its target while the machine is busy.

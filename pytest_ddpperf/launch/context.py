@@ -111,7 +111,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks take no keywords
-    """Returns this machine's torch build and GPUs; runs on a rank. Without ``gpus`` it uses no GPU and no driver."""
+    """Returns this machine's torch build and GPUs; runs on a rank. Without ``gpus`` it does not touch the driver."""
     import torch
     import torch.distributed as dist
 
@@ -132,7 +132,7 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
 
 
 def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
-    """Returns the result of ``probe`` on one rank; with MIG, on one per instance, as CUDA shows a process only one."""
+    """Returns torch build and GPUs of this machine: ``probe`` runs on one rank, or with MIG on one per instance."""
     (found,) = ask(Gpus(), 1)
     names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):

@@ -38,15 +38,15 @@ _SEND_SECONDS = 20.0  # in which a peer that lives takes some of what it is sent
 
 
 class LinkEnded(LaunchError):
-    """The error if the other end of a link is gone."""
+    """The error if the process at the other end of a link is gone."""
 
 
 class NoAnswer(LinkEnded):
-    """The error if the other end of a link has not answered in time."""
+    """The error if the process at the other end of a link has not answered in time."""
 
 
 class ForeignPeer(Exception):
-    """The error if the peer of a new connection does not know the key."""
+    """The error if the process at the other end of a new connection does not know the secret key."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Close:
 
 
 class Link:
-    """One end of a connection whose peer has proved to know the key. Any thread may send, only one receives."""
+    """One end of a connection to a process that has proved to know the key. Any thread may send, only one receives."""
 
     def __init__(self, connected: socket.socket, frames: Frames, name: str = "the other process") -> None:
         self.name = name  # the peer's, in errors
@@ -138,7 +138,7 @@ class Link:
         return messages
 
     def hand_over(self) -> tuple[socket.socket, bytes]:
-        """Returns the socket and bytes already received, for use as a raw stream; the link is unusable from then on."""
+        """Returns the socket and the bytes received so far, to use as a raw stream; the link is then unusable."""
         return self._socket, bytes(self._frames.received)
 
     def close(self) -> None:
@@ -160,13 +160,13 @@ class Link:
 
 @dataclass(frozen=True)
 class Question(Generic[T]):
-    """A request that was sent to the peer; its answer may not have come yet."""
+    """A request that was sent over a link; its answer may not have come yet."""
 
     link: Link
     number: int
 
     def answer(self, seconds: float, hear: Callable[[object], None] = lambda _: None) -> T:
-        """Waits for the answer; ``hear`` gets earlier messages, such as the answer to an earlier question.
+        """Waits for the answer and returns it; passes other messages, such as late answers, on to ``hear``.
 
         Raises:
             LaunchError: the peer failed; the message says why.
@@ -188,7 +188,7 @@ class Question(Generic[T]):
 
 
 def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -> Link:
-    """Returns a link to the process that listens at this address; ``hello`` describes this process.
+    """Connects to the process that listens at this address, and returns the link; ``hello`` describes this process.
 
     Raises:
         ForeignPeer: the process that answers does not know the key, or does not accept ``hello``.
@@ -204,7 +204,7 @@ def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -
 
 
 def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
-    """Returns a link to the connecting process, and its hello; ForeignPeer if it does not prove that it knows the key.
+    """Returns a link to the connecting process, and that process's ``hello``; ForeignPeer if it does not know the key.
 
     The caller then calls ``welcome`` to accept the link, or closes it.
     """
@@ -226,7 +226,7 @@ def _proving(connected: socket.socket) -> Iterator[float]:
 
 
 def welcome(link: Link) -> None:
-    """Informs the connecting process that it is accepted, which also proves that this end knows the key."""
+    """Tells the connecting process that its link is accepted, which proves that this process knows the key."""
     link.send_bytes(b"{}")
 
 

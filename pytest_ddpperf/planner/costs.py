@@ -35,7 +35,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The work of one rank: its successive messages, and the bytes that it sends and adds up, in whole buffers."""
+    """The work of one rank: its successive messages, and the bytes that it sends and adds up, as buffer sizes."""
 
     messages: float
     sent: float
@@ -44,7 +44,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Complexity:
-    """The cost of one collective by one algorithm for n ranks and a buffer of S bytes; lg: the logarithm to base 2."""
+    """The cost of one collective by one algorithm for n ranks and a buffer of S bytes; lg is the binary logarithm."""
 
     collective: str
     algorithm: str

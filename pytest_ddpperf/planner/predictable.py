@@ -36,7 +36,7 @@ class Training:
 
     @property
     def key(self) -> object:
-        """Returns a key that is equal for trainings that compute the same, so that these are timed only once."""
+        """Returns a key, equal for trainings that compute the same, so that each computation is timed only once."""
         variant = self.variant
         return (
             variant.strategy,
@@ -49,7 +49,7 @@ class Training:
 
     @property
     def accelerator(self) -> str | None:
-        """Returns the accelerator that computing is modelled for; None if computing is timed."""
+        """Returns the name of the accelerator for which computing is modelled; None if computing is timed."""
         return self.call.settings.accelerator
 
     @property
@@ -63,7 +63,7 @@ class Training:
 
     @property
     def job(self) -> LaunchJob:
-        """Returns the job that each simulated rank runs."""
+        """Returns the job of each simulated rank."""
         variant = self.variant
         counts = variant.samples_per_step, variant.tokens_per_step
         settings = variant.effective_settings(self.call.settings)
@@ -73,7 +73,7 @@ class Training:
 
 
 def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
-    """Raises SettingError for trainings that cannot be predicted."""
+    """Raises SettingError if the step of a training with these settings and ranks cannot be predicted."""
     if isinstance(way.subject, Script):
         raise SettingError(
             f"{way.subject.name} is a Script, which cannot be predicted, because it creates its own process group: "

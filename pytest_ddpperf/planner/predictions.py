@@ -61,7 +61,7 @@ def predicted(
 
 
 def typical(timelines: Sequence[Timeline]) -> Timeline:
-    """Returns the mean of the timelines of the same step in several launches, with the scatter of its computing.
+    """Returns the mean timeline of the same step in several launches, with the scatter of computing between launches.
 
     SettingError if launches send different transfers.
     """

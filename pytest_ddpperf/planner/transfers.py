@@ -25,7 +25,7 @@ _ALONE = ("send", "recv")  # one message of a pair of ranks
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The error band of a modelled time: its factors at best, most likely, and at worst."""
+    """The error band of a modelled time: factors for the best, the most likely and the worst case."""
 
     low: float
     likely: float
@@ -80,7 +80,7 @@ def _bytes_of(transfer: Transfer) -> int:
 
 
 def like(transfer: Transfer) -> str:
-    """Returns the name of the measured collective that is taken to last as long as a transfer."""
+    """Returns the name of the measured collective whose times are used for a transfer."""
     return _LIKE.get(transfer.name, transfer.name)
 
 

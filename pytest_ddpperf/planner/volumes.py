@@ -23,10 +23,10 @@ class Model(Protocol):
     """The part of ``torch.nn.Module`` that estimates use."""
 
     def parameters(self) -> Iterable[Any]:
-        """Returns its parameters."""
+        """Returns the module's parameters."""
 
     def buffers(self) -> Iterable[Any]:
-        """Returns its buffers."""
+        """Returns the module's buffers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

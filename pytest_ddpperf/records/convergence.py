@@ -25,7 +25,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalValue:
-    """The last values of a strategy's trainings, in one figure."""
+    """The mean last value of a strategy's trainings, with its interval."""
 
     value: float  # the mean over launches
     # 95 % interval over launches; None for a single launch. In Standings, all intervals together hold with 95 %.
@@ -49,10 +49,11 @@ class Standing:
 
     @property
     def agreement(self) -> Agreement:
-        """Returns the verdict on the difference from the first strategy.
+        """Returns the verdict on the difference from the first strategy's last values.
 
-        ``worse``: by significantly more than the tolerance, or not finite; ``equal``: by no more than rounding
-        explains; ``differs``: by more; ``within tolerance``: the whole interval is; ``inconclusive``: else.
+        ``worse``: significantly worse by more than the tolerance, or not finite; ``equal``: rounding explains the
+        difference; ``differs``: rounding should explain it, but does not; ``within tolerance``: with the whole
+        interval; else ``inconclusive``.
         """
         if not math.isfinite(self.worse.value):
             return "worse"

@@ -23,7 +23,7 @@ class LoaderSettings:
     """Changes of the settings of a workload's DataLoader; None keeps the workload's own setting.
 
     Raises:
-        ValueError: torch would refuse a value or a combination; the text describes the expected values.
+        ValueError: torch would refuse a value or a combination; the message describes the expected values.
     """
 
     # Processes that fetch batches for a rank (torch's ``num_workers``); 0 to fetch them in the rank itself.

@@ -54,7 +54,7 @@ class ScalingCurve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideBySide:
-    """Several ways to do the same work, measured side by side.
+    """Several trainings for the same purpose, measured side by side.
 
     Attributes:
         over: the name of the base: the given one, or the first one that fits into memory if the given one does not fit.
@@ -103,7 +103,7 @@ class SideBySide:
 
     @property
     def unbeaten(self) -> tuple[str, ...]:
-        """The names that no other name beats in both speed and memory (Pareto), by their values."""
+        """The names of trainings that no other training beats in both speed and memory (Pareto-optimal ones)."""
         found = {name: (self._value(name, "speedup"), -self._value(name, "memory_ratio")) for name in self.compared}
         return tuple(
             name

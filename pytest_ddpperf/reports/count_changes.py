@@ -59,7 +59,7 @@ def ungated_counts(
     paired: bool,  # noqa: FBT001 - a fact
     renew: bool,  # noqa: FBT001 - a fact
 ) -> str:
-    """Returns a text on ungated counts: why steps differ, on which side, and the largest counts of both sides."""
+    """Returns a text on ungated counts: why steps differ, in which revision, and the largest counts of both."""
     reference = reference_text(paired)
 
     def told(metric: str, reason: str, now: bool, values: tuple[float, ...]) -> str:  # noqa: FBT001 - of a tuple

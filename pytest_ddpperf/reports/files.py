@@ -21,7 +21,7 @@ _HEAD = 1024  # bytes of a file that tell whether it is JSON
 
 @contextmanager
 def _writing(path: Path, option: str) -> Iterator[None]:
-    """In this context, a failure to write a file raises SettingError, which names the option."""
+    """Turns a failure to write a file, in this context, into a SettingError that names the option."""
     try:
         yield
     except OSError as error:
@@ -31,7 +31,7 @@ def _writing(path: Path, option: str) -> Iterator[None]:
 
 @contextmanager
 def writing_into(folder: Path, option: str, what: str) -> Iterator[None]:
-    """In this context, a failure to write into a folder raises SettingError, which names the planned content."""
+    """Turns a failure to write into a folder, in this context, into a SettingError that names the planned content."""
     try:
         yield
     except OSError as error:

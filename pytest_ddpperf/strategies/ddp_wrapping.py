@@ -22,7 +22,7 @@ from pytest_ddpperf.strategies.replicas import gradients_of, is_expanded, parame
 def wrap(
     module: nn.Module, ctx: RankView, *, broadcast_buffers: bool | None = None, **options: Any
 ) -> DistributedDataParallel:
-    """Wraps the module with the options that are not None; the other options have torch's defaults."""
+    """Wraps the module in DistributedDataParallel; options that are None keep torch's defaults."""
     _require_writable_buffers(module)
     if broadcast_buffers is not None:
         if not broadcast_buffers:
@@ -86,7 +86,7 @@ def import_distributed_optimizers() -> Any:
 
 
 def require_optimizer(given: object, strategy: str) -> torch.optim.Optimizer:
-    """Returns the factory's optimizer; raises a WorkloadError if it is not one of torch's, which can be wrapped."""
+    """Returns ``given`` if it is a torch optimizer, which the strategy can wrap; raises a WorkloadError otherwise."""
     if not isinstance(given, torch.optim.Optimizer):
         raise WorkloadError(
             f"strategy {strategy} needs a torch.optim.Optimizer, but the Workload's optimizer(parameters) returned "

@@ -27,7 +27,7 @@ MB = 2**20  # as torch's DDP has it
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter's gradient, with its place in the reduction."""
+    """A parameter's gradient, with its position in the bucket that is all-reduced."""
 
     trained: Trained
     bucket: Bucket | None = None  # that it is sent with; None until the buckets have been formed
@@ -42,7 +42,7 @@ class Slot:
 
     @property
     def kind(self) -> tuple[torch.dtype, torch.device]:
-        """Returns type and device, which all gradients in a bucket have in common."""
+        """Returns dtype and device, which all gradients in a bucket have in common."""
         return self.trained.parameter.dtype, self.trained.parameter.device
 
     def adopt(self) -> None:
@@ -99,7 +99,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collects gradients of parameters that this backward did not use, or only an earlier micro-batch used."""
+        """Collects the gradients that this backward did not compute, which are zeros or of an earlier micro-batch."""
         if self._buffered and self.buffer is None:
             self._allocate()
         for slot in self.slots:

@@ -43,7 +43,7 @@ class Trained:
         return laid_out
 
     def check_plain(self, gradient: Tensor) -> None:
-        """Raises a WorkloadError for a gradient that is sparse, or that itself requires gradients."""
+        """Raises a WorkloadError for a sparse gradient, and for a gradient that requires gradients itself."""
         if gradient.layout is not torch.strided:
             raise WorkloadError(
                 f"parameter {self.name} has a gradient of layout {gradient.layout}, but this strategy sends only dense "
@@ -123,23 +123,23 @@ def is_expanded(tensor: Tensor) -> bool:
 
 
 def in_memory_order(gradient: Tensor) -> Tensor:
-    """Returns the memory of a tensor without gaps as a vector, a layout that every backend accepts."""
+    """Returns a dense tensor's memory as a contiguous vector, which every backend accepts."""
     return gradient if gradient.is_contiguous() else gradient.as_strided((gradient.numel(),), (1,))
 
 
 def gradients_of(module: nn.Module) -> dict[str, Tensor | None]:
-    """Returns copies of the whole gradients on the CPU, by name; None for a parameter without a gradient."""
+    """Returns copies of the full gradients on the CPU, by name; None for a parameter without a gradient."""
     named = module.named_parameters()
     return {name: None if parameter.grad is None else whole(parameter.grad) for name, parameter in named}
 
 
 def parameters_of(module: nn.Module) -> dict[str, Tensor]:
-    """Returns copies of the whole parameters on the CPU, by name."""
+    """Returns copies of the full parameters on the CPU, by name."""
     return {name: whole(parameter) for name, parameter in module.named_parameters()}
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Returns a copy of a whole tensor, dense and on the CPU; a collective if the tensor is sharded."""
+    """Returns a dense copy of a full tensor on the CPU; a collective if the tensor is sharded."""
     found: Any = tensor.detach()
     if hasattr(found, "full_tensor"):  # a DTensor, whose import takes most of a second
         groups = found.device_mesh.get_all_groups() if found.is_cuda else ()
@@ -151,7 +151,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def in_pieces(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yields consecutive items in lists of up to 32 MiB: few messages, and no copy of a whole large model."""
+    """Splits items into lists of up to 32 MiB, so that few messages suffice without a copy of a large model."""
     piece: list[T] = []
     size = 0
     for item in items:

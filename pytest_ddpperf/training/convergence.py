@@ -32,7 +32,7 @@ _STEPS_SEED = 500_000  # weights, data and steps must not use the same random nu
 
 
 def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]:
-    """Trains by each strategy, then by the first from weights that differ by rounding; all ranks call it together."""
+    """Trains by each strategy, then by the first one from weights changed by rounding; all ranks call it together."""
     ways = [(strategy, False) for strategy in job.strategies]
     found = []
     for strategy, moved in (*ways, (job.strategies[0], True)):

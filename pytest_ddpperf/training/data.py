@@ -24,7 +24,7 @@ NextBatch = Callable[[], tuple[Any, Any]]
 
 @dataclass(eq=False)
 class Batches:
-    """A callable that returns the next step's ``(inputs, targets)`` on the rank's device; owns the loading workers."""
+    """A function that returns the next ``(inputs, targets)`` on the rank's device; it owns the DataLoader's workers."""
 
     next_batch: NextBatch  # what a call calls; a phase hook may replace it
     loads: bool  # whether a step waits for data; not if one batch was made for all steps
@@ -43,7 +43,7 @@ class Batches:
 def batches(
     ctx: RankView, workload: Workload, settings: LoaderSettings | None = None, *, first_epoch: int = 0
 ) -> Batches:
-    """Makes the batches of this rank, with these loader settings; a collective if they are ``auto``.
+    """Returns the source of this rank's batches, with these loader settings; a collective if they are ``auto``.
 
     A sampler that shuffles by the epoch's number begins with ``first_epoch``. In strong mode every rank makes the same
     global batches and takes its own slice of each. Raises a WorkloadError for batches that are no pair or cannot be
@@ -193,7 +193,7 @@ def _shapes(pair: tuple[Any, Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int | None:
-    """Returns the common first size of a batch's tensors, if it contradicts the number of samples; else None.
+    """Returns the size of dimension 0 of a batch's tensors if it contradicts the number of samples; else None.
 
     None, too, if samples may lie along the second dimension, or may be packed into a single row.
     """
@@ -230,7 +230,7 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
 
 
 def _mover(ctx: RankView, first: tuple[Any, Any]) -> Callable[[tuple[Any, Any]], tuple[Any, Any]]:
-    """Returns a function that moves such batches to the rank's device, without a wait if all memory is pinned."""
+    """Returns a function that moves batches like ``first`` to the rank's device, without a wait from pinned memory."""
     if ctx.device.type == "cpu":
         return lambda pair: pair  # it was made there
     on_host = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]

@@ -155,7 +155,7 @@ def _generator() -> torch.Generator:
 
 @dataclass(frozen=True)
 class Fetch:
-    """The cost of a batch that a rank fetches itself: seconds, the share of them on a core, the batch's bytes."""
+    """The cost of a batch that a rank fetches without workers: seconds, the fraction of CPU time, the batch's bytes."""
 
     seconds: float
     busy: float
@@ -163,7 +163,7 @@ class Fetch:
 
 
 def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
-    """Returns settings for this machine and this loader's data, with a sentence that explains them.
+    """Returns the fastest settings for this machine and this loader's data, with a sentence that explains them.
 
     A collective: rank 0 fetches a few batches and decides for all ranks.
     """
@@ -240,7 +240,7 @@ def _measured(loader: DataLoader[Any]) -> Fetch:
 
 
 def _undisturbed() -> float:
-    """Returns the seconds of a clock that stands still while this thread waits for a core that others use."""
+    """Returns seconds of a clock that stops while this thread waits for a core that other processes use."""
     try:
         _, waited, _ = _SCHEDULED.read_text(encoding="ascii").split()
     except (OSError, ValueError):

@@ -98,7 +98,7 @@ def untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.P
 
 
 def describe_value(value: object) -> str:
-    """Describes a value for a message."""
+    """Returns the type or shape of a value, for error messages."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return "None" if value is None else f"a value of type {type(value).__name__}"
@@ -130,7 +130,7 @@ def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Modul
 
 
 def repeated(module: nn.Module) -> tuple[nn.Module, ...]:
-    """Returns the siblings of one class with the most parameters: a transformer's layers, a network's stages.
+    """Returns the repeated modules of one class with the most parameters, such as the layers of a transformer.
 
     Only classes with modules inside count, because a Linear is too small to be treated alone. The outermost repetition
     wins. Empty if nothing repeats.
@@ -217,6 +217,6 @@ def _copied(value: Any) -> Any:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Returns this rank's part of a tensor. Only DTensors have shards, and most ranks never import DTensor."""
+    """Returns this rank's shard of a DTensor, or any other tensor itself; does not import DTensor."""
     to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()

@@ -66,7 +66,7 @@ class Script:
 
     @property
     def name(self) -> str:
-        """Returns the file's name, or the function's name and place."""
+        """Returns the name of the file, or the function's name with file and line."""
         return located(self.target) if callable(self.target) else Path(self.target).name
 
     def found_in(self, folders: Iterable[Path]) -> Script:
@@ -85,7 +85,7 @@ class Script:
         return Script(path, *self.arguments, keep_files=self.keep_files)
 
     def projects(self, root: Path) -> tuple[str, ...]:
-        """Returns the folders that each launch has separately: the current folder, the file's, and git's top folder."""
+        """Returns the folders that each launch copies: the current folder, the script's, and git's top folder."""
         top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
         others = {Path(current_folder()), top if callable(self.target) else Path(self.target).parent}
         folders = () if self.keep_files else dict.fromkeys((top, *sorted(others)))

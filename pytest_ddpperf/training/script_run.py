@@ -40,7 +40,7 @@ class ScriptStopped(BaseException):
 
 
 class _EndedError(Exception):
-    """Raised if the script ends before the requested steps; the script's own error says more."""
+    """The error if the script ends before the requested number of steps; the script's own error says more."""
 
 
 class _Order(NamedTuple):
@@ -111,7 +111,7 @@ class ScriptRun:
         return dist.ProcessGroupGloo(dist.PrefixStore("ddpperf", store), rank, ranks, _PATIENCE)  # type: ignore[attr-defined]
 
     def marked(self, steps: int, mark: Callable[[], Any]) -> list[Any]:
-        """Lets the script run ``steps`` steps; returns the marks made before them and after each."""
+        """Lets the script run ``steps`` steps; returns the results of ``mark`` before the first step and after each."""
         if not self._ended:
             of_functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch's
             modes = [*of_functions, *_get_current_dispatch_mode_stack()]

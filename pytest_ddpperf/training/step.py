@@ -43,7 +43,7 @@ _UNKNOWN = -1  # the size of a batch without tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step, and the known facts about it."""
+    """A training step as a function, with the known facts about it."""
 
     run: Callable[[], Any]  # returns the loss: a number, a scalar tensor, or None
     samples_per_step: float | None  # of this rank; None if unknown
@@ -149,7 +149,7 @@ def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> f
 
 
 def of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
-    """Returns the numbers of every rank, in the order of ranks; a collective with equally many numbers on each rank."""
+    """Gathers the numbers ``own`` of every rank, in the order of ranks; every rank has to pass equally many numbers."""
     if ctx.backend == SIMULATED:
         return [list(own)]
     mine = torch.tensor(own, device=ctx.device)

@@ -141,7 +141,7 @@ class Trainer:
         return restore
 
     def still_sent(self, _run: Callable[[], Any]) -> str:
-        """Returns, in words, the communication that steps still do when they average no gradients."""
+        """Returns a text on the communication that remains in steps that average no gradients; empty if none."""
         return self.parallel.still_sent
 
     def snapshot_bytes(self) -> int:
@@ -167,7 +167,7 @@ class Trainer:
             self.schedule(self._scheduler)
 
     def _watch_updates(self) -> None:
-        """Notes each call of the optimizer's step, because reading the scaler's scale would wait for the device.
+        """Records each call of the optimizer's step, because reading the scaler's scale would wait for the device.
 
         Raises an error for an optimizer that itself skips overflowed steps, because such steps would go unnoticed.
         """
@@ -256,7 +256,7 @@ class Trainer:
 
 
 def prepare_precision(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a function that makes the context of each forward pass and its loss.
+    """Returns a function that returns the autocast context of a forward pass and its loss.
 
     Raises RankSkipped for a device without the precision.
     """

@@ -128,7 +128,7 @@ def _short(value: object, limit: int = 60) -> str:
 
 
 def unfit(function: Callable[..., object], *names: str, **options: object) -> str | None:
-    """Returns why a function cannot be called with these arguments, in a sentence; None if it can, or if unknown.
+    """Returns a sentence if a function cannot be called with these arguments; None if it can, or if that is unknown.
 
     ``names`` name the positional arguments; ``options`` are the keyword arguments.
     """
@@ -158,7 +158,7 @@ def _takes(function: Callable[..., object], *names: str, **options: object) -> b
 
 
 def require_same_names(workload: Workload, names: Iterable[str], others: Iterable[str], where: str) -> None:
-    """Raises a WorkloadError unless two results of the workload's ``evaluate`` have the same names."""
+    """Raises a WorkloadError if two results of the workload's ``evaluate`` have different names of metrics."""
     odd = sorted({*names} ^ {*others})
     if odd:
         assert workload.evaluate is not None  # noqa: S101  the loss alone has one name
@@ -169,7 +169,7 @@ def require_same_names(workload: Workload, names: Iterable[str], others: Iterabl
 
 
 def located(function: Callable[..., object]) -> str:
-    """Returns a function's name and place for messages: ``build (perf_tests/test_x.py:12)``."""
+    """Returns a function's name with file and line, for messages: ``build (perf_tests/test_x.py:12)``."""
     name = _name(function)
     code = getattr(inspect.unwrap(_without_partial(function)), "__code__", None)
     if code is None:

@@ -41,7 +41,7 @@ class ClockAlignment:
 
 
 def align(traces: Sequence[RankTrace]) -> ClockAlignment:
-    """Returns by how much the clocks of ranks differ; TraceError with the reason if that cannot be computed."""
+    """Computes how the clocks of ranks differ from collectives in all traces; TraceError if that is impossible."""
     first, *others = traces
     numbers = [trace.rank for trace in traces]
     if len(set(numbers)) < len(numbers):
@@ -65,7 +65,7 @@ def align(traces: Sequence[RankTrace]) -> ClockAlignment:
 def _ahead(
     first: RankTrace, theirs: _Meetings, trace: RankTrace, own: _Meetings, common: Sequence[_Key]
 ) -> tuple[float, float]:
-    """Returns how much the clock of a rank is ahead of the first rank's, and the uncertainty, in seconds."""
+    """Returns the seconds by which a rank's clock is ahead of the first rank's, and their uncertainty."""
     pairs = [pair for key in common for pair in zip(theirs[key], own[key], strict=True)]
     low = max(here[0] - there[1] for there, here in pairs)
     high = min(here[1] - there[0] for there, here in pairs)

@@ -81,7 +81,7 @@ class RankTimes:
 
     @property
     def overlap(self) -> float | None:
-        """Returns the share of the communication during which the rank computed; None if it sent nothing."""
+        """Returns the fraction of communication during which the rank computed; None if it sent nothing."""
         return self.overlapped / self.communicated if self.communicated else None
 
 
@@ -166,7 +166,7 @@ def times_of(trace: RankTrace) -> RankTimes:
 
 
 def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
-    """Returns the profile of a group from the traces of all its ranks, as ``--ddpperf-profile`` returns it.
+    """Returns the profile of a process group from the traces of all ranks, as ``--ddpperf-profile`` reports it.
 
     None if a rank is missing, or ranks differ in their number of steps.
     """

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """Makes SIGTERM unwind the stack, so that a probe ends and leaves nothing behind."""
+    """Turns SIGTERM into an exception in this context, so that a probe ends and removes its files."""
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield

@@ -19,7 +19,7 @@ from pytest_ddpperf.run.session.probe import Outcome, Probe
 def prepared(
     files: tuple[str, str], pip_arguments: str, arguments: Sequence[str], *, base: bool
 ) -> tuple[PackageRange, RunProbe]:
-    """Returns the changes between two files, and a function that runs probes; ``arguments`` are for pytest.
+    """Returns the changes of packages between two files, and a function that runs probes with pytest's ``arguments``.
 
     SettingError if a file cannot be read, or pip cannot install its packages.
     """
@@ -49,7 +49,7 @@ def prepared(
 def conclusion(bisector: Bisector, packages: PackageRange) -> tuple[list[str], bool]:
     """Returns lines that name the responsible change or all candidates, and whether one change alone is responsible.
 
-    If other changes came before the responsible one, it is measured once more, without them.
+    If other changes came before the responsible one, it is measured once more alone.
     """
     *others, found = packages.suspects
     if others:

@@ -78,7 +78,7 @@ class Project:
 
 
 def look_at(folder: Path, chosen: Path | None = None) -> Project:
-    """Returns the project that holds a folder; files that are not Python are ignored. ``chosen``: its only script."""
+    """Finds the training scripts of the project around a folder; ``chosen``: the only script to look at."""
     root = project_root(folder)
     here = Path(os.path.relpath(folder, root))
     named: defaultdict[Path, int] = defaultdict(lambda: FAR)

@@ -63,7 +63,7 @@ class Cluster:
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
     def gather(self, seconds: float = MEETING_SECONDS) -> None:
-        """Waits for all tasks, and assigns a role to each.
+        """Waits for all processes of the launcher, and makes one on each node its agent.
 
         Raises:
             SettingError: a task has other versions or test files than the controller, or tasks of a node other GPUs.
@@ -127,7 +127,7 @@ class Cluster:
         return interface_of(self.nodes[0].link.address if self.nodes else self.card.host, os.environ)
 
     def changes(self, environ: Mapping[str, str]) -> dict[str, str | None]:
-        """Returns the variables in which ``environ`` differs from the environment at the start; None if removed."""
+        """Returns the variables of ``environ`` that have changed since the start, by name; None for a removed one."""
         gone: dict[str, str | None] = dict.fromkeys(self._environ.keys() - environ.keys())
         return gone | {name: value for name, value in environ.items() if self._environ.get(name) != value}
 
@@ -141,7 +141,7 @@ class Cluster:
         return link
 
     def watch(self, nodes: int) -> Callable[[], dict[str, CpuHealth]]:
-        """Begins to measure the load of ``nodes`` other nodes; returns a function to call at the end of the launch.
+        """Starts to measure the load of ``nodes`` other nodes; returns a function to call at the end of the launch.
 
         That function returns each node's load by other processes, by node name; empty for a node that does not answer.
         """
@@ -243,9 +243,9 @@ class Cluster:
 
 
 def offset(link: Link) -> tuple[int, int]:
-    """Returns how far a peer's clock is ahead of this one's, and the uncertainty, in nanoseconds.
+    """Returns by how many ns the clock of another machine is ahead of this machine's, and the uncertainty in ns.
 
-    The fastest of several requests counts, as in NTP (RFC 5905, section 8).
+    The fastest of several exchanges of time stamps counts, as in NTP (RFC 5905, section 8).
     """
     found = []
     for _ in range(_PINGS):
@@ -258,7 +258,7 @@ def offset(link: Link) -> tuple[int, int]:
 
 
 def require_one_agent(hellos: Sequence[Hello]) -> Hello:
-    """Returns the first task of a node, which is its agent.
+    """Returns the first of a node's processes, which becomes its agent.
 
     Raises:
         SettingError: the tasks of the node see different GPUs, so none could start ranks on all of them.
@@ -273,6 +273,6 @@ def require_one_agent(hellos: Sequence[Hello]) -> Hello:
 
 
 def use_cores(cores: frozenset[int]) -> None:
-    """Lets this process and its ranks use these cores, because launchers bind each task to some cores of its node."""
+    """Binds this process and its ranks to ``cores``, because launchers bind each task to a part of a node's cores."""
     with contextlib.suppress(OSError):  # a control group forbids it
         os.sched_setaffinity(0, cores)

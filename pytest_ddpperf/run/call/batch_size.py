@@ -19,7 +19,7 @@ CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent
 def largest(
     fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
 ) -> int | None:
-    """Returns the largest number that fits, by doubling ``start`` and then bisection; None if ``start`` fails."""
+    """Finds the largest number for which ``fits`` is True, by doubling and bisection; None if ``start`` fails."""
     if not fits(start):
         return None
     fitting = start
@@ -113,7 +113,7 @@ def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> st
 
 
 def required_limit(memory_limit: int | None, device: str) -> int | None:
-    """Returns the limit of a rank's memory in bytes; raises SettingError if a limit is required and missing."""
+    """Returns ``memory_limit``, bytes of a rank; raises SettingError if it is None on the CPU."""
     if memory_limit is None and device == "cpu":
         raise SettingError(
             "find_batch_size on the CPU needs memory_limit, because all processes share the machine's memory: give "

@@ -35,7 +35,7 @@ def job_of(
     metric: str | None,
     better: str,
 ) -> ConvergeJob:
-    """Returns the job of a call's first launch; raises SettingError for an invalid argument."""
+    """Returns the job of the first launch of ``ddpperf.converge``; raises SettingError for an invalid argument."""
     steps = settings.steps or 1
     every = max(1, steps // POINTS) if every is None else every
     for word, value, least in (("every", every, 1), ("launches", launches, 3)):
@@ -134,7 +134,7 @@ def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Se
 
 
 def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
-    """Returns a line for each launch in which a rank had a value that is not finite."""
+    """Returns a line of text for each launch in which a rank had a value that is not finite."""
     first = ((next((rank.lost for rank in ranks if rank.lost), ""), number) for number, ranks in enumerate(launches, 1))
     return tuple(f"{lost} in launch {number}" for lost, number in first if lost)
 

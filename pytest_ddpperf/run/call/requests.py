@@ -39,7 +39,7 @@ PLACES = ("world_size", "backend", "device", "env")  # settings besides those of
 
 
 def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
-    """Returns the numbers of ranks of a curve; raises SettingError for other values, or for fewer than two."""
+    """Parses ``world_sizes`` of ``ddpperf.scaling``: two or more numbers of ranks; raises SettingError otherwise."""
     said = f"ddpperf.scaling(world_sizes={given!r})"
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise SettingError(f"{said}: expected a list of numbers of ranks, such as [1, 2]")
@@ -53,7 +53,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
 
 
 def grows(subject: object) -> bool:
-    """Returns whether ``subject`` makes a Workload for a number of ranks, as the name of its first parameter shows.
+    """Returns whether ``subject`` is a function ranks -> Workload, judging by the name of its first parameter.
 
     Any other function builds a step.
     """
@@ -78,7 +78,7 @@ def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) ->
 
 
 def of_size(function: Callable[[int], object], size: int, what: str) -> Workload:
-    """Returns the Workload that a function makes for a size."""
+    """Calls a function with a size and returns its Workload; SettingError if it returns another object."""
     workload = function(size)
     if not isinstance(workload, Workload):
         kind = type(workload).__name__
@@ -88,7 +88,7 @@ def of_size(function: Callable[[int], object], size: int, what: str) -> Workload
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerbCall:
-    """The arguments of a verb's call that apply to every variant that it measures."""
+    """The arguments of a call such as ``ddpperf.compare(...)`` that apply to every variant it measures."""
 
     settings: Settings  # after all layers of settings
     knobs: Mapping[str, object]  # the settings that the call itself gave
@@ -101,7 +101,7 @@ class VerbCall:
     own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that only one way has
 
     def for_variant(self, way: Contender, key: str, verb: str = "compare") -> VerbCall:
-        """Returns this call for one of its ways to train; the settings of the way override the call's settings."""
+        """Returns this call with the settings of ``way``, one of the compared trainings, in place of its own."""
         if not way.settings:
             return self
         where = f"ddpperf.{verb}(ways={{{key!r}: ...}})"
@@ -130,7 +130,7 @@ class VerbCall:
         mode: Mode | None = None,
         reference: Subject | None = None,
     ) -> Variant:
-        """Returns the variant of a Workload, of a Script or of a function ``build(ctx) -> step``."""
+        """Returns the variant, with all settings, for a Workload, a Script or a function ``build(ctx) -> step``."""
         _require_count("samples_per_step", self.samples_per_step)
         _require_count("tokens_per_step", self.tokens_per_step)
         if name is not None and not isinstance(name, str):

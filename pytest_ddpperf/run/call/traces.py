@@ -37,7 +37,7 @@ class TracedGroup:
 
 
 def file_name(test: str, variant: Variant) -> str:
-    """Returns the beginning of the names of a benchmark's trace files."""
+    """Returns the prefix of the names of a benchmark's trace files."""
     side = ".reference" * variant.of_reference
     ranks = f" w{variant.world_size}"
     stem = file_stem(f"{test}.{variant.name.removesuffix(ranks)}.{ranks.strip()}{side}")
@@ -45,7 +45,7 @@ def file_name(test: str, variant: Variant) -> str:
 
 
 def write_beside(folder: Path, name: str, ranks: int, beside: str = "") -> list[str]:
-    """Merges the traces that ranks have written, and writes a summary; returns the summary's paragraphs.
+    """Merges the ranks' trace files into one file, and writes a summary file; returns the summary's paragraphs.
 
     ``beside`` is the name of the reference's traces, for a comparison; empty without a reference.
     """
@@ -78,7 +78,7 @@ def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Ite
 
 
 def merge(group: TracedGroup, file: Path, option: str) -> str:
-    """Writes one trace of all ranks; returns how their clocks were aligned, or why nothing was written."""
+    """Writes one trace of all ranks; returns a sentence on how clocks were aligned, or why nothing was written."""
     try:
         alignment = align(group.traces)
     except TraceError as error:
@@ -110,7 +110,7 @@ def _document(file: Path) -> Any:
 
 
 def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Returns trace files by benchmark: files in folders, named files, and files whose names begin with a given name.
+    """Groups trace files by benchmark: files in folders, named files, and files whose names begin with a given name.
 
     Named files with other names than the plugin's belong to one benchmark. Raises TraceError if a path has no file.
     """
@@ -133,7 +133,7 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def pairs_of(before: Path, after: Path) -> list[tuple[TracedGroup, TracedGroup]]:
-    """Returns the pairs to compare: two benchmarks, or the benchmarks with equal names in two folders.
+    """Returns pairs of traces to compare: two benchmarks, or the benchmarks with equal names in two folders.
 
     Raises TraceError if there is no pair.
     """

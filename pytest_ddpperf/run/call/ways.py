@@ -21,7 +21,7 @@ GivenWays: TypeAlias = "Mapping[str, Mapping[str, Any]] | None"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contender:
-    """A way to train, one of several that a call compares."""
+    """One of the trainings that a call compares: a subject with its strategy and settings."""
 
     subject: Subject
     strategy: GivenStrategy = None
@@ -30,7 +30,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contenders:
-    """All ways to train that one call of ``compare`` measures."""
+    """All trainings that one call of ``ddpperf.compare`` compares, by name."""
 
     by_name: Mapping[str, Contender]  # in the order given
     over: str  # the name of the way that the others are compared with
@@ -47,7 +47,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> Contenders:
-    """Returns the ways that a call names: subjects, strategies of one Workload, or ways with separate settings."""
+    """Returns the trainings to compare: several subjects, strategies of one Workload, or settings of one subject."""
     canonical: Callable[[Any], str] = str
     if ways is not None:
         return _with_settings(subject, strategies, over, strategy, ways, verb=verb)
@@ -101,7 +101,7 @@ def _contenders(
     *,
     verb: str,
 ) -> Contenders:
-    """Returns all ways, with the name of the way that the others are compared with; SettingError for fewer than two."""
+    """Returns the trainings and the name of the one to compare the others with; SettingError for fewer than two."""
     if len(named) < MIN_WAYS:
         raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(named))
@@ -119,7 +119,7 @@ def _with_settings(
     *,
     verb: str,
 ) -> Contenders:
-    """Returns ways with separate settings; ``strategy`` applies to each way that names no strategy."""
+    """Returns one training for each entry of ``ways``; ``strategy`` applies to entries that name no strategy."""
     if isinstance(subject, Mapping):
         raise SettingError(
             f"ddpperf.{verb}(ways=...) is for one Workload, Script or step, and a dict of several is given; leave one "

@@ -39,7 +39,7 @@ class Extensions:
 
     @cached_property
     def strategies(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions of added strategies, by name."""
+        """The functions that the hooks ``pytest_ddpperf_strategies`` add, by name of the strategy."""
         hook, added = "pytest_ddpperf_strategies", dict[str, Callable[..., Any]]()
         for given in self._called(hook):
             if not isinstance(given, Mapping):
@@ -56,7 +56,7 @@ class Extensions:
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics that hooks add."""
+        """The metrics that the hooks ``pytest_ddpperf_metrics`` add, after checks."""
         hook, added = "pytest_ddpperf_metrics", dict[str, Metric]()
         rows = self._called(hook)
         if not rows:

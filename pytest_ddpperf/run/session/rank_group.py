@@ -58,7 +58,7 @@ class RankResults(Generic[T]):
 
 
 class RankGroup:
-    """Ranks for functional tests: every ``run`` starts fresh ones."""
+    """The fixture that runs functions on ranks, for functional tests; every ``run`` starts fresh ranks."""
 
     def __init__(self, session: Session, settings: Settings, sections: list[tuple[str, str]], test: str) -> None:
         self._session = session

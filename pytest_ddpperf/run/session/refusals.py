@@ -19,14 +19,14 @@ NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  
 
 
 def require_known(unknown: Iterable[str]) -> None:
-    """Raises an error for arguments that are meant for this plugin; ``unknown``: arguments that no plugin declares."""
+    """Raises an error if one of the ``unknown`` command-line arguments looks like a misspelt option of this plugin."""
     options = [knob.option for knob in KNOBS.values() if knob.given == "option"]
     for argument in unknown:
         require_foreign(argument.partition("=")[0], options, "option")
 
 
 def require_foreign(word: str, known: list[str], kind: str) -> None:
-    """Raises an error for a word that begins like this plugin's words, or is similar to one of them."""
+    """Raises an error if an unknown option or ini setting looks like a misspelt or removed one of this plugin."""
     prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
     gone = why_gone(name, "option" if kind == "option" else "ini") if prefix == "ddpperf" else ""
     if gone:
