@@ -23,7 +23,7 @@ class Acceptance:
     def covers(self, worse: Comparison) -> bool:
         """Returns whether a metric's worsening is within the accepted limit.
 
-        The worsening of a count is the sum over its parts that grew, or on the rank where it grew most. No limit
+        The worsening of a count is the sum over its parts that grew, or on the rank with most growth. No limit
         accepts fewer batch rows or backward passes.
         """
         if self.limit == math.inf or count_row(worse.series.metric).of_work:
