@@ -104,9 +104,9 @@ def _failing(value: object) -> frozenset[Verdict]:
         failing = frozenset[Verdict]() if given == ["none"] else frozenset(map(Verdict, given))
     except ValueError:
         known = ", ".join(verdict.value for verdict in Verdict)
-        raise ValueError(f"verdicts out of {known}, separated by commas, or none") from None
+        raise ValueError(f"none, or verdicts separated by commas, out of {known}") from None
     if failing and not added and failing.isdisjoint(_WORST):
-        raise ValueError(f"regressed or broken among them, or +{parsers.written(failing)} to add to these two")
+        raise ValueError(f"regressed or broken, too: +{parsers.written(failing)} adds to these two")
     return failing | _WORST if added else failing
 
 
@@ -156,7 +156,7 @@ class Settings:
     mesh: Mapping[str, int] | None = _knob(
         None,
         parsers.optional(parsers.mesh, "none"),
-        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. Only steps of your own use it",
+        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. Only a function build(ctx) reads it",
         "NAME=N[,...]",
     )
     multi_node: str = _of_session(
@@ -166,7 +166,7 @@ class Settings:
         "auto|off",
     )
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
-        None, parsers.path, "folder, shared by all nodes, in which the processes of srun or mpirun meet", "DIR"
+        None, parsers.path, "shared folder by which processes of srun or mpirun find each other", "DIR"
     )
     gpu_lock_timeout: float | None = _of_session(
         _LOCK_TIMEOUT,
@@ -177,7 +177,7 @@ class Settings:
     preload: tuple[str, ...] = _of_session(
         ("auto",),
         parsers.modules,
-        "modules to import once for all launches: auto (modules that ranks imported), names, both, or none",
+        "modules to import once for all launches: auto (those that earlier ranks imported), names, both, or none",
         "NAME[,...]",
     )
     timeout: float = _knob(
@@ -452,10 +452,10 @@ class Settings:
         """Sets values by name, and defaults for all other settings; raises an error for ``accept`` without a reason."""
         unknown = values.keys() - KNOBS.keys()
         if unknown:
-            raise TypeError(f"there is no setting {min(unknown)}")
+            raise TypeError(f"Settings has no field {min(unknown)}")
         vars(self).update(values)
         if self.accept and not self.reason:
-            raise SettingError('accept= needs a reason, which reports show: give reason="...", too')
+            raise SettingError('accept={...} needs a reason, which reports show: add reason="..."')
 
     def __setattr__(self, name: str, _: object) -> None:  # cheaper than the method that frozen=True compiles
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")

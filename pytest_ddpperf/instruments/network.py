@@ -27,7 +27,7 @@ _TRIED, _MOST = 3, 10_000  # products that are timed to choose a number of produ
 
 
 def sweep(rank: int, ranks: int, device: torch.device, plan: SweepPlan) -> RankSweep:
-    """Times collectives, messages and overlap on a rank, of several ``ranks``, all of which have to run the plan."""
+    """Times a plan's collectives, messages and overlap with computing; all ``ranks`` ranks run the same plan."""
     cells = [(collective, size) for collective in plan.collectives for size in plan.sizes]
     largest = _elements(max(plan.sizes), ranks)  # all sizes are parts of the same buffers
     room = max(largest, _COLD_BYTES[device.type] // ELEMENT)

@@ -67,7 +67,7 @@ class LaunchJob:
 
     @property
     def counts(self) -> bool:
-        """Returns whether the times of the timed steps are used."""
+        """Returns whether the step times of this launch are part of the result."""
         return self.times_matter and self.stands_for is None
 
     @property

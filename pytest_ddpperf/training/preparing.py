@@ -41,7 +41,7 @@ _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
 def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
-    """Does the tasks of the job on this rank; a collective, called on every rank of a separate launch.
+    """Times, counts and verifies the job's step on this rank, as the job asks; a collective in a separate launch.
 
     Timing comes first, so that its memory figure covers only steps; counting continues with the same step. Verification
     builds separate models, with random numbers, memory and compilers as in a fresh process.

@@ -34,7 +34,7 @@ _HOOKS = ("default_hooks", "powerSGD_hook", "quantization_hooks")  # of DDP, aft
 
 
 class CopyWatch:
-    """An observer that notes which models the counted steps train, and on which inputs."""
+    """An observer of the models that the counted steps train, and of their inputs."""
 
     def __init__(self) -> None:
         # A step may make a model for itself, so none is kept alive.
@@ -61,7 +61,7 @@ class CopyWatch:
             yield
 
     def called(self, module: nn.Module, given: Any, outermost: bool) -> None:  # noqa: FBT001 - no other module runs
-        """Notes a model that is called to train, and a checksum of the first input tensors that the call shows."""
+        """Records a model that is called in train mode, with a checksum of the first input tensors of the call."""
         if not torch.is_grad_enabled() or backward_under_way() != -1:
             return
         if outermost:
@@ -82,7 +82,7 @@ class CopyWatch:
                     self._batch = checksum(tensors, self._batch or 0, _HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
-        """Returns the lines that made DDP wrappers, and ``size`` for a single line whose buckets copy gradients."""
+        """Returns, by line of code that made a DDP wrapper, ``size``, the bytes of gradients that its buckets copy."""
         made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
         copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
         of_one = copying if len(copying) == 1 else {}
