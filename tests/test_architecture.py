@@ -362,8 +362,6 @@ WAITS = {
     "launch/interleaving.py hear": "reads what has come",
     "launch/interleaving.py run_interleaved": "for launches, which have deadlines",
     "launch/interleaving.py wait": "on a rank",
-    "launch/launchers.py wait": "Launcher.wait, in which the import of torch has a limit",
-    "launch/faults/nccl_ras.py _lines": "its socket has a limit",
     "launch/nodes/agent.py get_ready": "Launcher.wait",
     "launch/nodes/agent.py run": "the controller's end ends the link",
     "launch/nodes/agent.py serve": "the controller's end ends the link",

@@ -132,13 +132,11 @@ class Launcher:
             if found is not None and found.serve(wanted) and found.fits(environ):
                 return
             self._drop_preloaded()
-            if not wanted.modules:
-                return
             if like is not None:
                 self._preloaded = like.duplicate_preloaded()
-                return
-            request = Preload(environ=environ, path=self._search_path(), directory=environment.current_folder())
-            self._preloaded = preloaded(zygote, request, wanted, judged)
+            elif wanted.modules:
+                request = Preload(environ=environ, path=self._search_path(), directory=environment.current_folder())
+                self._preloaded = preloaded(zygote, request, wanted, judged)
 
     def duplicate_preloaded(self) -> PreloadedZygotes | None:
         """Returns copies of this launcher's preloaded zygotes, for another launcher; None if it has none."""
@@ -202,15 +200,13 @@ class Launcher:
         gpus = Gpus()
         if not 0 < timeout <= MAX_TIMEOUT:
             raise SettingError(f"timeout {timeout!r}: expected a number of seconds above 0 and up to {MAX_TIMEOUT:.0f}")
-        if device != "cpu" or backend != "gloo":
-            # A CPU group needs no probe: every torch that ranks can use has gloo.
-            machine = self.machine(gpus=device != "cpu")
-            counts = self.counts(world_size, device, machine)
+        known = device == "cpu" and backend == "gloo"  # every torch that ranks can use has gloo
+        machine = None if known else self.machine(gpus=device != "cpu")
+        counts = self.counts(world_size, device, machine)
+        if machine is not None:
             placed = place(device, backend, counts[0], machine)
             device, backend = placed.device, placed.backend
             gpus = machine.gpus if device == "cuda" else gpus
-        else:
-            counts = self.counts(world_size, device)
         ranks = {"device": device, "gpus": gpus, "group": backend, "own_group": own_group, "bind": bind}
         waits = {"stage_timeouts": stage_timeouts or {}, "interleaved": turns is not None, "mode": mode}
         finds = {"preload": tuple(preload), "projects": tuple(projects)}
@@ -236,7 +232,7 @@ class Launcher:
             environ = {**others, **self._threads}
         return {**environ, **self._added} if self._added else environ
 
-    def counts(self, world_size: int, device: str, machine: TorchMachine | None = None) -> tuple[int, ...]:
+    def counts(self, world_size: int, device: str, machine: TorchMachine | None) -> tuple[int, ...]:
         """Returns how many of ``world_size`` ranks each participating node has, this node first.
 
         Raises:

@@ -113,10 +113,8 @@ class RankProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
+        with self._open:
             self._tell(last=True)
-        finally:
-            self._open.close()
 
     @property
     def states(self) -> list[RankEnd]:
@@ -140,8 +138,7 @@ class RankProcesses:
     def _tell(self, *, last: bool = False) -> None:
         """Passes new lines of ranks to ``echo``, if there is one."""
         for number, output in self._followed if self.echo is not None else ():
-            lines = output.lines(last=last)
-            if lines and self.echo is not None:
+            if self.echo is not None and (lines := output.lines(last=last)):
                 self.echo(number, lines)
 
     def _prepared(self, rank: int) -> _RankProcess:

@@ -133,11 +133,11 @@ def observed(
 
 
 def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
-    """Unpickles a function and its arguments, whose names are looked up in the target; then does as ``observed``."""
+    """Unpickles a ``Call``, whose names are looked up in the target; then does as ``observed``."""
 
     def call(ctx: Any) -> Any:
-        function, *args = pickle.loads(packed)
-        return function(ctx, *args)
+        packed_call = pickle.loads(packed)
+        return packed_call.function(ctx, *packed_call.arguments)
 
     return observed(ctx, redirection, revision, call)
 

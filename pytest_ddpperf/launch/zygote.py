@@ -38,11 +38,7 @@ _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 
 
 class Birth(NamedTuple):
-    """The arguments of ``rank.live`` in a new rank.
-
-    Its descriptors: report socket, stdout, stderr, stacks, job, progress; for rank 0 also the listening socket, and a
-    socket for turns if the launch is interleaved.
-    """
+    """The arguments of ``rank.live`` in a new rank; ``RankProcesses.fork`` lists the descriptors."""
 
     rank: int
     descriptors: tuple[int, ...]

@@ -25,7 +25,7 @@ CARD = Card("10.0.0.1", 2900, bytes(range(32)))
 
 
 def task(run: str = "9-1", launcher: str = "srun") -> Task:
-    return Task(launcher=launcher, variable="N", rank=0, size=2, local_rank=0, one_node=True, run=run)
+    return Task(launcher=launcher, rank=0, size=2, local_rank=0, one_node=True, run=run)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"host": 1}', '{"host": "a", "port": "b", "key": ""}'])
@@ -125,7 +125,7 @@ def test_a_folder_of_another_user_is_replaced_by_the_sessions(tmp_path: Path, mo
 def test_a_controller_that_does_not_come_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published: Card | None, told: str
 ) -> None:
-    monkeypatch.setattr(joining, "MEETING_SECONDS", 0.1)
+    monkeypatch.setattr(joining.meeting, "MEETING_SECONDS", 0.1)
     own = Hello(rank=1, host="a", machine="m", cores=frozenset())
     if published is not None:
         FileMeeting(task(), tmp_path).publish(replace(published, host="127.0.0.1", port=1))
