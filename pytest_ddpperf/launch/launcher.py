@@ -20,7 +20,7 @@ from pytest_ddpperf.launch.launch_run import LaunchResult, end_seconds, run_rank
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading.zygotes import preloaded
 from pytest_ddpperf.launch.processes import require_linux
-from pytest_ddpperf.launch.rank_processes import RankProcesses
+from pytest_ddpperf.launch.rank_processes import RankProcesses, enough_files
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class Launcher:
 
                 files = own_files(job, self.redirection, zygote.mark, self.remarks)
             sweep = partial(self._sweep, zygotes, end_seconds(job) + 2.0)
-            with files as having, RankProcesses(zygotes, having, echo, sweep, turns) as ranks:
+            with enough_files(len(zygotes)), files as job, RankProcesses(zygotes, job, echo, sweep, turns) as ranks:
                 yield ranks
 
     def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:
