@@ -348,7 +348,7 @@ class Launcher:
             (zygote.close if self._owner == os.getpid() else zygote.forget)()
 
     def _drop(self) -> None:
-        if self.nodes is not None:
+        if self.nodes is not None and self._owner == os.getpid():  # a forked copy shares the connections
             self.nodes.close()
         self._drop_preloaded()
         zygote, self._zygote = self._zygote, None

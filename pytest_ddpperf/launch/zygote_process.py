@@ -240,6 +240,9 @@ class ZygoteProcess:
             asked = self.ask("preload", request)
         except LaunchError:
             return lambda: ended
+        except OSError as error:  # such as 300 kB of variables, which Kubernetes sets for 500 services
+            refused = Preloaded(reason=f"cannot be requested: {error.strerror}")
+            return lambda: refused
 
         def preloaded() -> Preloaded:
             try:
