@@ -377,7 +377,7 @@ WAITS = {
     "launch/streams.py received": "reads what has come",
     "launch/zygote.py _hear_signals": "reads what has come",
     "launch/zygote.py serve": "the controller's end ends the socket; reads what has come",
-    "launch/zygote_process.py alive": "Popen.poll, which does not wait",
+    "launch/zygote_process.py usable": "Popen.poll, which does not wait",
     "launch/zygote_process.py events": "reads what has come",
 }
 
