@@ -244,7 +244,7 @@ def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], 
     for name in ("stdout", "stderr"):
         alike: dict[str, list[int]] = {}
         for rank, output in ranks:
-            printed = _CPP_STACK.sub("[left out: a C++ stack; pytest -s shows all]\n", getattr(output, name))
+            printed = _CPP_STACK.sub("[a C++ stack is omitted; pytest -s shows all]\n", getattr(output, name))
             alike.setdefault("\n".join(map(_last_state, printed.split("\n"))), []).append(rank)
         known: set[str] = set()
         for text, group in alike.items():

@@ -203,7 +203,7 @@ def test_a_report_has_the_users_lines_and_no_cpp_stacks_of_torchs_warnings() -> 
     cut = RankOutput(stderr=CPP_STACK[CPP_STACK.index("frame #1:") :])
     ((title, text), (_, after_cut)) = titled([*enumerate(ranks), (2, cut)])
     warning, *_ = CPP_STACK.splitlines()
-    left_out = "[left out: a C++ stack; pytest -s shows all]"
+    left_out = "[a C++ stack is omitted; pytest -s shows all]"
     assert title == "ranks 0, 1 stderr"
     assert text.splitlines()[-3:] == [warning, left_out, '  File "train.py", line 8 in step']
     assert after_cut.splitlines()[0].startswith("[left out: 2 lines that an earlier rank printed")
