@@ -19,7 +19,8 @@ from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.launch.payload import StandIn, dump_standing_in
+from pytest_ddpperf.launch.messages import Call
+from pytest_ddpperf.launch.payload import StandIn, dump_call
 from pytest_ddpperf.launch.redirection import TOOL, Redirection, look_up, observed, observed_packed, within
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
@@ -203,7 +204,7 @@ def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _Referen
             inner[_place_of(value)] = os.path.realpath(value.__code__.co_filename)
         return None
 
-    return _ReferenceCall(dump_standing_in(call, call[0], stand_in), used, kept, inner)
+    return _ReferenceCall(dump_call(Call(call[0], call[1:]), stand_in), used, kept, inner)
 
 
 def _place_of(function: FunctionType) -> str:

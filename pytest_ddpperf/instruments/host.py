@@ -236,10 +236,10 @@ def kernel_number(file: Path) -> int | None:
 
 
 def from_here(file: str) -> str:
-    """Returns a path relative to the current folder; unchanged if the file is outside of it, or the folder is gone."""
+    """Returns a path relative to the current folder; unchanged if it is empty, lies outside, or the folder is gone."""
     try:
         relative = os.path.relpath(file)
-    except OSError:
+    except (OSError, ValueError):  # compile(source, "", "exec") makes an empty one
         return file
     return file if relative.startswith("..") else relative
 

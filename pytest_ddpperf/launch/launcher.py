@@ -20,7 +20,7 @@ from pytest_ddpperf.launch.launch_run import LaunchResult, end_seconds, run_rank
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading.zygotes import preloaded
 from pytest_ddpperf.launch.processes import require_linux
-from pytest_ddpperf.launch.rank_processes import RankProcesses
+from pytest_ddpperf.launch.rank_processes import RankProcesses, enough_files
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
 if TYPE_CHECKING:
@@ -132,13 +132,11 @@ class Launcher:
             if found is not None and found.serve(wanted) and found.fits(environ):
                 return
             self._drop_preloaded()
-            if not wanted.modules:
-                return
             if like is not None:
                 self._preloaded = like.duplicate_preloaded()
-                return
-            request = Preload(environ=environ, path=self._search_path(), directory=environment.current_folder())
-            self._preloaded = preloaded(zygote, request, wanted, judged)
+            elif wanted.modules:
+                request = Preload(environ=environ, path=self._search_path(), directory=environment.current_folder())
+                self._preloaded = preloaded(zygote, request, wanted, judged)
 
     def duplicate_preloaded(self) -> PreloadedZygotes | None:
         """Returns copies of this launcher's preloaded fork servers, for another launcher; None if it has none."""
@@ -202,15 +200,13 @@ class Launcher:
         gpus = Gpus()
         if not 0 < timeout <= MAX_TIMEOUT:
             raise SettingError(f"timeout={timeout!r}: expected a number of seconds above 0, at most {MAX_TIMEOUT:.0f}")
-        if device != "cpu" or backend != "gloo":
-            # A CPU group needs no probe: every torch that ranks can use has gloo.
-            machine = self.machine(gpus=device != "cpu")
-            counts = self.counts(world_size, device, machine)
+        known = device == "cpu" and backend == "gloo"  # every torch that ranks can use has gloo
+        machine = None if known else self.machine(gpus=device != "cpu")
+        counts = self.counts(world_size, device, machine)
+        if machine is not None:
             placed = place(device, backend, counts[0], machine)
             device, backend = placed.device, placed.backend
             gpus = machine.gpus if device == "cuda" else gpus
-        else:
-            counts = self.counts(world_size, device)
         ranks = {"device": device, "gpus": gpus, "group": backend, "own_group": own_group, "bind": bind}
         waits = {"stage_timeouts": stage_timeouts or {}, "interleaved": turns is not None, "mode": mode}
         finds = {"preload": tuple(preload), "projects": tuple(projects)}
@@ -236,7 +232,7 @@ class Launcher:
             environ = {**others, **self._threads}
         return {**environ, **self._added} if self._added else environ
 
-    def counts(self, world_size: int, device: str, machine: TorchMachine | None = None) -> tuple[int, ...]:
+    def counts(self, world_size: int, device: str, machine: TorchMachine | None) -> tuple[int, ...]:
         """Returns the number of ranks on each participating node, this node first; the sum is ``world_size``.
 
         Raises:
@@ -301,7 +297,7 @@ class Launcher:
 
                 files = own_files(job, self.redirection, zygote.mark, self.remarks)
             sweep = partial(self._sweep, zygotes, end_seconds(job) + 2.0)
-            with files as having, RankProcesses(zygotes, having, echo, sweep, turns) as ranks:
+            with enough_files(len(zygotes)), files as job, RankProcesses(zygotes, job, echo, sweep, turns) as ranks:
                 yield ranks
 
     def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:
@@ -352,7 +348,7 @@ class Launcher:
             (zygote.close if self._owner == os.getpid() else zygote.forget)()
 
     def _drop(self) -> None:
-        if self.nodes is not None:
+        if self.nodes is not None and self._owner == os.getpid():  # a forked copy shares the connections
             self.nodes.close()
         self._drop_preloaded()
         zygote, self._zygote = self._zygote, None

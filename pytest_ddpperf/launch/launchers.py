@@ -75,8 +75,6 @@ class Launchers:
         Raises:
             SettingError: a module that the user named cannot be preloaded.
         """
-        for i in range(number):
-            self[i].wait()
         wanted = self._wanted(scope, ranks)
         for i in range(number):
             self[i].preload(wanted, self._judged, self[0] if i else None)

@@ -32,7 +32,7 @@ _GREETING = b"pytest-ddpperf link 2\n"
 _NONCE_BYTES = 32
 _MAX_FIRST = 1 << 20  # bytes of the first message, and of data read with it
 _CHUNK = 1 << 20
-_HANDSHAKE_SECONDS = 5.0
+_HANDSHAKE_SECONDS, _RETRY_SECONDS = 5.0, 0.05
 _SILENT_SECONDS = 4  # after which the kernel gives a peer up that answers nothing: its machine or the network is gone
 _SEND_SECONDS = 20.0  # in which a peer that lives takes some of what it is sent
 
@@ -282,6 +282,16 @@ def _give_up_a_silent_peer(connected: socket.socket) -> None:
             (socket.TCP_USER_TIMEOUT, int(_SEND_SECONDS * 1000)),  # also if the peer lives and takes nothing
         ):
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def accepted(listening: socket.socket) -> Iterator[tuple[socket.socket, str]]:
+    """Yields each new connection with its peer's address, until another thread calls ``end(listening)``."""
+    while listening.fileno() >= 0:
+        with contextlib.suppress(OSError):  # too many files are open, or the socket has ended
+            connected, (address, *_) = listening.accept()
+            yield connected, address
+            continue
+        time.sleep(_RETRY_SECONDS)
 
 
 def end(connected: socket.socket) -> None:

@@ -37,10 +37,10 @@ _MIN_LOAD_SECONDS = 2.0
 _registry = threading.Lock()  # cloudpickle has one list of modules to send by value for the whole process
 
 
-def dump_call(call: Call) -> bytes:
-    """Pickles a call for the ranks."""
+def dump_call(call: Call, stand_in: Callable[[Any], StandIn | None] = lambda _: None) -> bytes:
+    """Pickles a call for the ranks; ``stand_in`` may replace each object in it."""
     with _by_value():
-        return _dump(call, call.function, *_TO_RANKS)
+        return _dump(call, call.function, *_TO_RANKS, stand_in=stand_in)
 
 
 def dump_result(value: object, rank: int) -> bytes:
@@ -81,12 +81,6 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
             f"the result of rank {end.rank} cannot be read by the test session: {in_a_line(error)}; return plain data"
         ) from error
     return loading.result()
-
-
-def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], StandIn | None]) -> bytes:
-    """Pickles a value; ``stand_in`` may replace each object in it, and error messages name the object ``named``."""
-    with _by_value():
-        return _dump(value, named, *_TO_RANKS, stand_in=stand_in)
 
 
 def _dump(

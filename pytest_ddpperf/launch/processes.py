@@ -177,19 +177,13 @@ def children() -> set[int]:
     return {pid for pid in _pids() if _stat(pid)[1:2] == [me]}
 
 
-def marked(name: str, value: str) -> Iterator[int]:
-    """Yields the pids of other processes that were started with the environment variable ``name`` = ``value``."""
+def kill_marked(name: str, value: str) -> None:
+    """Kills the other processes that were started with the environment variable ``name`` = ``value``."""
     for pid in _pids():
         with contextlib.suppress(OSError):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if pid != os.getpid() and os.fsencode(f"{name}={value}") in variables:
-                yield pid
-
-
-def kill_marked(name: str, value: str) -> None:
-    """Kills the processes that ``marked`` finds."""
-    for pid in marked(name, value):
-        kill(pid, group=False)
+                kill(pid, group=False)
 
 
 def is_stopped(pid: int) -> bool:

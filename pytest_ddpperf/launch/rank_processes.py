@@ -24,7 +24,7 @@ from pytest_ddpperf.launch.processes import out_of_memory_kills
 from pytest_ddpperf.launch.progress import Progress, ProgressFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -75,6 +75,19 @@ class _RankProcess:
         self.state = replace(self.state, status=event.status, stamp=event.stamp, headless=event.headless)
 
 
+@contextlib.contextmanager
+def enough_files(ranks: int) -> Iterator[None]:
+    """Raises LaunchError if an OSError in this context says that too many files are open, or on their way to ranks."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ETOOMANYREFS}:
+            raise
+        raise LaunchError(
+            f"this process may not open enough files for {ranks} ranks; raise its limit (ulimit -n)"
+        ) from None
+
+
 class RankProcesses:
     """The ranks of a job on this machine, with their sockets and files.
 
@@ -94,18 +107,13 @@ class RankProcesses:
         self._asking: socket.socket | None = None  # of rank 0 for turns
         self._kills = out_of_memory_kills()
         self._open = contextlib.ExitStack()
-        try:
+        with contextlib.ExitStack() as failing:
+            failing.push(self._open)
+            self._progress = ProgressFile(len(zygotes))
+            self._open.callback(self._progress.close)
             numbers = range(job.first_rank, job.first_rank + len(zygotes))
             self.ranks = {rank: self._prepared(rank) for rank in numbers}
-        except OSError as error:
-            self._open.close()
-            if error.errno != errno.EMFILE:
-                raise
-            raise LaunchError(
-                f"this process may not open enough files for {len(zygotes)} ranks; raise its limit (ulimit -n)"
-            ) from None
-        self._progress = ProgressFile(len(zygotes))
-        self._open.callback(self._progress.close)
+            failing.pop_all()
         files = ((number, file) for number, rank in self.ranks.items() for file in (rank.stdout, rank.stderr))
         self._followed = [(number, streams.FollowedOutput(file)) for number, file in files]
 
@@ -113,10 +121,8 @@ class RankProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
+        with self._open:
             self._tell(last=True)
-        finally:
-            self._open.close()
 
     @property
     def states(self) -> list[RankEnd]:
@@ -140,8 +146,7 @@ class RankProcesses:
     def _tell(self, *, last: bool = False) -> None:
         """Passes new lines of ranks to ``echo``, if there is one."""
         for number, output in self._followed if self.echo is not None else ():
-            lines = output.lines(last=last)
-            if lines and self.echo is not None:
+            if self.echo is not None and (lines := output.lines(last=last)):
                 self.echo(number, lines)
 
     def _prepared(self, rank: int) -> _RankProcess:

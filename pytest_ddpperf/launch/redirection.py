@@ -133,11 +133,11 @@ def observed(
 
 
 def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
-    """Unpickles a function and its arguments from the target's modules, then calls it as ``observed`` does."""
+    """Unpickles a ``Call`` of the target's functions, then calls it as ``observed`` does."""
 
     def call(ctx: Any) -> Any:
-        function, *args = pickle.loads(packed)
-        return function(ctx, *args)
+        packed_call = pickle.loads(packed)
+        return packed_call.function(ctx, *packed_call.arguments)
 
     return observed(ctx, redirection, revision, call)
 

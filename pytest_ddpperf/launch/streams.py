@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import hmac
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 OUTPUT_LIMIT = 64 * 1024  # bytes
 REPORTED = 20  # lines of each stream in the report of a test
 _MOVED = re.compile(r"\x1b\[[0-9;?]*[A-HJK]")  # of a terminal's cursor: progress bars go up and down
+_CPP_STACK = re.compile(  # torch prints it after a warning of c10d, and the user's lines are far above it
+    r"^(?:Exception raised from .*\(most recent call first\):\n)?(?:(?:frame #\d+: |<omitting python frames>).*\n)+\n?",
+    re.MULTILINE,
+)
 _HEADER = struct.Struct("!8sQ")  # of a message: a magic word and the length of what follows, a MAC first
 _MAC_BYTES = 32
 _MAGIC = b"ddpperf\n"
@@ -153,10 +158,8 @@ class Channel:
 
     def ask(self) -> None:
         """Asks a rank for the collectives that it has called; has no effect on a rank that answers no requests."""
-        try:
+        with contextlib.suppress(OSError):  # it may have ended, and its last message not been read
             self._socket.send(_REQUEST, socket.MSG_DONTWAIT)
-        except OSError:
-            self.closed = True
 
     def asked(self) -> bool:
         """Waits for a request of the controller; returns False if it has dismissed this rank, or is gone."""
@@ -164,10 +167,8 @@ class Channel:
 
     def dismiss(self) -> None:
         """Signals to the other end that no message will follow."""
-        try:
+        with contextlib.suppress(OSError):  # the same
             self._socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.closed = True
 
 
 # torch 2.8 and 2.9 print it to stdout for each group.
@@ -236,14 +237,15 @@ def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], 
     """Returns ranks' output with titles for the test's report, such as ``rank 1 stderr``, without repeated lines.
 
     A line that was overwritten, as by a progress bar, is shown in its last state. Lines that an earlier rank printed to
-    the same stream are omitted, and so are lines before the last ``REPORTED`` ones.
+    the same stream are omitted, and so are C++ stacks, and lines before the last ``REPORTED`` ones.
     """
     ranks = list(outputs)
     sections: list[tuple[int, str, str]] = []
     for name in ("stdout", "stderr"):
         alike: dict[str, list[int]] = {}
         for rank, output in ranks:
-            alike.setdefault("\n".join(map(_last_state, getattr(output, name).split("\n"))), []).append(rank)
+            printed = _CPP_STACK.sub("[a C++ stack is omitted; pytest -s shows all]\n", getattr(output, name))
+            alike.setdefault("\n".join(map(_last_state, printed.split("\n"))), []).append(rank)
         known: set[str] = set()
         for text, group in alike.items():
             if text.strip():

@@ -38,11 +38,7 @@ _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 
 
 class Birth(NamedTuple):
-    """The arguments that a new rank passes to ``rank.live``.
-
-    ``descriptors``: report socket, stdout, stderr, stacks, job and progress; on rank 0 also the listening socket, and
-    the socket for turns of an interleaved launch.
-    """
+    """The arguments that a new rank passes to ``rank.live``; ``RankProcesses.fork`` lists the ``descriptors``."""
 
     rank: int
     descriptors: tuple[int, ...]

@@ -142,14 +142,9 @@ class ZygoteProcess:
         return ZygoteProcess({**self._environ, **self.pinned}, self._preload, self._redirection, self)
 
     @property
-    def alive(self) -> bool:
-        """Returns whether the process still runs."""
-        return self._process.poll() is None
-
-    @property
     def usable(self) -> bool:
         """Returns whether the process runs, and no signal has stopped it."""
-        return self.alive and not processes.is_stopped(self.pid)
+        return self._process.poll() is None and not processes.is_stopped(self.pid)
 
     def imports_as(self, environ: Mapping[str, str]) -> bool:
         """Returns whether ``environ`` sets torch's variables as they were when the fork server imported torch."""
@@ -240,6 +235,9 @@ class ZygoteProcess:
             asked = self.ask("preload", request)
         except LaunchError:
             return lambda: ended
+        except OSError as error:  # such as 300 kB of variables, which Kubernetes sets for 500 services
+            refused = Preloaded(reason=f"cannot be requested: {error.strerror}")
+            return lambda: refused
 
         def preloaded() -> Preloaded:
             try:
@@ -282,8 +280,7 @@ class ZygoteProcess:
             self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS if self._ready else 0)
-        if self.alive:
-            self._process.kill()
+        self._process.kill()  # if it has not ended
         with contextlib.suppress(subprocess.TimeoutExpired):  # a call of a driver may keep it from ending
             self._process.wait(_END_SECONDS)
         # Ranks die with their zygote. A zygote that was killed has not swept: the children of its ranks die here.

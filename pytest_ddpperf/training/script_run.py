@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from queue import SimpleQueue
+from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -18,7 +23,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from pytest_ddpperf.errors import TrainingEnded, WorkloadError
-from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups
+from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups, replaced
 from pytest_ddpperf.strategies.parallel import RankView, nothing
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.without_gpu import GpuCalls
@@ -33,6 +38,8 @@ A script destroys its group before its model goes. The model then ends gloo's th
 such a thread may wait for that lock: both hang (seen with torch 2.13).
 """
 _PATIENCE = timedelta(days=1)  # the controller's deadline comes first, and has the better report
+_SPAWN = "torch.multiprocessing.spawn"
+_LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "mpirun"}
 
 
 class ScriptStopped(BaseException):
@@ -77,6 +84,8 @@ class ScriptRun:
         on_cpu = self._ctx.device.type == "cpu"
         with (
             self.gpu_calls.on_cpu() if on_cpu else nullcontext(),
+            replaced(BaseProcess, "start", self._unless_a_rank(BaseProcess.start)),
+            replaced(subprocess.Popen, "__init__", self._unless_a_rank(subprocess.Popen.__init__)),
             ThreadPoolExecutor(1, "ddpperf-measuring") as measuring,
         ):
             measured = measuring.submit(self._measured, measure)
@@ -124,8 +133,8 @@ class ScriptRun:
             raise _EndedError
         if not self.made:
             raise WorkloadError(
-                f"{self._script.name} ended before its first optimizer step: see its last output; if it trains in "
-                "processes that it starts itself (mp.spawn, ddp_spawn), change it so that it runs under torchrun"
+                f"{self._script.name} ended before its first optimizer step: its last output may say why; the plugin "
+                "does not see the steps of processes that the script starts itself"
             )
         raise TrainingEnded(
             f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "
@@ -174,6 +183,22 @@ class ScriptRun:
             self._answers.put(self._marks)
             self._await_order()
 
+    def _unless_a_rank(self, start: Callable[..., T]) -> Callable[..., T]:
+        """Wraps a function that starts a process: before this rank trains, it refuses to start another rank."""
+
+        @functools.wraps(start)
+        def started(*args: Any, **how: Any) -> T:
+            by = "" if self.made or dist.is_initialized() else _starter(*args, **how)
+            if by:
+                raise WorkloadError(
+                    f"{self._script.name} starts ranks itself, by {by}: the plugin has already started them, and sees "
+                    "no steps of other processes. If RANK is set, let the script train in its own process, as under "
+                    "torchrun, with the numbers in RANK, LOCAL_RANK and WORLD_SIZE"
+                )
+            return start(*args, **how)
+
+        return started
+
     def _await_order(self) -> None:
         self._order = self._orders.get()
         if self._order is None:
@@ -189,3 +214,18 @@ class ScriptRun:
         for mode in reversed(self._modes):
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch's are not annotated
         self._modes = [mode.__enter__() for mode in modes]  # type: ignore[no-untyped-call]
+
+
+def _starter(process: object, args: Any = (), *_: Any, **__: Any) -> str:
+    """Returns by what a process starts ranks, judged by its command, or by the code of its function; else empty."""
+    target = getattr(process, "_target", None)
+    if getattr(target, "__module__", "") == _SPAWN:
+        return _SPAWN
+    named = map(target.__globals__.get, target.__code__.co_names) if isinstance(target, FunctionType) else ()
+    functions = (one for one in (target, *named) if isinstance(one, FunctionType))
+    if any("init_process_group" in one.__code__.co_names for one in functions):
+        return "multiprocessing.Process"
+    parts = args if isinstance(args, (list, tuple)) else [args]
+    command = " ".join(os.fsdecode(part) for part in parts if isinstance(part, (str, bytes, os.PathLike)))
+    names = (Path(word).name for word in command.split()[:4])  # such as python -m torch.distributed.run
+    return next((name for name in names if name in _LAUNCHERS), "")

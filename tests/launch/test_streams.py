@@ -184,3 +184,38 @@ def test_a_report_has_the_last_lines_of_a_stream_and_says_how_many_are_left_out(
     assert title == "rank 3 stdout"
     assert first == "[left out: 175 lines before these; pytest -s shows all]"
     assert shown == [str(number) for number in range(175, 195)]
+
+
+CPP_STACK = """[W1130 10:00:00.1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl: Connection reset by peer
+Exception raised from recvBytes at /pytorch/torch/csrc/distributed/c10d/Utils.hpp:697 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7f{number} in /venv/torch/lib/libc10.so)
+frame #1: <unknown function> + 0x163b752 (0x7f0057a3b752 in /venv/torch/lib/libtorch_cpu.so)
+<omitting python frames>
+frame #15: clone + 0x85 (0x7f006d245305 in /lib/x86_64-linux-gnu/libc.so.6)
+
+  File "train.py", line 8 in step
+"""
+
+
+def test_a_report_has_the_users_lines_and_no_cpp_stacks_of_torchs_warnings() -> None:
+    """A stack whose beginning was cut, because the stream is long, goes as well. Addresses differ between ranks."""
+    ranks = [RankOutput(stderr=CPP_STACK.replace("{number}", str(number)) * 10) for number in range(2)]
+    cut = RankOutput(stderr=CPP_STACK[CPP_STACK.index("frame #1:") :])
+    ((title, text), (_, after_cut)) = titled([*enumerate(ranks), (2, cut)])
+    warning, *_ = CPP_STACK.splitlines()
+    left_out = "[a C++ stack is omitted; pytest -s shows all]"
+    assert title == "ranks 0, 1 stderr"
+    assert text.splitlines()[-3:] == [warning, left_out, '  File "train.py", line 8 in step']
+    assert after_cut.splitlines()[0].startswith("[left out: 2 lines that an earlier rank printed")
+    assert "frame #" not in text + after_cut
+
+
+def test_what_a_rank_has_sent_before_its_end_is_read_after_a_request_that_it_did_not_take(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    ours = Channel(ends[0])
+    Channel(ends[1]).send("report")
+    ends[1].close()
+    ours.ask()
+    ours.dismiss()
+    assert (ours.received(), ours.closed) == (["report"], True)

@@ -21,6 +21,7 @@ import pytest
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import processes, zygote_process
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.messages import Preload
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
 if TYPE_CHECKING:
@@ -96,6 +97,31 @@ def test_a_forked_copy_of_the_controller_leaves_the_zygote_alone(launcher: Launc
             os._exit(0)
     os.waitpid(copy, 0)
     assert launcher.run(lambda _ctx: os.getppid(), world_size=1, device="cpu").rank(0) == zygote
+
+
+def test_a_forked_copy_of_the_controller_leaves_the_nodes_alone() -> None:
+    """Its end would end the connections of both, as the two share them."""
+    closed, ours = os.pipe()
+    launcher = Launcher(nodes=SimpleNamespace(close=lambda: os.write(ours, b"x")))
+    if (copy := os.fork()) == 0:
+        try:
+            launcher.close()
+        finally:
+            os._exit(0)
+    os.waitpid(copy, 0)
+    os.close(ours)
+    with os.fdopen(closed, "rb") as told:
+        assert told.read() == b""
+
+
+def test_a_request_with_too_many_variables_is_a_reason_not_to_preload(launcher: Launcher) -> None:
+    """A pod of Kubernetes has some for each service of its namespace."""
+    request = Preload(environ={"SERVICES": "x" * 2**20}, path=(), directory="/", module="json")
+    launcher.wait()
+    with launcher.idle_zygote() as zygote:
+        assert zygote is not None
+        assert zygote.preload(request)().reason == "cannot be requested: Message too long"
+    launcher.run(print, world_size=1, device="cpu", backend="gloo")
 
 
 @pytest.mark.slow

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib
 import math
+import multiprocessing
+import os
 import subprocess
 import sys
 import warnings
@@ -237,9 +240,78 @@ def test_an_exit_that_answers_an_error_is_told_by_the_first_error() -> None:
 
 
 def test_a_script_that_ends_before_its_first_step_says_so(launcher: Launcher) -> None:
-    told = r"ended before its first optimizer step: see its last output.* \(mp.spawn, ddp_spawn\), change it"
+    told = "ended before its first optimizer step: its last output .* does not see the steps of processes"
     with pytest.raises(WorkloadError, match=told):
         launched(launcher, job(Script(sys.exit)))
+
+
+spawn: Any = importlib.import_module("torch.multiprocessing.spawn").spawn
+
+
+def rank_of_a_script(rank: int) -> None:
+    join_group(rank)
+    train()
+
+
+def join_group(rank: int) -> None:
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+
+
+def start_ranks() -> None:
+    spawned = multiprocessing.get_context("spawn")
+    ranks = [spawned.Process(target=rank_of_a_script, args=(rank,)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+
+
+@pytest.mark.parametrize(
+    ("by", "start"),
+    [
+        ("torch.multiprocessing.spawn", lambda: spawn(rank_of_a_script, nprocs=2)),
+        ("multiprocessing.Process", start_ranks),
+        ("torchrun", lambda: subprocess.run(["/usr/bin/torchrun", "--nproc-per-node=2", "train.py"], check=True)),
+        ("torchrun", lambda: subprocess.run("exec torchrun train.py", shell=True, check=True)),  # noqa: S602
+        (
+            "torch.distributed.run",
+            lambda: subprocess.run([sys.executable, "-m", "torch.distributed.run", "train.py"], check=True),
+        ),
+    ],
+)
+def test_a_script_that_starts_ranks_itself_is_refused_at_once(
+    launcher: Launcher, by: str, start: Callable[[], object]
+) -> None:
+    """Its processes would wait for each other until the deadline, and nobody would see their steps."""
+    told = f"starts ranks itself, by {by}: .* If RANK is set, let the script train in its own process"
+    with pytest.raises(WorkloadError, match=told):
+        launched(launcher, job(Script(start)))
+
+
+def test_a_script_may_start_all_other_processes(launcher: Launcher) -> None:
+    """Before it trains: a worker, and a command. While it trains: also a rank, such as a server that generates."""
+
+    def each(step: int) -> None:
+        if step == 1:
+            with contextlib.suppress(FileNotFoundError):
+                subprocess.run(["/no/such/torchrun", "serve"], check=True)
+
+    def script() -> None:
+        multiprocessing.get_context("fork").Process(target=print).start()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        train(100, each)
+
+    assert len(launched(launcher, job(Script(script))).values) == 2
+
+
+def test_a_script_that_starts_ranks_only_without_a_launcher_is_measured(launcher: Launcher) -> None:
+    def script() -> None:
+        if "RANK" in os.environ:
+            train()
+        else:
+            spawn(rank_of_a_script, nprocs=2)
+
+    assert len(launched(launcher, job(Script(script))).values) == 2
 
 
 def test_optimizer_steps_are_followed_once_and_from_outside() -> None:

@@ -113,10 +113,9 @@ class LateRanks:
 def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
     """Collects stacks and progress of late ranks twice, to see whether they move; the launch ran for ``seconds``."""
     nccl = job.group == "nccl"
-    if nccl:
-        asking = ThreadPoolExecutor(1)  # while stacks are collected
-        ras = asking.submit(status, job.environ)
-        asking.shutdown(wait=False)
+    asking = ThreadPoolExecutor(1)  # while stacks are collected
+    ras = asking.submit(status, job.environ if nccl else {})
+    asking.shutdown(wait=False)
     first, before = launch.stacks(), launch.progress()
     launch.look(_LOOK_SECONDS)
     later = launch.stacks(STACK_SECONDS if all(first.values()) else _AGAIN_SECONDS)
@@ -137,6 +136,6 @@ def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
         stalled=stalled,
         waits_in={rank: call for rank, answer in calls.items() if (call := waits_in(answer)) is not None},
         progress=now,
-        ras=ras.result() if nccl else "",
+        ras=ras.result(),
         advances=progress.advanced(before, now),
     )

@@ -30,7 +30,9 @@ _SECONDARY = re.compile(
 )
 _TORCH_ERRORS = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})
 _FATAL = "Fatal Python error:"
-_OF_DUMP = re.compile(r"\s*$|(?:Current t|T)hread |  (?:File|\.\.\.|<)|Extension modules: |Python runtime state: ")
+_OF_DUMP = re.compile(  # Python 3.14 adds a C stack
+    r"\s*$|(?:Current t|T)hread[' ]|  (?:File|Binary file|\.\.\.|<)|Extension modules: |Python runtime state: "
+)
 _BAD_ALLOC = "what():  std::bad_alloc"  # the last words of a process whose C++ thread got no memory
 _MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # gloo's, of a receiving rank
 _LAST_WORDS = re.compile(r"^  what\(\):\s*(.*)$", re.MULTILINE)  # of a C++ exception that nobody caught

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+_ESCAPED = re.compile(r"\\(?:x[0-9a-f]{2}|u(?!d[89a-f])[0-9a-f]{4}|U[0-9a-f]{8})")  # faulthandler writes only ASCII
 STACK_SECONDS = 2.0  # in which ranks give their stacks
 SIGNAL = signal.SIGUSR1  # makes faulthandler write the stacks of a rank's threads
 MAIN_SIGNAL = signal.SIGWINCH  # makes it write the main thread's stack alone; without it a rank ignores this signal
@@ -54,9 +55,10 @@ def threads(text: str) -> list[list[Frame]]:
 
     The main thread, which faulthandler lists last, has an empty stack if it is missing.
     """
+    read = _ESCAPED.sub(lambda escaped: escaped[0].encode().decode("unicode_escape"), text)
     stacks = [
         [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(part)]
-        for part in _THREAD.split(text)
+        for part in _THREAD.split(read)
         if part.startswith(("Current thread", "Thread", _ALONE))
     ]
     own = [stack for stack in stacks if not any(frame.file == _ANSWERING for frame in stack)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import LaunchError, SettingError
-from pytest_ddpperf.launch.link import KEY_BYTES, Close, ForeignPeer, Link, LinkEnded, accept, end, welcome
+from pytest_ddpperf.launch.link import KEY_BYTES, Close, ForeignPeer, Link, LinkEnded, accept, accepted, end, welcome
 from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card, Hello, Role
 from pytest_ddpperf.launch.nodes.network import interface_of
@@ -183,11 +183,7 @@ class Cluster:
         end(self._listening)
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connected, (address, *_) = self._listening.accept()
-            except OSError:
-                return
+        for connected, address in accepted(self._listening):
             foreign = self._known and address not in self._known
             if foreign or not self._strangers.acquire(blocking=False):
                 connected.close()

@@ -20,18 +20,9 @@ from pytest_ddpperf.launch.context import versions
 from pytest_ddpperf.launch.environment import VISIBLE
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.link import Close, ForeignPeer, Link, LinkEnded, connect
+from pytest_ddpperf.launch.nodes import meeting
 from pytest_ddpperf.launch.nodes.agent import GONE, Agent
 from pytest_ddpperf.launch.nodes.cluster import Cluster, use_cores
-from pytest_ddpperf.launch.nodes.meeting import (
-    MEETING_SECONDS,
-    STORE_VARIABLES,
-    Card,
-    FileMeeting,
-    Hello,
-    Role,
-    exchange,
-    own_folder,
-)
 from pytest_ddpperf.launch.nodes.network import LOOPBACK, own_address
 
 if TYPE_CHECKING:
@@ -43,7 +34,7 @@ _LAST_SECONDS = 10.0  # for the end of the controller's process after the run
 _USAGE_ERROR = 4  # the status of pytest
 
 
-def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
+def hello(task: Task, root: Path, files: Iterable[Path]) -> meeting.Hello:
     """Returns the facts that this process sends to the controller, among them a digest of its test files."""
     digest = hashlib.sha256()
     for path in sorted(files):
@@ -51,7 +42,7 @@ def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
     facts = machine_facts()
     driver = Path("/proc/driver/nvidia/version")
     start_of_kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return Hello(
+    return meeting.Hello(
         rank=task.rank,
         host=socket.gethostname(),
         machine=f"{start_of_kernel} {Path('/proc/self/ns/net').readlink()}",  # each container has its own network
@@ -72,7 +63,7 @@ def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
     )
 
 
-def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
+def control(task: Task, own: meeting.Hello, folder: Path | None) -> Cluster:
     """Waits, as the controller, for the launcher's other processes; returns the nodes of the run.
 
     Raises:
@@ -81,10 +72,10 @@ def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
     """
     master = os.environ.get("MASTER_ADDR", "") if task.launcher == "torchrun" else ""
     host = LOOPBACK if task.one_node else own_address(master, os.environ)
-    meeting = FileMeeting(task, _folder(task, folder))
+    file = meeting.FileMeeting(task, _folder(task, folder))
     cluster = Cluster(host, own, task.size)
     try:
-        meeting.publish(cluster.card)
+        file.publish(cluster.card)
         if _by_store(task, folder):
             _exchanged(task, cluster.card.dumps())
         cluster.gather()
@@ -92,11 +83,11 @@ def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
         cluster.close(_USAGE_ERROR)
         raise
     finally:
-        meeting.end()
+        file.end()
     return cluster
 
 
-def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> int:
+def follow(task: Task, own: meeting.Hello, folder: Path | None, check_out: CheckOut) -> int:
     """Connects to the controller and serves it until it ends; returns the exit status of this process.
 
     ``check_out`` checks out another revision if this node lacks its files.
@@ -105,17 +96,17 @@ def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> 
         SettingError: the tasks share no usable folder.
         LaunchError: the controller has not come in time.
     """
-    meeting = FileMeeting(task, _folder(task, folder))
+    file = meeting.FileMeeting(task, _folder(task, folder))
     if _by_store(task, folder) and task.local_rank == 0:
-        meeting.publish(Card.loads(_exchanged(task, None)))  # for the other tasks of this node
-    link, card = _met(meeting, own)
+        file.publish(meeting.Card.loads(_exchanged(task, None)))  # for the other tasks of this node
+    link, card = _met(file, own)
     try:
         role = link.receive()  # the controller first waits for all tasks
         if isinstance(role, Close):
             return role.status
-        if not isinstance(role, Role):
+        if not isinstance(role, meeting.Role):
             return GONE
-        meeting.end()  # all tasks of this node have read the card
+        file.end()  # all tasks of this node have read the card
         use_cores(role.cores)
         if role.node is not None:
             return Agent(link, replace(card, key=role.key), role.node, check_out).serve()
@@ -129,15 +120,15 @@ def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> 
         link.close()
 
 
-def _met(meeting: FileMeeting, own: Hello) -> tuple[Link, Card]:
+def _met(file: meeting.FileMeeting, own: meeting.Hello) -> tuple[Link, meeting.Card]:
     """Returns the link to the controller and its card; retries while only an earlier run's card is found.
 
     Raises LaunchError if the controller has not come in time.
     """
-    deadline = time.monotonic() + MEETING_SECONDS
+    deadline = time.monotonic() + meeting.MEETING_SECONDS
     why = "did not join: its tests may have failed to import, or none of them uses a fixture of the plugin"
     while time.monotonic() < deadline:
-        card = meeting.find()
+        card = file.find()
         if card is not None:
             try:
                 return connect((card.host, card.port), card.key, {"task": own.plain()}), card
@@ -145,7 +136,7 @@ def _met(meeting: FileMeeting, own: Hello) -> tuple[Link, Card]:
                 there = f"{card.host} port {card.port}"
                 why = f"does not answer at {there}: {error}; check that the nodes can connect to this port"
         time.sleep(_RETRY_SECONDS)
-    raise LaunchError(f"rank 0 of the launcher, which controls the run, {why} (waited {MEETING_SECONDS:.0f} s)")
+    raise LaunchError(f"rank 0 of the launcher, which controls the run, {why} (waited {meeting.MEETING_SECONDS:.0f} s)")
 
 
 def _folder(task: Task, folder: Path | None) -> Path:
@@ -154,7 +145,7 @@ def _folder(task: Task, folder: Path | None) -> Path:
             f"{task.launcher} started {task.size} processes, perhaps on several nodes, which need a shared folder to "
             "find each other: name it with --ddpperf-rendezvous-dir=DIR"
         )
-    return own_folder() if folder is None else folder
+    return meeting.own_folder() if folder is None else folder
 
 
 def _by_store(task: Task, folder: Path | None) -> bool:
@@ -162,12 +153,12 @@ def _by_store(task: Task, folder: Path | None) -> bool:
 
 
 def _exchanged(task: Task, text: str | None) -> str:
-    variables = {name: os.environ[name] for name in STORE_VARIABLES if name in os.environ}
+    variables = {name: os.environ[name] for name in meeting.STORE_VARIABLES if name in os.environ}
     try:
         with Launcher() as launcher:
-            args = (task, variables, text, MEETING_SECONDS)
-            alone = {"world_size": 1, "device": "cpu", "backend": "gloo", "timeout": MEETING_SECONDS + 10}
-            return launcher.run(exchange, *args, **alone).rank(0)  # type: ignore[arg-type]
+            args = (task, variables, text, meeting.MEETING_SECONDS)
+            alone = {"world_size": 1, "device": "cpu", "backend": "gloo", "timeout": meeting.MEETING_SECONDS + 10}
+            return launcher.run(meeting.exchange, *args, **alone).rank(0)  # type: ignore[arg-type]
     except RankFailed as error:
         raise LaunchError(
             f"nodes could not exchange addresses by torchrun's store at {variables.get('MASTER_ADDR')}, port "

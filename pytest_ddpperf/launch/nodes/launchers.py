@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RankSkipped
@@ -53,14 +54,11 @@ class NodeLaunchers:
         changes = self.cluster.changes(environ)
         for asked in [link.ask(NodeLauncher.get_ready, changes) for link in links]:  # they import at the same time
             asked.answer(_READY_SECONDS)
-        first, found = counts[0], []
-        for node, link, count in zip(taking_part, links, counts[1:], strict=True):
-            ranks = NodeRanks(
-                link, range(first, first + count), NodeLauncher.launch, node=node.number, echo=echo, ahead=node.ahead
-            )
-            found.append(ranks)
-            first += count
-        return found
+        ranks = (range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True))
+        return [
+            NodeRanks(link, of_node, NodeLauncher.launch, node=node.number, echo=echo, ahead=node.ahead)
+            for node, link, of_node in zip(taking_part, links, [*ranks][1:], strict=True)
+        ]
 
     def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
         """Starts to import modules on nodes that have started ranks; returns a function that waits for the imports."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.host import kernel_text
 from pytest_ddpperf.launch.environment import INTERFACES
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ def addresses() -> list[tuple[str, str]]:
             except OSError:  # without an address
                 continue
             found.append((name, socket.inet_ntoa(answer[20:24])))
-    table = Path("/proc/net/if_inet6")
-    lines = table.read_text(encoding="ascii").splitlines() if table.exists() else []
+    lines = kernel_text(Path("/proc/net/if_inet6")).splitlines()
     found += [(words[5], str(ipaddress.IPv6Address(bytes.fromhex(words[0])))) for words in map(str.split, lines)]
     return found
 

@@ -15,7 +15,6 @@ class Task:
     """One of several processes that a launcher has started with the same command; rank 0 is the controller."""
 
     launcher: str  # torchrun, srun or mpirun
-    variable: str  # that has the number of tasks
     rank: int
     size: int
     local_rank: int  # the number among the tasks of a machine; the rank if unknown
@@ -52,7 +51,6 @@ def _task(environ: Mapping[str, str], names: Sequence[str], launcher: str, run: 
         return None
     return Task(
         launcher=launcher,
-        variable=names[1],
         rank=rank,
         size=size,
         local_rank=rank if local_rank < 0 else local_rank,

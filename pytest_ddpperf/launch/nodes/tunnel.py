@@ -7,7 +7,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.launch.link import ForeignPeer, LinkEnded, connect, end, welcome
+from pytest_ddpperf.launch.link import ForeignPeer, LinkEnded, accepted, connect, end, welcome
 from pytest_ddpperf.launch.streams import readable
 
 if TYPE_CHECKING:
@@ -39,11 +39,7 @@ class StoreTunnel:
             end(connected)
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connected, _ = self._listening.accept()
-            except OSError:
-                return
+        for connected, _ in accepted(self._listening):
             threading.Thread(target=self._lead, args=(connected,), name="ddpperf-store", daemon=True).start()
 
     def _lead(self, connected: socket.socket) -> None:

@@ -161,11 +161,11 @@ def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]
             value = original(environ, name)
             return value
         finally:
-            if imports and isinstance(name, str if environ is os.environ else bytes):  # get_exec_path mixes them
-                decoded = os.fsdecode(name)
-                imports[-1].variables.add(decoded)
+            decoded = os.fsdecode(name) if isinstance(name, str if environ is os.environ else bytes) else ""
+            for one in imports[-1:] if decoded else ():  # if another thread reads, the import may have ended
+                one.variables.add(decoded)
                 if known.get(decoded) != (None if value is None else os.fsdecode(value)):
-                    imports[-1].changed.add(decoded)
+                    one.changed.add(decoded)
 
     kind.__getitem__ = look_up
     try:

@@ -104,7 +104,7 @@ class PreloadedZygotes:
     def duplicate(self) -> PreloadedZygotes:
         """Returns copies of these fork servers, for another launcher."""
         with ExitStack() as closing:
-            *of_ranks, base = _copies(self.all, closing)
+            *of_ranks, base = (_copied(zygote, closing) for zygote in self.all)
             closing.pop_all()
             return replace(self, base=base, of_ranks=tuple(of_ranks))
 
@@ -119,11 +119,11 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
     """
     while True:
         with ExitStack() as closing:
-            (base,) = _copies([zygote], closing)
+            base = _copied(zygote, closing)
             variables: dict[str, str | None] = {}
             wrong = _imported([base], [request], judged.common(wanted.modules), variables)
             late = judged.late(wanted) if wrong is None else []
-            zygotes = _copies([base] * (wanted.ranks if late else 0), closing)
+            zygotes = tuple(_copied(base, closing) for _ in range(wanted.ranks if late else 0))
             numbers = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(len(zygotes)))
             requests = [replace(request, environ={**request.environ, **own}, of_rank=True) for own in numbers]
             wrong = wrong or _imported(zygotes, requests, late, variables)
@@ -139,13 +139,10 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
                 )
 
 
-def _copies(originals: Iterable[ZygoteProcess], closing: ExitStack) -> tuple[ZygoteProcess, ...]:
-    def copied(original: ZygoteProcess) -> ZygoteProcess:
-        copy = original.duplicate()
-        closing.push(partial(_end, copy))
-        return copy
-
-    return tuple(map(copied, originals))
+def _copied(original: ZygoteProcess, closing: ExitStack) -> ZygoteProcess:
+    copy = original.duplicate()
+    closing.push(partial(_end, copy))
+    return copy
 
 
 def _end(copy: ZygoteProcess, error: object, *_: object) -> None:

@@ -130,6 +130,19 @@ def test_a_crash_is_shown_with_the_users_frames_in_the_order_of_a_traceback() ->
     )
 
 
+def test_a_crash_is_shown_without_the_c_stack_that_python_3_14_adds() -> None:
+    stderr = (
+        "before\nFatal Python error: Segmentation fault\n\nCurrent thread 0x01 [python] (most recent call first):\n"
+        '  File "/a.py", line 2 in inner\n\nCurrent thread\'s C stack trace (most recent call first):\n'
+        '  Binary file "/usr/bin/python3", at _Py_DumpStack+0x42 [0x5b27f7d7147e]\n'
+        '  Binary file "/usr/lib/libc.so.6", at +0x3def0 [0x77b73226bef0]\n  <truncated rest of calls>\n\n'
+        "Extension modules: numpy, torch (total: 2)\nlast words\n"
+    )
+    error = told(died(0, -11, 1, stderr))
+    assert str(error).endswith('Fatal Python error: Segmentation fault\n  File "/a.py", line 2 in inner')
+    assert error.sections == (("rank 0 stderr", "before\nlast words\n"),)
+
+
 POOL = '  File "/lib/threading.py", line 1 in run\n'
 WORKER = f"Fatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n{POOL}\n"
 AT_START = "Fatal Python error: init_import_site: Failed to import the site module\nPython runtime state: initialized\n"

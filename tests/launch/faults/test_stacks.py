@@ -281,3 +281,22 @@ def test_the_rank_to_blame_is_listed_first() -> None:
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}).startswith("rank 0:\n")
     assert stacks.listing({0: ALL_REDUCE}, guilty=1).startswith("rank 1:\n  had finished\n\nrank 0:\n")
     assert stacks.listing({0: QUEUE}) == "rank 0:\n  in the queue for its turn"
+
+
+def test_a_path_with_letters_beyond_ascii_is_that_of_the_file(tmp_path: Path) -> None:
+    """faulthandler escapes them: such a line would not be found, and our own files there would pass as the user's."""
+    file = tmp_path / "träning_学习.py"
+    file.write_text("handle.wait()")
+    text = written(
+        f"{str(file).replace('ä', chr(92) + 'xe4').replace('学习', chr(92) + 'u5b66' + chr(92) + 'u4e60')}|1|step"
+    )
+    (found,) = stacks.threads(text)
+    assert found[0].file == str(file)
+    assert stacks.position(found) == StackPosition(f"{file}:1 in step", "", waits=True)
+    assert stacks.threads(written(f"/x/{chr(92)}udce9.py|1|step"))[0][0].file == f"/x/{chr(92)}udce9.py", "no character"
+
+
+def test_code_without_a_file_name_has_a_place() -> None:
+    text = written("|3|step")
+    assert stacks.position(stacks.threads(text)[0]) == StackPosition(":3 in step", "", waits=False)
+    assert stacks.written(text) == '  File "", line 3 in step'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -381,6 +382,21 @@ def test_after_the_meeting_differences_are_told_and_the_port_is_closed_to_others
     tasks.close()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(address, 1)
+
+
+def test_a_controller_that_could_not_accept_one_connection_accepts_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")]
+
+    def accepting(listening: socket.socket) -> Any:
+        if failures:
+            raise failures.pop()
+        return accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", accepting)
+    tasks = Tasks(hello(1, "b"))
+    tasks.cluster.gather(20)
+    tasks.close()
+    assert not failures
 
 
 @pytest.mark.parametrize(

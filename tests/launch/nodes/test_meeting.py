@@ -17,7 +17,7 @@ from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.link import accept, welcome
-from pytest_ddpperf.launch.nodes import joining
+from pytest_ddpperf.launch.nodes import joining, meeting
 from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, Hello, exchange, own_folder
 from pytest_ddpperf.launch.nodes.tasks import Task
 
@@ -25,7 +25,7 @@ CARD = Card("10.0.0.1", 2900, bytes(range(32)))
 
 
 def task(run: str = "9-1", launcher: str = "srun") -> Task:
-    return Task(launcher=launcher, variable="N", rank=0, size=2, local_rank=0, one_node=True, run=run)
+    return Task(launcher=launcher, rank=0, size=2, local_rank=0, one_node=True, run=run)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"host": 1}', '{"host": "a", "port": "b", "key": ""}'])
@@ -35,15 +35,15 @@ def test_a_text_that_is_no_card_is_a_value_error(text: str) -> None:
 
 
 def test_tasks_of_one_run_find_the_card_that_only_their_user_may_read(tmp_path: Path) -> None:
-    meeting = FileMeeting(task(), tmp_path)
+    met = FileMeeting(task(), tmp_path)
     assert FileMeeting(task(), tmp_path).find() is None
-    meeting.publish(Card("left by an earlier run", 1, b""))
-    meeting.publish(CARD)
+    met.publish(Card("left by an earlier run", 1, b""))
+    met.publish(CARD)
     (file,) = tmp_path.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert FileMeeting(task(), tmp_path).find() == CARD
     assert FileMeeting(task("9-2"), tmp_path).find() is None
-    meeting.end()
+    met.end()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -125,7 +125,7 @@ def test_a_folder_of_another_user_is_replaced_by_the_sessions(tmp_path: Path, mo
 def test_a_controller_that_does_not_come_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published: Card | None, told: str
 ) -> None:
-    monkeypatch.setattr(joining, "MEETING_SECONDS", 0.1)
+    monkeypatch.setattr(meeting, "MEETING_SECONDS", 0.1)
     own = Hello(rank=1, host="a", machine="m", cores=frozenset())
     if published is not None:
         FileMeeting(task(), tmp_path).publish(replace(published, host="127.0.0.1", port=1))

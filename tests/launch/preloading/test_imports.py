@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
+import os
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,35 @@ def test_variables_that_an_import_reads_are_noted_with_changes(folder: Path, mon
     (found,) = watch.outer
     assert found.variables == {"MODE_OF_IMPORT", "GONE_BEFORE_IMPORT", "HOME", "PATH"}
     assert found.seen().changed == ("GONE_BEFORE_IMPORT", "MODE_OF_IMPORT")
+
+
+def test_a_variable_may_be_looked_up_by_another_thread_while_an_import_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "waits.py").write_text("import builtins\nbuiltins.thread.start()\nassert builtins.looks_up.wait(20)")
+    looks_up, ended = threading.Event(), threading.Event()
+    raised = list[type[BaseException]]()
+
+    class Name(bytes):
+        def decode(self, *how: str) -> str:
+            looks_up.set()
+            assert ended.wait(20)
+            return super().decode(*how)
+
+    def look_up() -> None:
+        try:
+            os.environb[Name(b"NO_SUCH_VARIABLE")]
+        except LookupError as error:
+            raised.append(type(error))
+
+    thread = threading.Thread(target=look_up)
+    monkeypatch.setattr(builtins, "looks_up", looks_up, raising=False)
+    monkeypatch.setattr(builtins, "thread", thread, raising=False)
+    with ImportWatch():
+        __import__("waits")
+    ended.set()
+    thread.join()
+    assert raised == [KeyError]
 
 
 def test_packages_of_the_other_checkout_are_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
