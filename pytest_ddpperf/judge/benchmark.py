@@ -150,17 +150,6 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
     )
 
 
-def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
-    """Returns the result; notes of metrics that were timed alone name the ``unfit`` benchmarks of the same call."""
-
-    def told(note: Finding | None) -> Finding | None:
-        alone = note is not None and note.code == "timed_otherwise" and note.facts["then_in_turns"]
-        return Finding("partners_do_not_fit", {"names": tuple(unfit)}) if alone else note
-
-    comparisons = tuple(replace(each, note=told(each.note)) for each in result.comparisons)
-    return replace(result, comparisons=comparisons)
-
-
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding for each gated metric that a comparable reference has and this measurement lacks.
 
