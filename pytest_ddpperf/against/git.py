@@ -225,34 +225,26 @@ _REFUSALS = (  # patterns of git's messages, what they mean for a folder, and th
 
 def no_repository(folder: Path, error: GitError) -> str:
     """Returns the reason why git knows no repository that holds ``folder``."""
-    if isinstance(error, GitMissingError):
-        return str(error)
-    refused = _refusal(folder, error)
-    if refused is None:
-        return f"git cannot say what repository {folder} belongs to: {error}"
-    return ": ".join(filter(None, refused))
+    return _explained(folder, error, f"git cannot say what repository {folder} belongs to: {error}")
 
 
 def no_commit(folder: Path, error: GitError) -> str:
     """Returns the reason why git cannot find the commit of the baselines in ``folder``, with advice."""
+    why = str(error).removeprefix("fatal: ")
+    unknown = f"git cannot find the baselines' commit: {why}; save them again without uncommitted changes"
+    apart = "keep the baselines in a git repository, committed with the code, or compare with --ddpperf-against=FOLDER"
+    return _explained(folder, error, unknown, apart)
+
+
+def _explained(folder: Path, error: GitError, unknown: str, apart: str = "") -> str:
+    """Returns why git finds no repository for ``folder``, with a cure (``apart`` if it is in none), or ``unknown``."""
     if isinstance(error, GitMissingError):
         return f"{error}: install it"
-    refused = _refusal(folder, error)
-    if refused is None:
-        why = str(error).removeprefix("fatal: ")
-        return f"git cannot find the baselines' commit: {why}; save them again without uncommitted changes"
-    reason, cure = refused
-    apart = "keep the baselines in a git repository, committed with the code, or compare with --ddpperf-against=FOLDER"
-    return f"{reason}: {cure or apart}"
-
-
-def _refusal(folder: Path, error: GitError) -> tuple[str, str] | None:
-    """Returns why git finds no repository for ``folder``, with advice that may be empty; None for any other error."""
     for pattern, *words in _REFUSALS:
         if (found := re.search(pattern, str(error))) is not None:
             reason, cure = (text.format(folder=folder, **found.groupdict()) for text in words)
-            return reason, cure
-    return None
+            return ": ".join(filter(None, (reason, cure or apart)))
+    return unknown
 
 
 @dataclass(frozen=True, slots=True)
