@@ -96,7 +96,8 @@ def code_of(root: Path, commit: str | None = None) -> str:
     """Returns a digest of the code and configuration files of a commit, or of the work tree; may raise GitError.
 
     In the work tree, untracked files count unless git ignores them: they may be committed with the baseline. JSON files
-    count as configuration if git tracks them and they are not baselines.
+    count as configuration if git tracks them and they are not baselines. Files that a sparse checkout leaves out count
+    as git has them.
     """
     top = top_folder(root)
     if commit is not None:
@@ -104,13 +105,18 @@ def code_of(root: Path, commit: str | None = None) -> str:
         found = [entry.partition("\t")[::2] for entry in entries if entry.startswith("100")]
         hashed = [(path, facts.split()[2]) for facts, path in found if _of_code(path, tracked=True)]
     else:
-        listed = git(top, "ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard", seconds=_STATUS_SECONDS)
-        tagged = {entry[2:]: entry[0] for entry in listed.split("\0") if entry}
-        of_code = (name for name, tag in tagged.items() if _of_code(name, tracked=tag != "?"))
-        names = sorted(name for name in of_code if (top / name).is_file() and not (top / name).is_symlink())
+        listed = git(top, "ls-files", "-z", "-t", "--stage", "--others", "--exclude-standard", seconds=_STATUS_SECONDS)
+        of_code, left_out = list[str](), dict[str, str]()
+        for tag, entry in (each.partition(" ")[::2] for each in listed.split("\0") if each):
+            facts, name = ("", entry) if tag == "?" else entry.split("\t", 1)
+            if _of_code(name, tracked=tag != "?"):
+                of_code.append(name)
+                if tag == "S" and facts.startswith("100"):
+                    left_out[name] = facts.split()[1]
+        names = sorted({name for name in of_code if (top / name).is_file() and not (top / name).is_symlink()})
         given = "".join(f"{name}\n" for name in names)
         hashes = git(top, "hash-object", "--stdin-paths", seconds=_STATUS_SECONDS, words=given).splitlines()
-        hashed = list(zip(names, hashes, strict=True))
+        hashed = list((left_out | dict(zip(names, hashes, strict=True))).items())
     return hashlib.sha256(repr(sorted(hashed)).encode()).hexdigest()[:16]
 
 

@@ -180,6 +180,15 @@ def test_the_code_of_a_work_tree_is_that_of_its_commit(project: Path) -> None:
     assert code_of(project, "HEAD~1") != code_of(project)
 
 
+def test_what_a_sparse_checkout_leaves_out_is_as_it_was_committed(project: Path) -> None:
+    (project / "config.yaml").unlink()
+    (project / "config.yaml").symlink_to("README.md")
+    git(project, "commit", "-q", "-a", "-m", "a link")
+    git(project, "sparse-checkout", "set", "--no-cone", "/README.md")
+    assert not (project / "package").exists()
+    assert code_of(project) == code_of(project, "HEAD")
+
+
 def test_what_is_no_code_does_not_count(project: Path) -> None:
     before = code_of(project)
     folder = project / "kept" / "cpu-intel-xeon-2c-t1-gloo-w2-torch2.13"
