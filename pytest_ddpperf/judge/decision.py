@@ -286,7 +286,7 @@ def decide_benchmark(
     are ignored if a time is green.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
-    timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
+    timed = {each.verdict for each in of_gate if each.series.drifts and not each.series.rules.alarm_only}
     if timed & GREEN:
         of_gate = [each for each in of_gate if not (each.series.rules.alarm_only and each.verdict in OPEN)]
     gated = [each.verdict for each in of_gate]
