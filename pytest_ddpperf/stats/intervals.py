@@ -97,9 +97,9 @@ def change(
     launches, if their scatter is examined after each of them. A side with a single launch borrows the other side's
     scatter. Ratios with samples that are not positive have no logarithm: their change is the difference of means as a
     fraction of the base's mean, and the base's error is propagated to first order. None for a ratio to zero, and for
-    samples that are not finite.
+    samples that are not finite or missing.
     """
-    if not all(map(math.isfinite, (*new, *base))):
+    if not (new and base) or not all(map(math.isfinite, (*new, *base))):
         return None
     logarithmic = scale == "ratio" and min((*new, *base)) > 0
     new_side, base_side = (
