@@ -115,7 +115,8 @@ class BenchmarkRun:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
                 judge(measurements, Interim(0.0, 0.0, last=True))
-                if {result.verdict for result in judge.results} == {Verdict.INCONCLUSIVE}:
+                verdicts = {result.verdict for result in judge.results}
+                if Verdict.INCONCLUSIVE in verdicts and Verdict.REGRESSED not in verdicts:
                     self._session.budget.leave_untimed(self.call)
         else:
             self._measurings += 1
