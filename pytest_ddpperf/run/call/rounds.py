@@ -277,13 +277,11 @@ class Rounds:
 
     def note(self, seconds: float) -> None:
         """Notes the seconds of the last round."""
-        self.durations.append(seconds / self._part(self._launched_last))
+        self.durations.append(seconds / self.part(self._launched_last))
 
-    def part(self) -> float:
-        """Returns the duration of the next round, as a share of the duration of a round of all variants."""
-        return self._part(self._chosen)
-
-    def _part(self, launched: Collection[int]) -> float:
+    def part(self, launched: Collection[int] | None = None) -> float:
+        """Returns the duration of a round (default: the next one), as a share of that of a round of all variants."""
+        launched = self._chosen if launched is None else launched
         return math.fsum(self.plans.seconds[i] for i in launched) / math.fsum(self.plans.seconds)
 
     @property
