@@ -143,8 +143,8 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
 
 def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
-    """Raises an error for unknown kinds of reports, and for files that cannot be written."""
-    from pytest_ddpperf.baselines.files import located
+    """Raises an error for unknown kinds of reports, for files that cannot be written, and for two kinds in one file."""
+    from pytest_ddpperf.baselines.files import STANDARD_OUTPUT, located
     from pytest_ddpperf.reports.files import ensure_text, ensure_writable
     from pytest_ddpperf.reports.formats.kinds import kind_named
     from pytest_ddpperf.reports.plots import require_plots
@@ -154,4 +154,8 @@ def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
         option = f"{KNOBS['report'].option}={kind}:{file}"
         if kind not in own:
             kind_named(kind, option, own)
-        own.get(kind, ensure_text)(located(root, file), option)
+        place = located(root, file)
+        own.get(kind, ensure_text)(place, option)
+        other = next(one for one, path in report if located(root, path) == place)
+        if other != kind and place != STANDARD_OUTPUT and not str(place).startswith("/dev/"):
+            raise SettingError(f"{option}: the report {other} would be lost, which goes to the same file: name another")
