@@ -61,15 +61,15 @@ class JudgedRun(BenchmarkRun):
 
         if self._paired is not None:
             derive = gated_if_paired(derive)
-        accepts = acceptances(self._test, self.settings, self._session.extensions.metrics)
+        self._accepts = acceptances(self._test, self.settings, self._session.extensions.metrics)
         if self._session.probe is not None:
-            derive, accepts = focused(derive, self._session.probe), []  # a bisection follows every worsening
+            derive, self._accepts = focused(derive, self._session.probe), []  # a bisection follows every worsening
         self._fit, self._derive = MemoryFit(variants, self.sections), derive
         try:
             self.launches.start(variants)
             if self.settings.calibrate is not None:
                 return self._calibrated(self.settings.calibrate)
-            results = tuple(with_accepted(each, accepts) for each in self._with_unfit(variants, self._results()))
+            results = tuple(with_accepted(each, self._accepts) for each in self._with_unfit(variants, self._results()))
         except errors.DdpperfError as error:
             self.progress.request = None  # an earlier interim verdict may have made one
             self._list_broken(variants, error)

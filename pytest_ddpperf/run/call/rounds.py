@@ -154,7 +154,7 @@ class Measuring:
         Under a session's budget, growth is measured only if it fits into the remaining time, too.
         """
         self.rounds.choose(None)
-        fits, known = self._time.has_time_for(self._plans.diagnosis_seconds), self.rounds.diagnosed
+        fits, known = self._plans.diagnosis_seconds <= self._time.call_left, self.rounds.diagnosed
         if known is Purpose.DIAGNOSIS:
             return self._measurements()
         purpose = Purpose.DIAGNOSIS if action.explain or fits else Purpose.GROWTH
