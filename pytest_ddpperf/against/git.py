@@ -206,6 +206,8 @@ def lacking(root: Path, error: GitError) -> str:
                 "this is a partial clone, which gets files from its remote at a checkout: fetch them with "
                 "git fetch --refetch --no-filter while the remote can be reached"
             )
+    if re.search(r"filter .*failed|hung up", str(error)):
+        return "a filter of its files fails here: for Git LFS, git lfs install and git lfs fetch --all"
     return fetching(root)
 
 
