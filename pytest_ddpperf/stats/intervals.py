@@ -176,8 +176,6 @@ def half_width(change: Change, alpha: float) -> float | None:
     """Returns half the width of the two-sided ``1 - alpha`` interval around ``shift``; None if it is unknown."""
     if change.standard_error is None:
         return None
-    if change.standard_error == 0:
-        return 0.0
     return t_quantile(1 - alpha / 2, change.df) * change.standard_error
 
 
