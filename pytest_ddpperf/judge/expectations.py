@@ -33,7 +33,7 @@ def require_counts(
 
 
 def unsaid(collectives: object, totals: Mapping[str, object]) -> str | None:
-    """Returns an error message if nothing is expected, or a value is no number or no mapping; else None."""
+    """Returns an error message if ``ddpperf.expect`` got no count, or a value of the wrong type; else None."""
     if not isinstance(collectives, (Mapping, type(None))):
         return f"collectives={collectives!r}: expected calls by collective, such as {{'all_reduce': 3}}"
     if collectives is None and not totals:
@@ -58,7 +58,7 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
 
 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
-    """Returns a line for each unexpected count of any rank; a count that differs between steps is always unexpected."""
+    """Returns a line of text for each count that differs from the expected one on any rank or in any step."""
     differing = counts.differing
     # For each rank the number of all calls is known, but not the number of calls of each collective.
     expected = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}

@@ -25,6 +25,6 @@ class Hooks:
 
 @pytest.mark.parametrize("name", [5, "Two Words", "camelCase"])
 def test_a_metric_has_a_name_in_snake_case(name: object) -> None:
-    with pytest.raises(SettingError, match="expected a name in snake_case"):
+    with pytest.raises(SettingError, match="write the name in snake_case"):
         _ = Extensions(Hooks(name)).metrics
     assert [row.name for row in Extensions(Hooks("good_name")).metrics] == ["good_name"]
