@@ -521,41 +521,24 @@ def overlay_words(
     return overlay(settings, words, lambda knob, raw: f"{where}({knob.name}={raw!r})")
 
 
-_PAIRED = "times are measured side by side with the commit of the baseline instead"
-_RENAMED = {
-    "baseline": "baseline_set",
-    "bind": "cpu_binding",
-    "lease": "gpu_lock_timeout",
-    "meeting": "rendezvous_dir",
-    "nodes": "multi_node",
-    "properties": "junit_properties",
-    "resolution": "must_detect",
-    "settle": "recheck",
-    "turns": "interleave",
-}
-# Former settings, and what replaces them: {} is the present name, in the form in which the former one was given.
-GONE = {
-    **{old: f"give {{{new}}}" for old, new in _RENAMED.items()},
-    **dict.fromkeys(("control", "runs"), _PAIRED),
-    "counted": "give {counts}=on or off",
-    "counted_only": "give {counts}=only",
-    "group": "each call of ddpperf_group has fresh ranks, as group=test said",
+# Names that are no settings, and what a user gives instead: {} is the option or the name in the ini file.
+INSTEAD = {
     "json": "give {report}=json:FILE",
     "plots": "give {report}=plots:DIR",
     "calibrate": "run ddpperf calibrate --runs=N",
     "simulate": "run ddpperf simulate --world-size=N",
     "simulate_rank": "run ddpperf simulate --rank=N",
-    "strategy": "give strategy= to the call",  # it never was one
+    "strategy": "give strategy= to the call",
 }
 
 
-def why_gone(name: str, kind: str = "") -> str:
-    """Returns what to use in place of a removed setting, or one that ``kind`` lacks; empty if nothing is known.
+def instead_of(name: str, kind: str = "") -> str:
+    """Returns what to use in place of a name that is no setting, or that ``kind`` lacks; empty if nothing is known.
 
     ``kind``: ``option`` or ``ini``; by default ``name`` is a keyword argument.
     """
-    if name in GONE and (name not in KNOBS or kind == "option"):
-        return GONE[name].format_map({knob.name: getattr(knob, kind or "name") for knob in KNOBS.values()})
+    if name in INSTEAD and (name not in KNOBS or kind == "option"):
+        return INSTEAD[name].format_map({knob.name: getattr(knob, kind or "name") for knob in KNOBS.values()})
     if name in KNOBS and KNOBS[name].per_test:
         in_file = f", or {KNOBS[name].ini} in the ini file" * (KNOBS[name].given == "ini")
         return f"give {name}= to @pytest.mark.ddpperf or to the call{in_file}"
@@ -566,6 +549,6 @@ def _unknown(word: str, known: list[str]) -> str:
     if word in KNOBS and KNOBS[word].given != "command":
         option = f"as {KNOBS[word].option} or " * (KNOBS[word].given == "option")
         return f"{word} holds for the whole session; give it {option}in the ini file"
-    if word != "strategy" and (gone := why_gone(word)):
-        return f"there is no such setting any more: {gone}"
+    if word != "strategy" and (other := instead_of(word)):
+        return f"there is no such setting: {other}"
     return f"there is no setting {word}; {parsers.instead(parsers.closest(word, known, 0.5), known)}"

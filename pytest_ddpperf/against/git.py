@@ -96,7 +96,8 @@ def code_of(root: Path, commit: str | None = None) -> str:
     """Returns a digest of the code and configuration files of a commit, or of the work tree; may raise GitError.
 
     In the work tree, untracked files count unless git ignores them: they may be committed with the baseline. JSON files
-    count as configuration if git tracks them and they are not baselines.
+    count as configuration if git tracks them and they are not baselines. Files that a sparse checkout leaves out count
+    as git has them.
     """
     top = top_folder(root)
     if commit is not None:
@@ -104,13 +105,18 @@ def code_of(root: Path, commit: str | None = None) -> str:
         found = [entry.partition("\t")[::2] for entry in entries if entry.startswith("100")]
         hashed = [(path, facts.split()[2]) for facts, path in found if _of_code(path, tracked=True)]
     else:
-        listed = git(top, "ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard", seconds=_STATUS_SECONDS)
-        tagged = {entry[2:]: entry[0] for entry in listed.split("\0") if entry}
-        of_code = (name for name, tag in tagged.items() if _of_code(name, tracked=tag != "?"))
-        names = sorted(name for name in of_code if (top / name).is_file() and not (top / name).is_symlink())
+        listed = git(top, "ls-files", "-z", "-t", "--stage", "--others", "--exclude-standard", seconds=_STATUS_SECONDS)
+        of_code, left_out = list[str](), dict[str, str]()
+        for tag, entry in (each.partition(" ")[::2] for each in listed.split("\0") if each):
+            facts, name = ("", entry) if tag == "?" else entry.split("\t", 1)
+            if _of_code(name, tracked=tag != "?"):
+                of_code.append(name)
+                if tag == "S" and facts.startswith("100"):
+                    left_out[name] = facts.split()[1]
+        names = sorted({name for name in of_code if (top / name).is_file() and not (top / name).is_symlink()})
         given = "".join(f"{name}\n" for name in names)
         hashes = git(top, "hash-object", "--stdin-paths", seconds=_STATUS_SECONDS, words=given).splitlines()
-        hashed = list(zip(names, hashes, strict=True))
+        hashed = list((left_out | dict(zip(names, hashes, strict=True))).items())
     return hashlib.sha256(repr(sorted(hashed)).encode()).hexdigest()[:16]
 
 
@@ -200,6 +206,8 @@ def lacking(root: Path, error: GitError) -> str:
                 "this is a partial clone, which gets files from its remote at a checkout: fetch them with "
                 "git fetch --refetch --no-filter while the remote can be reached"
             )
+    if re.search(r"filter .*failed|hung up", str(error)):
+        return "a filter of its files fails here: for Git LFS, git lfs install and git lfs fetch --all"
     return fetching(root)
 
 
@@ -225,34 +233,26 @@ _REFUSALS = (  # patterns of git's messages, what they mean for a folder, and th
 
 def no_repository(folder: Path, error: GitError) -> str:
     """Returns the reason why git finds no repository around ``folder``."""
-    if isinstance(error, GitMissingError):
-        return str(error)
-    refused = _refusal(folder, error)
-    if refused is None:
-        return f"git cannot say what repository {folder} belongs to: {error}"
-    return ": ".join(filter(None, refused))
+    return _explained(folder, error, f"git cannot say what repository {folder} belongs to: {error}")
 
 
 def no_commit(folder: Path, error: GitError) -> str:
     """Returns the reason why git cannot find the commit of the baselines in ``folder``, with advice."""
+    why = str(error).removeprefix("fatal: ")
+    unknown = f"git cannot find the baselines' commit: {why}; save them again without uncommitted changes"
+    apart = "keep the baselines in a git repository, committed with the code, or compare with --ddpperf-against=FOLDER"
+    return _explained(folder, error, unknown, apart)
+
+
+def _explained(folder: Path, error: GitError, unknown: str, apart: str = "") -> str:
+    """Returns why git finds no repository for ``folder``, with a cure (``apart`` if it is in none), or ``unknown``."""
     if isinstance(error, GitMissingError):
         return f"{error}: install it"
-    refused = _refusal(folder, error)
-    if refused is None:
-        why = str(error).removeprefix("fatal: ")
-        return f"git cannot find the baselines' commit: {why}; save them again without uncommitted changes"
-    reason, cure = refused
-    apart = "keep the baselines in a git repository, committed with the code, or compare with --ddpperf-against=FOLDER"
-    return f"{reason}: {cure or apart}"
-
-
-def _refusal(folder: Path, error: GitError) -> tuple[str, str] | None:
-    """Returns why git finds no repository for ``folder``, with advice that may be empty; None for any other error."""
     for pattern, *words in _REFUSALS:
         if (found := re.search(pattern, str(error))) is not None:
             reason, cure = (text.format(folder=folder, **found.groupdict()) for text in words)
-            return reason, cure
-    return None
+            return ": ".join(filter(None, (reason, cure or apart)))
+    return unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.payload import travels_by_value
-from pytest_ddpperf.launch.processes import finished
+from pytest_ddpperf.launch.processes import printed_by
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, editable_folders, interpreter_folders, within
 
 if TYPE_CHECKING:
@@ -179,17 +178,13 @@ def _with_environment(redirection: Redirection, folder: Path, command: str) -> R
 
 def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, failed: str, cure: str = "") -> str:
     """Runs a command and returns its output; an interrupted command ends together with all processes it started."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:  # a server may hold a pipe open
-        try:
-            aside = subprocess.STDOUT
-            done = finished(command, _SETUP_SECONDS, cwd=folder, env=variables, stdout=output, stderr=aside)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise LaunchError(f"--ddpperf-against-setup: {failed}: {error}") from None
-        output.seek(0)
-        printed = output.read()
-    if done.returncode:
+    try:
+        status, printed = printed_by(command, _SETUP_SECONDS, cwd=folder, env=variables)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LaunchError(f"--ddpperf-against-setup: {failed}: {error}") from None
+    if status:
         tail = "\n".join(printed.splitlines()[-_SHOWN_LINES:])
-        raise LaunchError(f"--ddpperf-against-setup: {failed} with status {done.returncode}{cure}\n{tail}".rstrip())
+        raise LaunchError(f"--ddpperf-against-setup: {failed} with status {status}{cure}\n{tail}".rstrip())
     return printed
 
 

@@ -40,7 +40,9 @@ def _judged(result: Result, reference: StoredBaseline, alpha: float) -> Result:
         return result
     if result.verdict is Verdict.DOES_NOT_FIT:
         return unfit(result.test, measured, "it did not fit in the second run", reference, measured.counts)
-    if result.verdict is Verdict.INCONCLUSIVE and all(series.scale == "exact" for series in measured.series):
+    by_metric = any(each.verdict is Verdict.INCONCLUSIVE for each in result.comparisons)
+    only_counts = all(series.scale == "exact" for series in measured.series)
+    if result.verdict is Verdict.INCONCLUSIVE and only_counts and not by_metric:
         measured = replace(measured, findings=(*measured.findings, Finding("no_time_to_measure")))
     tolerances = (each.tolerance for each in result.comparisons if each.series.metric == STEP_TIME)
     accepted = max(TOLERANCE, next(tolerances, 0.0))  # the test's own, if it is wider than that of stored times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,11 +17,12 @@ from pytest_ddpperf.baselines.fingerprint import (
     environment_key,
     kernel_differences,
     recorded_differences,
+    training_differences,
 )
 from pytest_ddpperf.baselines.jsonfile import read_text
 from pytest_ddpperf.errors import BaselineError, SettingError
 from pytest_ddpperf.metrics.findings import busy_baseline, thin_baseline
-from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.measurement import Environment, Measurement
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.settings import DEFAULT_SET
 
@@ -55,8 +56,7 @@ class Store:
 
     def find(self, test: str, name: str, environment: Environment) -> StoredBaseline:
         """Returns the baseline of a benchmark: of its environment, or else of the most similar environment."""
-        own = environment_key(environment)
-        mine = next((record for record in self._records(test, own) if record.name == name), None)
+        own, mine = environment_key(environment), self.own(test, name, environment)
         recorded = () if mine is None else recorded_differences(mine.environment, environment)
         if mine is not None and mine.counts is not None:
             return StoredBaseline(record=mine, origin=own, counted=mine, recorded_differ=recorded)
@@ -78,6 +78,11 @@ class Store:
         recorded = recorded_differences(record.environment, environment)
         return replace(nearest, record=record, origin=key, differs=differs, recorded_differ=recorded)
 
+    def own(self, test: str, name: str, environment: Environment) -> BaselineRecord | None:
+        """Returns the record of a benchmark in this very environment; None if there is none."""
+        records = self._records(test, environment_key(environment))
+        return next((record for record in records if record.name == name), None)
+
     def records(self, test: str) -> tuple[BaselineRecord, ...]:
         """Returns all records of a test, of all environments."""
         return tuple(record for key in self._keys() for record in self._records(test, key))
@@ -96,9 +101,9 @@ class Store:
     def remove(self, test: str, name: str, environment: Environment) -> bool:
         """Removes the record of a benchmark; returns whether there was one."""
         file = self.file(test, environment)
-        if not any(record.name == name for record in self._records(test, environment_key(environment))):
+        if self.own(test, name, environment) is None:
             return False
-        with locked(file.parent), saving(file):
+        with locked(self.folder), saving(file):
             content = self.read(file)
             kept = tuple(record for record in content.records if record.name != name)
             if kept:
@@ -119,10 +124,8 @@ class Store:
                 raise BaselineError(f"{test}: two benchmarks are named {record.name!r}; give them different names")
             group[record.name] = record
         saved: list[SavedRecord] = []
-        with ExitStack() as locks:
-            # In the same order in all processes, which prevents deadlocks.
-            for file in sorted(groups):
-                locks.enter_context(locked(file.parent))
+        # One lock for all files: where folders cannot be locked, all locks are the same one of this user.
+        with locked(self.folder):
             # All are read and rendered before the first is written: an error leaves all files unchanged.
             texts = {}
             for file in sorted(groups):
@@ -133,6 +136,7 @@ class Store:
                 saved += [SavedRecord(file=file, old=before.get(name), new=new) for name, new in groups[file].items()]
             for file, text in texts.items():
                 with saving(file):
+                    file.parent.mkdir(parents=True, exist_ok=True)
                     remove_drafts(file)
                     write_file(file, text)
         return tuple(saved)
@@ -245,12 +249,10 @@ def warned(result: Result) -> Result:
     return replace(result, findings=(*result.findings, *filter(None, warnings)))
 
 
-def baseline_record(result: Result, now: Provenance) -> BaselineRecord:
-    """Returns the record of a result; it keeps previously stored times or counts that the result lacks."""
-    measured, old = result.measurement, result.baseline
+def baseline_record(measured: Measurement, now: Provenance, old: BaselineRecord | None) -> BaselineRecord:
+    """Returns the record to store in place of ``old``; it keeps old times or counts that the measurement lacks."""
     new = record_of(measured, now)
-    same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
-    if old is None or not same or result.reference.differs:
+    if old is None or training_differences(old, measured.strategy, measured.recipe):
         return new
     timed, counted = (
         tuple(series for series in old.series if (series.scale == "exact") is exact) for exact in (False, True)

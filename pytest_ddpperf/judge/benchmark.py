@@ -18,7 +18,7 @@ from pytest_ddpperf.records.acceptance import Acceptance, belongs
 from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
-from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.settings import KNOBS, Settings
 
@@ -99,13 +99,17 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
         result = replace(result, findings=(*result.findings, remark))
         if needed and covered:
             also = [each for each in result.comparisons if count_row(each.series.metric).follows == one.series.metric]
-            worse = {each.series.metric for each in also if each.verdict is Verdict.REGRESSED}
+            worse = {each.series.metric for each in also if each.verdict is Verdict.REGRESSED and not _unsteady(each)}
             worse -= {each.series.metric for each in also if acceptance.covers(each)}
             known |= {each.series.metric: replace(each, gated=each.series.metric in worse) for each in (one, *also)}
     comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
     if result.verdict is not Verdict.REGRESSED:
         return result  # nothing to accept, or broken
     return decision.decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
+
+
+def _unsteady(comparison: Comparison) -> bool:
+    return comparison.note is not None and comparison.note.code == "unsteady_count"
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:
@@ -148,17 +152,6 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
         reference=reference,
         findings=(finding,),
     )
-
-
-def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
-    """Adds a note with the call's ``unfit`` benchmarks to metrics therefore timed alone; returns the result."""
-
-    def told(note: Finding | None) -> Finding | None:
-        alone = note is not None and note.code == "timed_otherwise" and note.facts["then_in_turns"]
-        return Finding("partners_do_not_fit", {"names": tuple(unfit)}) if alone else note
-
-    comparisons = tuple(replace(each, note=told(each.note)) for each in result.comparisons)
-    return replace(result, comparisons=comparisons)
 
 
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:

@@ -17,7 +17,7 @@ OF_GRADIENTS = 0.25  # least share of the gradients' bytes that ranks send if th
 
 def compare_counted(series: Series, measurement: Measurement, reference: Reference) -> Comparison:
     """Compares a count with the reference's: more or other work is ``regressed``, less work ``improved``."""
-    metric, then, now = series.metric, _counts_of(reference), measurement.counts
+    metric, then, now = series.metric, counts_of(reference), measurement.counts
     differs = _differs(metric, reference)
     told = bool(differs) and reference.paired  # with another torch, other counts are no regression of this code
     verdict = decide_compared_count(metric, then, now, differs=bool(differs) and not told)
@@ -80,7 +80,7 @@ def count_findings(
 ) -> Iterator[Finding]:
     """Yields the findings on all counts together, in addition to the verdict on each count."""
     exact = [comparison for comparison in comparisons if comparison.series.scale == "exact"]
-    then, now, paired = _counts_of(reference), measurement.counts, reference.paired
+    then, now, paired = counts_of(reference), measurement.counts, reference.paired
     if then is not None and now is None and not reference.counted_differs:
         yield Finding("lost_counts", {"paired": paired})
     if later := _later_counts(exact, reference):
@@ -104,7 +104,7 @@ def count_findings(
 
 def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding if ranks send nothing now, but synchronised gradients in each step of the reference."""
-    metric, then, now = "collective_calls", _counts_of(reference), measurement.counts
+    metric, then, now = "collective_calls", counts_of(reference), measurement.counts
     if then is None or now is None or metric in {**then.unstable, **now.unstable} or reference.counted_differs:
         return ()
     before, after = then.totals.get(metric, 0.0), now.totals.get(metric, 0.0)
@@ -123,7 +123,7 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
     Equal batches may be correct, because the plugin gives all ranks the same seed. They are wrong if the ranks drew the
     same samples of a dataset by random numbers, or if the reference's ranks had different batches.
     """
-    counts, before = measurement.counts, _counts_of(reference)
+    counts, before = measurement.counts, counts_of(reference)
     now, then = (None if each is None else each.alike for each in (counts, before))
     if counts is None or now is None:
         return ()
@@ -165,7 +165,7 @@ def _is_other_work(comparison: Comparison) -> bool:
 
 def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[str, ...]:
     """Returns the counts that the baseline lacks because only later versions of the plugin count them."""
-    then = _counts_of(reference)
+    then = counts_of(reference)
     if then is None or reference.paired or reference.counted_differs:
         return ()
     gated = {each.series.metric for each in exact if each.series.gated} - then.totals.keys()
@@ -174,7 +174,7 @@ def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[st
 
 def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding on counts that are not gated, because they differ between steps, now or in the reference."""
-    then, now = ({} if counts is None else counts.unstable for counts in (_counts_of(reference), measurement.counts))
+    then, now = ({} if counts is None else counts.unstable for counts in (counts_of(reference), measurement.counts))
     restless = {**then, **now}
     ungated = [
         comparison
@@ -196,7 +196,7 @@ def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, refer
 
 def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding on counts that differ between steps, if too few steps were counted to say if they changed."""
-    then, now = _counts_of(reference), measurement.counts
+    then, now = counts_of(reference), measurement.counts
     if then is None or now is None:
         return ()
     same = [each.series.metric for each in exact if each.gated and each.verdict is Verdict.UNCHANGED]
@@ -219,5 +219,6 @@ def _differs(metric: str, reference: Reference) -> tuple[str, ...]:
     return (*reference.counted_differs, *(reference.kernels_differ if count_row(metric).by_kernel else ()))
 
 
-def _counts_of(reference: Reference) -> Counts | None:
+def counts_of(reference: Reference) -> Counts | None:
+    """Returns the counts that a reference has for comparison; None if it has none."""
     return None if reference.counted is None else reference.counted.counts

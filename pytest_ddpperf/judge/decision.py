@@ -29,9 +29,8 @@ class DecisionContext:
     alpha: float  # two-sided significance level of the benchmark
     gross: float = Settings.gross  # the worsening beyond which stored times alone turn a test red
     weights: float = 1.0  # sum of the weights of all metrics that share ``alpha``
-    proofs: detection.Proofs = (
-        detection.ONE_LOOK
-    )  # the error that this look may spend to prove that a metric is no worse
+    # The error that this look may spend to prove that a metric is no worse.
+    proofs: detection.Proofs = detection.ONE_LOOK
     margin: float = detection.EQUIVALENCE_MARGIN  # times the tolerance: the worsening that ``unchanged`` rules out
     resolution: float | None = None  # the worsening that ``ok`` rules out; None if nothing is ok
     affordable: int = 0  # launches that could prove a suspect worse in the time left; 0: only the present ones
@@ -286,7 +285,7 @@ def decide_benchmark(
     are ignored if a time is green.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
-    timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
+    timed = {each.verdict for each in of_gate if each.series.drifts and not each.series.rules.alarm_only}
     if timed & GREEN:
         of_gate = [each for each in of_gate if not (each.series.rules.alarm_only and each.verdict in OPEN)]
     gated = [each.verdict for each in of_gate]

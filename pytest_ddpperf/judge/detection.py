@@ -67,7 +67,7 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None
     half = half_width(change, level_of_look(change, alpha, last=True))
     if half is None or change.standard_error is None:
         return None
-    reach = t_quantile(POWER, change.df) * change.standard_error if change.standard_error > 0 else 0.0
+    reach = t_quantile(POWER, change.df) * change.standard_error
     smallest = max(half, limit(change, tolerance)) + reach
     return from_log(smallest) if change.logarithmic else smallest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from pytest_ddpperf.errors import SettingError, UnexpectedCount
@@ -20,7 +21,7 @@ def require_counts(
     problem = unsaid(collectives, totals)
     if problem is None and (not counted or len(counted) < len(measured)):
         problem = "nothing was counted; call check, compare or measure first, with counts=on"
-    problems = (problem, *(misnamed(counts, collectives or (), totals) for _, counts in counted))
+    problems = chain([problem], (misnamed(counts, collectives or (), totals) for _, counts in counted))
     for problem in filter(None, problems):
         raise SettingError(f"ddpperf.expect: {problem}")
     lines: list[str] = []
@@ -31,8 +32,10 @@ def require_counts(
         raise UnexpectedCount("\n".join(lines))
 
 
-def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object]) -> str | None:
-    """Returns an error message if ``ddpperf.expect`` got no count, or a value that is no number; else None."""
+def unsaid(collectives: object, totals: Mapping[str, object]) -> str | None:
+    """Returns an error message if ``ddpperf.expect`` got no count, or a value of the wrong type; else None."""
+    if not isinstance(collectives, (Mapping, type(None))):
+        return f"collectives={collectives!r}: expected calls by collective, such as {{'all_reduce': 3}}"
     if collectives is None and not totals:
         return "nothing is expected; name counts, such as optimizer_steps=1"
     for name, number in {**(collectives or {}), **totals}.items():

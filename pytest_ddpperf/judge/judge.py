@@ -57,9 +57,8 @@ class Judge:
     ) -> None:
         self.results: tuple[Result, ...] = ()
         self._proofs = AlphaLedger()
-        self._seeing: set[sequential.Key] = (
-            set()
-        )  # benchmarks without ``blind_metrics`` at the last look that could prove
+        # Benchmarks without ``blind_metrics`` at the last look that could prove.
+        self._seeing: set[sequential.Key] = set()
         self._test, self._settings = test, settings
         self._references = references
         self._tests = tests
@@ -68,9 +67,8 @@ class Judge:
         self._phase = sequential.Phase.SCREEN
         self._proven: dict[sequential.Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
         self._suspected: Mapping[sequential.Key, frozenset[str]] | None = None  # as in DecisionContext
-        self._grown: Mapping[sequential.Key, frozenset[str]] | None = (
-            None  # metrics that were worse in discarded diagnoses
-        )
+        # Metrics that were worse in discarded diagnoses.
+        self._grown: Mapping[sequential.Key, frozenset[str]] | None = None
 
     def __call__(self, measured: tuple[Measurement, ...], interim: sequential.Interim) -> sequential.Action:
         """Judges the variants after some launches and returns the next action."""

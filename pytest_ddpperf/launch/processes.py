@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,15 @@ def finished(
                 error.timeout = seconds  # not what was left of it
             raise
     return subprocess.CompletedProcess(command, process.returncode, printed, complaints)
+
+
+def printed_by(command: Sequence[str], seconds: float, **how: Any) -> tuple[int, str]:
+    """Runs a command as ``finished`` does, and returns its exit status and all that it printed."""
+    # A server that the command has started would hold a pipe open.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        done = finished(command, seconds, stdout=output, stderr=subprocess.STDOUT, **how)
+        output.seek(0)
+        return done.returncode, output.read()
 
 
 def require_linux(root: Path = _ROOT) -> None:

@@ -47,6 +47,7 @@ RESIDENT = "peak_resident"
 FINAL_LOSS = "final_loss"
 
 PLAIN = MetricRules()
+_COUNTED = MetricRules(alarm_only=True)
 _TIMED = MetricRules(timed=True)
 _STEP_TIME = replace(_TIMED, weight=3.0)  # more weight than CPU time, because few slowdowns are in that alone
 # Computed from the step time alone, so they have its verdict.
@@ -177,7 +178,7 @@ def counted_series(counts: Counts) -> tuple[Series, ...]:
             better="lower",
             family="counted",
             scale="exact",
-            rules=MetricRules(alarm_only=True),
+            rules=_COUNTED,
             gated=row.gated,
             min_tolerance=0.0,
             samples=(counts.totals[metric],),
@@ -278,7 +279,7 @@ METRICS: tuple[Metric, ...] = (
     _share_metric(FINAL_LOSS, per_rank(sum_of(lambda rank: rank.loss)), gated=True, **_OF_LOSS),
     _share_metric("mean_loss", per_rank(sum_of(lambda rank: rank.mean_loss)), **_OF_LOSS),
 )
-_RULES = {metric.name: metric.rules for metric in METRICS}
+_RULES = {**dict.fromkeys(COUNTS, _COUNTED), **{metric.name: metric.rules for metric in METRICS}}
 
 
 def rules_of(metric: str) -> MetricRules:

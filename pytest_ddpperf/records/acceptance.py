@@ -30,8 +30,11 @@ class Acceptance:
             return self.limit == math.inf
         code, note = ("", {}) if worse.note is None else (worse.note.code, worse.note.facts)
         base, change = worse.baseline or 0.0, worse.series.value - (worse.baseline or 0.0)
-        if worse.series.scale == "exact" and {"then", "now"} <= note.keys():
-            change = max([change, *_grown(worse.series.metric, note["then"], note["now"])])
+        sides = [note[side] for side in ("then", "now") if side in note]
+        if count_row(worse.series.metric).wanted_of:  # less is worse
+            sides, change = sides[::-1], -change
+        if worse.series.scale == "exact" and sides:
+            change = max([change, *_grown(worse.series.metric, *sides)])
         if self.share and worse.series.scale == "ratio" and worse.change is not None:
             # Stored times may be worse by more than both sides that were measured now.
             change = note["change"] if code == "not_the_code" else worse.change

@@ -420,11 +420,6 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
             *("alone", "in turns with other launches")[:: -1 if then_in_turns else 1]
         )
     ),
-    "partners_do_not_fit": lambda names: (
-        "the baseline's steps were timed in turns with other launches, this run's alone, because "
-        f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not fit into memory: time each alone with "
-        "--ddpperf-interleave=false, or save the baseline again"
-    ),
     "loss_of_other_step": "the baseline's loss was taken after {then:step}, this run's after {now}",
     "not_in_reference": "{paired:reference} has no such metric",
     "no_counts_in_reference": "{paired:reference} has no counts",

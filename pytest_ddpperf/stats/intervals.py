@@ -97,9 +97,9 @@ def change(
     launches, if their scatter is examined after each of them. A single launch borrows the scatter of the other sample.
     Ratios with samples that are not positive have no logarithm: their change is the difference of means as a
     fraction of the base's mean, and the base's error is propagated to first order. None for a ratio to zero, and for
-    samples that are not finite.
+    samples that are not finite or missing.
     """
-    if not all(map(math.isfinite, (*new, *base))):
+    if not (new and base) or not all(map(math.isfinite, (*new, *base))):
         return None
     logarithmic = scale == "ratio" and min((*new, *base)) > 0
     new_side, base_side = (
@@ -176,8 +176,6 @@ def half_width(change: Change, alpha: float) -> float | None:
     """Returns half the width of the two-sided ``1 - alpha`` interval around ``shift``; None if it is unknown."""
     if change.standard_error is None:
         return None
-    if change.standard_error == 0:
-        return 0.0
     return t_quantile(1 - alpha / 2, change.df) * change.standard_error
 
 

@@ -180,6 +180,15 @@ def test_the_code_of_a_work_tree_is_that_of_its_commit(project: Path) -> None:
     assert code_of(project, "HEAD~1") != code_of(project)
 
 
+def test_what_a_sparse_checkout_leaves_out_is_as_it_was_committed(project: Path) -> None:
+    (project / "config.yaml").unlink()
+    (project / "config.yaml").symlink_to("README.md")
+    git(project, "commit", "-q", "-a", "-m", "a link")
+    git(project, "sparse-checkout", "set", "--no-cone", "/README.md")
+    assert not (project / "package").exists()
+    assert code_of(project) == code_of(project, "HEAD")
+
+
 def test_what_is_no_code_does_not_count(project: Path) -> None:
     before = code_of(project)
     folder = project / "kept" / "cpu-intel-xeon-2c-t1-gloo-w2-torch2.13"
@@ -259,6 +268,10 @@ def test_a_checkout_with_other_line_ends_has_the_same_code(project: Path) -> Non
 def test_the_advice_for_files_that_are_missing_is_to_fetch_them(repository: Path) -> None:
     missing = GitError("fatal: unable to read tree")
     assert lacking(repository, missing) == "git fetch may bring it"
+    for failed in ("a.bin: smudge filter lfs failed", "the remote end hung up unexpectedly"):  # both without Git LFS
+        assert lacking(repository, GitError(f"fatal: {failed}")).startswith(
+            "a filter of its files fails here: for Git "
+        )
     git(repository, "clone", "-q", "--depth=1", repository.as_uri(), "../shallow")
     shallow = repository.parent / "shallow"
     assert lacking(shallow, missing).startswith("this is a shallow clone: fetch the rest with git fetch --unshallow")

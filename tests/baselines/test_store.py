@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.baselines import files
 from pytest_ddpperf.baselines.store import SavedRecord, Store, baseline_record, module_folder, warned
 from pytest_ddpperf.baselines.store import test_file as file_name
 from pytest_ddpperf.errors import BaselineError, SettingError
@@ -20,7 +21,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import SIMULATED
-from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
+from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result
 from pytest_ddpperf.records.verdict import Verdict
 from tests.baselines.made_records import make_environment, make_record
 from tests.factories import make_launch, make_measurement, make_result
@@ -250,6 +251,24 @@ def test_processes_that_save_at_once_lose_nothing(store: Store) -> None:
     assert {record.name for record in store.records(TEST)} == {name for own in names for name in own}
 
 
+def test_baselines_of_several_environments_are_saved_where_folders_cannot_be_locked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS, where one folder of this machine and user is locked in place of all others."""
+    flock, stored = fcntl.flock, str(store.folder)
+
+    def refusing(descriptor: int, how: int) -> None:
+        if str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith(stored):
+            raise OSError(errno.ENOLCK, "No locks available")
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", refusing)
+    monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)
+    curve = [make_record(environment=make_environment(world_size=size)) for size in (1, 2, 4)]
+    assert len(store.save(TEST, curve)) == len(curve)
+    assert sorted(record.environment.world_size for record in store.records(TEST)) == [1, 2, 4]
+
+
 def test_where_nothing_can_be_locked_nothing_is_saved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(*_: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -360,21 +379,16 @@ def test_a_busy_machine_is_stored_with_the_baseline_and_warned_of(others: float,
     """A tenth of the cores is what a quiet machine takes too."""
     one = with_health(result(launches=20), others)
     assert warned(one).findings == (Finding("busy_baseline", {"lost": others}),) * busy
-    record = baseline_record(one, NOW)
+    record = baseline_record(one.measurement, NOW, None)
     assert (record.lost, record.busy) == (others, busy)
-    assert baseline_record(result(), NOW).busy, "without facts about the machine"
+    assert baseline_record(result().measurement, NOW, None).busy, "without facts about the machine"
 
 
 def test_counts_stay_only_beside_times_that_may_replace_the_old_ones() -> None:
-    """Not beside those of another machine, nor where the training is another now."""
-    old = baseline_record(result(counts=COUNTS), THEN)
-
-    def beside(record: BaselineRecord, differs: tuple[str, ...] = ()) -> Result:
-        return replace(result(launches=3), reference=StoredBaseline(record=record, origin="", differs=differs))
-
-    timed = baseline_record(beside(old), NOW)
+    """Not where the training is another now."""
+    old = baseline_record(result(counts=COUNTS).measurement, THEN, None)
+    new = result(launches=3).measurement
+    timed = baseline_record(new, NOW, old)
     assert (timed.date, timed.commit, timed.code) == ("2026-01-13", "9d8c7b6", None)
     assert (timed.counts, timed.counts_from) == (COUNTS, THEN)
-    elsewhere = replace(old, environment=replace(CPU, cores=64))
-    assert baseline_record(beside(elsewhere), NOW).counts is None
-    assert baseline_record(beside(old, differs=("precision",)), NOW).counts is None
+    assert baseline_record(new, NOW, replace(old, recipe={"precision": "bf16"})).counts is None

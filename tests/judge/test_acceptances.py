@@ -133,6 +133,12 @@ ON_RANKS = replace(
             id="less work in a step",
         ),
         pytest.param(
+            compared("compiled_operators", 100.0, 40.0, Verdict.REGRESSED, unit="1", scale="exact"),
+            "60%",
+            "+50",
+            id="less of what there should be much of",
+        ),
+        pytest.param(
             replace(STEP, change=0.003, note=Finding("not_the_code", {"change": 2.0})),
             "+200%",
             "+5%",
@@ -164,6 +170,14 @@ def test_a_count_that_follows_and_is_worse_than_what_is_accepted_is_red() -> Non
     more = compared("collective_bytes", 100.0, 101.0, Verdict.REGRESSED, unit="B", scale="exact")
     judged = with_accepted(result(more, replace(sent, gated=False)), accepting(collective_bytes="+1%"))
     assert (judged.verdict, judged["collective_send_bytes"].gated) == (Verdict.REGRESSED, True)
+
+
+def test_an_unsteady_count_that_follows_is_not_gated_by_an_acceptance() -> None:
+    """It decides nothing beside the red calls either."""
+    blocking = compared("blocking_collectives", 2.0, 9.0, Verdict.REGRESSED, unit="1", scale="exact")
+    unsteady = replace(blocking, gated=False, note=Finding("unsteady_count", {"reason": "2 to 9", "doubled": False}))
+    judged = with_accepted(result(CALLS, unsteady, BYTES), accepting(collective_calls="+6"))
+    assert (judged.verdict, judged["blocking_collectives"].gated) == (Verdict.UNCHANGED, False)
 
 
 def test_other_metrics_stay_red() -> None:

@@ -189,6 +189,24 @@ def test_an_undecided_alarm_leaves_the_verdict_to_the_step_time(factor: float, e
     assert (result.verdict, result["scaling_efficiency"].verdict) == (expected, Verdict.INCONCLUSIVE)
 
 
+def test_green_memory_does_not_hide_a_count_that_may_have_doubled() -> None:
+    """Green times would, but those of ranks that share cores are not gated."""
+    then, now = (
+        Counts(
+            totals={"synchronisations": mean},
+            details={},
+            unstable={"synchronisations": "irregular"},
+            varying={"synchronisations": {"": (steps,)}},
+        )
+        for mean, steps in ((1.0, (1.0, 0.0, 2.0, 1.0)), (4.0, (4.0, 3.0, 8.0, 1.0)))
+    )
+    memory, time = series("peak_resident", [1e9 * each for each in STEADY]), series("step_time", STEADY)
+    new = replace(measured(memory, *counted_series(now)), counts=now)
+    assert judged(new, beside(memory, then=then)).verdict is Verdict.INCONCLUSIVE
+    timed = replace(new, series=(time, *new.series))
+    assert judged(timed, beside(time, memory, then=then)).verdict is Verdict.UNCHANGED
+
+
 def test_an_alarm_turns_a_result_red_and_stays_undecided_alone() -> None:
     less = measured(series("step_time", STEADY), quotient([0.8 * sample for sample in STEADY]))
     assert judged(less, beside(series("step_time", STEADY), quotient(STEADY))).verdict is Verdict.REGRESSED

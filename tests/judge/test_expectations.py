@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.judge.expectations import misnamed, require_counts, unexpected, unsaid
 from pytest_ddpperf.records.counts import COLLECTIVES
 from pytest_ddpperf.records.ranks import merged
-from tests.factories import make_counts
+from tests.factories import make_counts, make_measurement
 
 
 @pytest.mark.parametrize(
@@ -24,14 +26,22 @@ from tests.factories import make_counts
             {"calls": {"all_reduce": 1}},
             "a count calls is one number; expect calls of several collectives as collectives={'all_reduce': 1}",
         ),
+        (["all_reduce"], {}, "collectives=['all_reduce']: expected calls by collective, such as {'all_reduce': 3}"),
         (None, {"flops": None}, "flops is expected to be None, which is not a number"),
         (None, {"flops": True}, "flops is expected to be True, which is not a number"),
     ],
 )
 def test_what_cannot_be_held_against_counts_is_told(
-    collectives: Mapping[str, object] | None, totals: Mapping[str, object], reason: str | None
+    collectives: object, totals: Mapping[str, object], reason: str | None
 ) -> None:
     assert unsaid(collectives, totals) == reason
+
+
+@pytest.mark.parametrize("collectives", [["all_reduce"], 5])
+def test_collectives_without_their_numbers_are_refused(collectives: Any) -> None:
+    measured = make_measurement(counts=make_counts({"collective_calls": {"all_reduce": 3}}))
+    with pytest.raises(SettingError, match=r"^ddpperf.expect: collectives=.*: expected calls by collective, such as"):
+        require_counts([measured], collectives, {})
 
 
 def test_misnamed_expectations_are_told_with_what_was_meant() -> None:

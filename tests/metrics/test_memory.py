@@ -14,7 +14,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import DeviceMemory, Launch
 from pytest_ddpperf.records.measurement import Measurement
-from tests.factories import make_environment, make_measurement, make_rank_launch
+from tests.factories import make_environment, make_measurement, make_rank_launch, make_series
 
 MIB = 2**20
 
@@ -122,6 +122,7 @@ def test_an_allocator_without_statistics_is_named_and_leaves_nothing_outside() -
     found = devices([DeviceMemory(device="p", uuid="a", used=700, total=1000, reserved=None)])
     on_gpu = replace(found, environment=make_environment(device="cuda", device_count=1, world_size=1))
     assert findings_of(on_gpu) == (Finding("no_allocator_statistics", {}),)
+    assert findings_of(replace(on_gpu, series=(make_series("peak_allocated", 1.0),))) == (), "it was read from a file"
     assert samples(on_gpu, "outside_allocator") is None
 
 

@@ -104,7 +104,6 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"now": replace(LONG, phase="other"), "before": None},
     ],
     "timed_otherwise": [{"then_in_turns": False}, {"then_in_turns": True}],
-    "partners_do_not_fit": [{"names": ("a", "b")}],
     "mesh_without_data": [{"mesh": "mesh=tp=2", "names": ("dp", "data", "shard")}],
     "does_not_fit": [{"reason": "no", "fitted": True}, {"reason": "no", "fitted": False}],
     "lost_metric": [{"metric": "throughput", "paired": False}, {"metric": "throughput", "paired": True}],

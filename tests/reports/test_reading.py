@@ -51,6 +51,7 @@ def changed(data: Any, path: str, value: object) -> None:
         ("date", "2026-02-30T10:00:00+00:00", "field date: expected `str` matching regex "),
         ("results/0/verdict", "fine", "field results[0].verdict: invalid enum value 'fine'"),
         ("results/0/step_times/7/1", None, "field results[0].step_times[7][1]: expected `float`, got `null`"),
+        ("results/0/step_times/0", [], "field results[0].step_times[0]: expected `array` of length >= 1"),
         ("results/0/metrics", [], "field results[0].metrics: expected `object`, got `array`"),
         ("results/0/metrics/Bad", {}, "field results[0].metrics: expected `str` matching regex "),
         (

@@ -112,6 +112,39 @@ def test_a_second_run_without_times_is_what_it_says(now: Verdict, expected: Verd
     assert [each.verdict for each in judged_anew(run(QUIET), read_again(made))] == [expected]
 
 
+def of_counts(verdict: Verdict, counts: Counts, launches: int = 0, *, gated: bool = True) -> Run:
+    """A document of a benchmark with one count; with ``launches``, of steps of 10 ms on a quiet machine."""
+    (exact,) = counted_series(counts)
+    metrics = [replace(make_comparison("step_time", 1.0, verdict, gated=gated), series=exact)]
+    if launches:
+        metrics.append(make_comparison("step_time", 0.010, Verdict.NEW, samples=(0.010,) * launches))
+    made = tuple(make_launch((0.010,) * 4, round=number, health=ALONE) for number in range(launches))
+    measured = {"launches": made, "counts": counts, "environment": make_environment(recorded={"host": "here"})}
+    return make_document(make_result(comparisons=tuple(metrics), measured=measured, verdict=verdict))
+
+
+def irregular(mean: float, *steps: float) -> Counts:
+    varying = {"synchronisations": {"": (steps,)}}
+    unstable = {"synchronisations": "irregular"}
+    return Counts(totals={"synchronisations": mean}, details={}, unstable=unstable, varying=varying)
+
+
+@pytest.mark.parametrize(("launches", "expected"), [(0, Verdict.INCONCLUSIVE), (4, Verdict.OK)])
+def test_a_count_that_may_have_doubled_is_undecided_unless_times_are_good(launches: int, expected: Verdict) -> None:
+    """And it is no lack of time."""
+    before = of_counts(Verdict.NEW, irregular(1.0, 1.0, 0.0, 2.0, 1.0), launches)
+    (result,) = judged_anew(before, of_counts(Verdict.INCONCLUSIVE, irregular(4.0, 4.0, 3.0, 8.0, 1.0), launches))
+    assert result.verdict is expected
+    assert "no_time_to_measure" not in {finding.code for finding in result.findings}
+
+
+def test_a_count_that_its_own_baseline_could_not_judge_is_judged_by_the_first_run() -> None:
+    """That baseline lacked it, for instance."""
+    once, twice = (Counts(totals={"synchronisations": n}, details={}, unstable={}) for n in (1.0, 2.0))
+    (result,) = judged_anew(of_counts(Verdict.NEW, once), of_counts(Verdict.NEW, twice, gated=False))
+    assert result.verdict is Verdict.REGRESSED
+
+
 @pytest.mark.parametrize(("tolerance", "expected"), [(0.2, Verdict.UNCHANGED), (0.015, Verdict.REGRESSED)])
 def test_the_tolerance_of_a_test_holds_for_two_runs(tolerance: float, expected: Verdict) -> None:
     (result,) = judged_anew(run(QUIET, tolerance=tolerance), run(QUIET, nbytes=1.1e9, tolerance=tolerance))

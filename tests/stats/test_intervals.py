@@ -159,6 +159,12 @@ def test_nothing_grows_from_zero_by_a_percentage() -> None:
     assert known(change([0.0, 0.0], [0.0, 0.0], scale="ratio")).estimate == 0.0
 
 
+def test_there_is_no_change_from_nothing() -> None:
+    """As in a file of results that somebody has edited."""
+    assert change([], [1.0, 1.1], scale="ratio") is None
+    assert change([1.0, 1.1], [], scale="difference") is None
+
+
 @pytest.mark.parametrize("scale", ["ratio", "difference"])
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
 def test_samples_that_are_no_numbers_make_no_change(bad: float, scale: Scale) -> None:

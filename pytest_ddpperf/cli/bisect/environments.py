@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from pytest_ddpperf.against.interpreter import Interpreter, other_interpreter
 from pytest_ddpperf.cli.bisect.packages import Pins
 from pytest_ddpperf.errors import DdpperfError, SettingError
-from pytest_ddpperf.launch.processes import finished
+from pytest_ddpperf.launch.processes import printed_by
 from pytest_ddpperf.launch.redirection import PACKAGES
 from pytest_ddpperf.run.session.leases import Locks
 
@@ -91,15 +90,13 @@ def _own() -> list[str]:
 def _run(command: Sequence[str]) -> None:
     """Runs a command; if it fails, raises PipRefused with its last error."""
     environ = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
-    with tempfile.TemporaryFile() as output:
-        try:
-            done = finished(command, _PIP_SECONDS, env=environ, stdout=output, stderr=subprocess.STDOUT)
-        except subprocess.TimeoutExpired as error:
-            raise SettingError(f"--packages: {error}: run the command by hand to see why it hangs") from None
-        if done.returncode == 0:
-            return
-        output.seek(0)
-        lines = output.read().decode(errors="replace").splitlines()
+    try:
+        status, printed = printed_by(command, _PIP_SECONDS, env=environ)
+    except subprocess.TimeoutExpired as error:
+        raise SettingError(f"--packages: {error}: run the command by hand to see why it hangs") from None
+    if status == 0:
+        return
+    lines = printed.splitlines()
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     raise PipRefused(next(iter(errors or reversed(lines)), "it does not say why"))
 

@@ -10,10 +10,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from subprocess import STDOUT, TimeoutExpired
+from subprocess import TimeoutExpired
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.launch.processes import finished
+from pytest_ddpperf.launch.processes import printed_by
 from pytest_ddpperf.run.session.probe import Outcome, Probe
 from pytest_ddpperf.settings import KNOBS
 
@@ -41,12 +41,10 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
             f"{KNOBS['against' if probe.python is None else 'against_python'].option}={against}",
             *(f"{KNOBS['report'].option}=none", f"{KNOBS['history'].option}={folder / 'history.sqlite'}"),
         ]
-        with (folder / "output").open("wb") as output:
-            try:
-                status = finished(command, _DAY, patience=_END_SECONDS, stdout=output, stderr=STDOUT).returncode
-            except TimeoutExpired:
-                raise SettingError(f"{command_line(arguments)} took longer than a day: name fewer tests") from None
-        printed = (folder / "output").read_text(encoding="utf-8", errors="replace")
+        try:
+            status, printed = printed_by(command, _DAY, patience=_END_SECONDS)
+        except TimeoutExpired:
+            raise SettingError(f"{command_line(arguments)} took longer than a day: name fewer tests") from None
         outcome = folder / OUTCOME_FILE
         if status in _UNUSABLE or not outcome.exists():
             error = _ERROR.search(printed)

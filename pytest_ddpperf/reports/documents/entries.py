@@ -6,7 +6,7 @@ A field without a comment has the same meaning as the attribute of the same name
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -26,6 +26,8 @@ from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Rate
 from pytest_ddpperf.stats.suites import CommonChange
+
+_Steps = Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
 
 
 class JsonEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):  # a tree has no circles
@@ -69,7 +71,7 @@ class CountsEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
     by_rank: Mapping[str, tuple[float, ...]] = {}
     details_by_rank: Mapping[str, Mapping[str, tuple[float, ...]]] = {}
     sites: Mapping[str, tuple[SiteEntry, ...]] = {}
-    steps: int
+    steps: Positive
     varying: Mapping[str, Mapping[str, Components]] = {}
 
 
@@ -153,7 +155,7 @@ class ResultEntry(BenchmarkEntry, frozen=True, kw_only=True):
     plan: Plan  # steps of each launch, fixed before measuring; 0 for a benchmark that broke before that
     turns: bool
     launches: Natural  # number of launches that the verdict rests on: each a fresh process group and one sample
-    step_times: tuple[tuple[float, ...], ...]  # seconds of each timed step of each launch, on its slowest rank
+    step_times: tuple[_Steps, ...]  # seconds of each timed step of each launch, on its slowest rank
     seconds: NotNegative
     time: TimeSpent | None  # seconds of the call that measured it, by purpose; null if unknown
     against: AgainstEntry | None  # the other side of a run against another revision; null without one

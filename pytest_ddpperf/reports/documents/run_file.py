@@ -20,7 +20,7 @@ from pytest_ddpperf.metrics.launch_figures import gpus_of
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS, rules_of
 from pytest_ddpperf.records.convergence import Convergence
-from pytest_ddpperf.records.counts import COUNTS, Counts
+from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
@@ -259,7 +259,7 @@ def _comparison(name: str, metric: entries.MetricEntry) -> Comparison:
         better=metric.better or "lower",
         family=metric.family or "counted",
         scale=metric.scale,
-        gated=metric.gated,
+        gated=count_row(name).gated if exact else metric.gated,  # counts: whatever they were compared with
         min_tolerance=metric.min_tolerance or 0.0,
         samples=(value,) if exact else _numbers(metric.samples),
         value=value,

@@ -182,10 +182,6 @@ class SessionBudget:
         """Returns whether a round of launches fits into the call's time; with ``screening``, into its first part."""
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
-    def has_time_for(self, diagnosis_seconds: float) -> bool:
-        """Returns whether a diagnosis of ``diagnosis_seconds`` fits into the call's time."""
-        return self.now() + diagnosis_seconds <= self._call_ends
-
     def over(self, *, last: bool) -> float:
         """Returns the share of the call's time that has passed, 0 to 1; ``last``: whether no interim verdict follows.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import hidden
+from pytest_ddpperf.judge.benchmark import with_accepted
 from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.records.counts import Counts
@@ -34,12 +35,16 @@ from pytest_ddpperf.training.script import Script
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
     from pytest_ddpperf.judge.judge import Judge
+    from pytest_ddpperf.records.acceptance import Acceptance
+    from pytest_ddpperf.records.results import Result
 
 __tracebackhide__ = hidden
 
 
 class BenchmarkRun:
     """One call such as ``ddpperf.check(...)``; ``paired`` starts launches of both revisions, if there are two."""
+
+    _accepts: Sequence[Acceptance] = ()  # of the call
 
     def __init__(
         self,
@@ -115,7 +120,8 @@ class BenchmarkRun:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
                 judge(measurements, Interim(0.0, 0.0, last=True))
-                if {result.verdict for result in judge.results} == {Verdict.INCONCLUSIVE}:
+                verdicts = {result.verdict for result in self._accepted(judge)}
+                if Verdict.INCONCLUSIVE in verdicts and Verdict.REGRESSED not in verdicts:
                     self._session.budget.leave_untimed(self.call)
         else:
             self._measurings += 1
@@ -152,13 +158,19 @@ class BenchmarkRun:
         gpus = sides.gpus(max(variant.world_size for variant in variants)) if on_gpus else ()
         observer = Observer(
             judge=(lambda *_: Action("stop", explain=True)) if judge is None else judge,
-            looked=(lambda _: None) if judge is None else lambda interim: budget.ask(self.call, judge.results, interim),
+            looked=(lambda _: None)
+            if judge is None
+            else lambda interim: budget.ask(self.call, self._accepted(judge), interim),
             progress=partial(self._tell_progress, variants[0].name),
             watch=lambda: sides.watch(gpus, nodes),
             grouped=self.launches.keep,
         )
         limits, run = self.launches.limits(budget.screening, shared=shared), TimedLaunches(self.launches, self.sections)
         return Measuring(variants, limits, run, observer, budget, rounds)
+
+    def _accepted(self, judge: Judge) -> list[Result]:
+        """Returns the judge's results; a count that is worse and accepted keeps no times from being decided."""
+        return [with_accepted(result, self._accepts) for result in judge.results]
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
         """Runs the profiler if settings request this: returns variants with profiled communication, writes traces."""

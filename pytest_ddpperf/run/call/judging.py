@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.against.paired_launches import PairedLaunches
-from pytest_ddpperf.judge.benchmark import acceptances, beside_unfit, broken, unfit, with_accepted
+from pytest_ddpperf.judge.benchmark import acceptances, broken, unfit, with_accepted
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
@@ -61,15 +61,15 @@ class JudgedRun(BenchmarkRun):
 
         if self._paired is not None:
             derive = gated_if_paired(derive)
-        accepts = acceptances(self._test, self.settings, self._session.extensions.metrics)
+        self._accepts = acceptances(self._test, self.settings, self._session.extensions.metrics)
         if self._session.probe is not None:
-            derive, accepts = focused(derive, self._session.probe), []  # a bisection follows every worsening
+            derive, self._accepts = focused(derive, self._session.probe), []  # a bisection follows every worsening
         self._fit, self._derive = MemoryFit(variants, self.sections), derive
         try:
             self.launches.start(variants)
             if self.settings.calibrate is not None:
                 return self._calibrated(self.settings.calibrate)
-            results = tuple(with_accepted(each, accepts) for each in self._with_unfit(variants, self._results()))
+            results = tuple(with_accepted(each, self._accepts) for each in self._with_unfit(variants, self._results()))
         except errors.DdpperfError as error:
             self.progress.request = None  # an earlier interim verdict may have made one
             self._list_broken(variants, error)
@@ -131,8 +131,7 @@ class JudgedRun(BenchmarkRun):
 
     def _with_unfit(self, variants: Sequence[Variant], results: Sequence[Result]) -> tuple[Result, ...]:
         """Returns the results of all candidates, also of those that do not fit into memory."""
-        unfit_ones = [name for name, _ in self._fit.reasons]
-        measured = {result.measurement.key: beside_unfit(result, unfit_ones) for result in results}
+        measured = {result.measurement.key: result for result in results}
         return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:

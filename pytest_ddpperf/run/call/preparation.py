@@ -60,9 +60,8 @@ class Prepared:
         calls = None if self.counts is None else self.counts.totals.get("collective_calls")
         if isinstance(variant.subject, Script) and variant.world_size > 1 and calls == 0:
             findings.append(Finding("ranks_send_nothing", {"ranks": variant.world_size}))
-        return replace(
-            variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *self.remarks, *findings)
-        )
+        counts = self.counts or variant.counts
+        return replace(variant, pilot=self.pilot, counts=counts, findings=(*variant.findings, *self.remarks, *findings))
 
 
 def prepared(

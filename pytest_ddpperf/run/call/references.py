@@ -11,6 +11,7 @@ from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines import fingerprint
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.judge.counts import counts_of
 from pytest_ddpperf.metrics.launch_figures import long_steps_of
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.finding import Finding
@@ -68,7 +69,8 @@ class PairedReferences:
         """All variants to measure: the candidates, then the references that can run, in the same order."""
         kept = [variant for variant in self.variants if variant.key not in self.lacking]
         if self.baselines:  # their counts are stored
-            kept = [replace(variant, own={**variant.own, "counts": "off"}) for variant in kept]
+            stored = {each.key: counts_of(known) for each, known in zip(self.variants, self.baselines, strict=True)}
+            kept = [replace(each, own={**each.own, "counts": "off"}, counts=stored[each.key]) for each in kept]
         return [
             *self.variants,
             *(replace(each, of_reference=True, environment=self.environment(each.environment)) for each in kept),
@@ -87,13 +89,16 @@ class PairedReferences:
         )
 
     def _pairs(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
-        others = tuple(measured[len(self.variants) :])
-        derived = iter(others if self.lacking else self.derive(others))
+        candidates, others = measured[: len(self.variants)], iter(measured[len(self.variants) :])
+        # A lacking reference has no launches, so the other references have no quotients with it.
+        every = (
+            replace(each, launches=(), series=()) if each.key in self.lacking else next(others) for each in candidates
+        )
         return tuple(
-            PairedRevision(revision=self.revision.label, commit=self.revision.commit, lacking=self.lacking[variant.key])
-            if variant.key in self.lacking
-            else self._reference(next(derived), candidate)
-            for variant, candidate in zip(self.variants, measured, strict=False)
+            PairedRevision(revision=self.revision.label, commit=self.revision.commit, lacking=self.lacking[each.key])
+            if each.key in self.lacking
+            else self._reference(each, candidate)
+            for each, candidate in zip(self.derive(tuple(every)), candidates, strict=True)
         )
 
     def _reference(self, measured: Measurement, candidate: Measurement) -> PairedRevision:

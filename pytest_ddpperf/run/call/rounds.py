@@ -154,7 +154,7 @@ class Measuring:
         Under a session's budget, growth is measured only if it fits into the remaining time, too.
         """
         self.rounds.choose(None)
-        fits, known = self._time.has_time_for(self._plans.diagnosis_seconds), self.rounds.diagnosed
+        fits, known = self._plans.diagnosis_seconds <= self._time.call_left, self.rounds.diagnosed
         if known is Purpose.DIAGNOSIS:
             return self._measurements()
         purpose = Purpose.DIAGNOSIS if action.explain or fits else Purpose.GROWTH
@@ -277,13 +277,11 @@ class Rounds:
 
     def note(self, seconds: float) -> None:
         """Records the seconds of the last round."""
-        self.durations.append(seconds / self._part(self._launched_last))
+        self.durations.append(seconds / self.part(self._launched_last))
 
-    def part(self) -> float:
-        """Returns the duration of the next round, as a fraction of the duration of a round of all variants."""
-        return self._part(self._chosen)
-
-    def _part(self, launched: Collection[int]) -> float:
+    def part(self, launched: Collection[int] | None = None) -> float:
+        """Returns the part that a round (default: the next one) takes of the duration of a round of all variants."""
+        launched = self._chosen if launched is None else launched
         return math.fsum(self.plans.seconds[i] for i in launched) / math.fsum(self.plans.seconds)
 
     @property

@@ -63,19 +63,10 @@ def several(  # noqa: PLR0917 - the arguments of compare
             for name, each in subject.items()
         }
         given = f"{list(named)}"
-    elif not isinstance(subject, Workload) or isinstance(strategies, (str, Strategy)) or strategies is None:
-        others = (
-            ", several subjects by name, such as {'old': build, 'new': other_build}, "
-            "or settings by name, such as ways={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
-        )
-        raise SettingError(
-            f"ddpperf.{verb}: expected a Workload and a list of strategies, such as ['naive', 'ddp']"
-            f"{others * (verb == 'compare')}"
-        )
-    elif isinstance(strategies, Mapping):
+    elif isinstance(subject, Workload) and isinstance(strategies, Mapping):
         named = {str(name): Contender(subject=subject, strategy=each) for name, each in strategies.items()}
         given = f"strategies={list(named)}"
-    else:
+    elif isinstance(subject, Workload) and isinstance(strategies, Iterable) and not isinstance(strategies, str):
         chosen = [resolve(each, more) for each in strategies]
         named = {str(each): Contender(subject=subject, strategy=each) for each in chosen}
         given = f"strategies={[str(each) for each in chosen]}"
@@ -88,6 +79,15 @@ def several(  # noqa: PLR0917 - the arguments of compare
         def canonical(written: Any) -> str:
             return str(resolve(written, more))
 
+    else:
+        others = (
+            ", several subjects by name, such as {'old': build, 'new': other_build}, "
+            "or settings by name, such as ways={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
+        )
+        raise SettingError(
+            f"ddpperf.{verb}: expected a Workload and a list of strategies, such as ['naive', 'ddp']"
+            f"{others * (verb == 'compare')}"
+        )
     what = "strategies" if isinstance(subject, Workload) else "subjects"
     return _contenders(named, over, given, what, canonical, verb=verb)
 

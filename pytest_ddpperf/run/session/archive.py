@@ -121,8 +121,9 @@ class Archive:
         except git.GitError:  # the baselines are in no repository
             if named is None:
                 raise
-        if came_with is not None and self._has_code(came_with, record.code):
-            return came_with
+        with contextlib.suppress(git.GitError):  # it may be a commit of another repository
+            if came_with is not None and git.code_of(root, came_with) == record.code:
+                return came_with
         if named is not None:
             raise git.GitError(git.missing(root, named, came_with))
         if record.commit is None:
@@ -138,12 +139,6 @@ class Archive:
         file = self._store.file(test, record.environment)
         return git.introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
-    def _has_code(self, commit: str, code: str | None) -> bool:
-        """Returns whether the code of a commit, which may be of another repository, has this digest."""
-        with contextlib.suppress(git.GitError):
-            return git.code_of(self._root, commit) == code
-        return False
-
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
         """Stores a test's results as baselines if possible; returns these results with warnings, by ``id``."""
         store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
@@ -156,8 +151,11 @@ class Archive:
             self._stored.without_commit = why
         elif now.dirty:
             self._stored.without_commit = "the code has uncommitted changes: commit it as it is, with these baselines"
-        fitting = (result for result in results if not result.measurement.unfit)
-        accepted = [(result, baseline_record(result, now)) for result in fitting]
+        accepted = [
+            (result, baseline_record(result.measurement, now, store.own(test, result.name, environment)))
+            for result in results
+            if not result.measurement.unfit and (environment := result.measurement.environment)
+        ]
         for result in (result for result in results if result.measurement.unfit):
             if not self._settings.force_save:  # it may have run out of memory only once
                 self._stored.unfit.append(result)

@@ -69,7 +69,7 @@ class Extensions:
                 if not isinstance(row, Metric):
                     raise SettingError(f"{hook} returned {row!r}: return a list of pytest_ddpperf.Metric")
                 _require_new(hook, "metric", [row.name], {*known, *added})
-                if not row.name.isidentifier() or row.name != row.name.lower():
+                if not isinstance(row.name, str) or not row.name.isidentifier() or row.name != row.name.lower():
                     raise SettingError(f"{hook}: metric {row.name!r}: write the name in snake_case")
                 for column, words in _COLUMNS.items():
                     if (found := getattr(row, column)) not in words:

@@ -61,7 +61,7 @@ class Locks:
             try:
                 fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
-                found = holder(os.fstat(descriptor).st_ino)
+                found = holder(os.fstat(descriptor))
                 os.close(descriptor)
                 self.release(new)
                 return found
@@ -130,11 +130,14 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def holder(inode: int, root: Path = Path("/")) -> Holder:
-    """Return the process that holds a lock of a file, by the file's inode."""
-    for line in kernel_text(root / "proc/locks").splitlines():
-        words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 08:01:131 0 EOF; those that wait have -> second
-        if words[1:2] == ["FLOCK"] and words[5].rpartition(":")[2] == str(inode) and int(words[4]) > 0:
+def holder(file: os.stat_result, root: Path = Path("/")) -> Holder:
+    """Return the process that holds a lock of a file; of another device's file only if none on its device is locked."""
+    lines = map(str.split, kernel_text(root / "proc/locks").splitlines())
+    # 1: FLOCK ADVISORY WRITE 1234 08:01:131 0 EOF; those that wait have -> second
+    held = [words for words in lines if words[1:2] == ["FLOCK"] and words[5].endswith(f":{file.st_ino}")]
+    device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:"
+    for words in sorted(held, key=lambda words: not words[5].startswith(device)):
+        if int(words[4]) > 0:
             folder = ""
             with contextlib.suppress(OSError):  # another user's process
                 folder = str((root / f"proc/{words[4]}/cwd").readlink())

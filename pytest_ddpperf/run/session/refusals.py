@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest
-from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, why_gone
+from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, instead_of
 
 _ALIKE = 0.8  # of difflib: a less similar word is hardly meant
 _PURPOSES = {
@@ -28,9 +28,8 @@ def require_known(unknown: Iterable[str]) -> None:
 def require_foreign(word: str, known: list[str], kind: str) -> None:
     """Raises an error if an unknown option or ini setting looks like a misspelt or removed one of this plugin."""
     prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
-    gone = why_gone(name, "option" if kind == "option" else "ini") if prefix == "ddpperf" else ""
-    if gone:
-        raise SettingError(f"{word}: there is no such {kind}: {gone}")
+    if prefix == "ddpperf" and (other := instead_of(name, "option" if kind == "option" else "ini")):
+        raise SettingError(f"{word}: there is no such {kind}: {other}")
     hint = closest(word, known, _ALIKE)
     if hint or (prefix == "ddpperf" and name):
         raise SettingError(f"{word}: there is no such {kind}; {hint or 'pytest --help lists all of them'}".rstrip())
@@ -144,8 +143,8 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
 
 def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
-    """Raises an error for unknown kinds of reports, and for files that cannot be written."""
-    from pytest_ddpperf.baselines.files import located
+    """Raises an error for unknown kinds of reports, for files that cannot be written, and for two kinds in one file."""
+    from pytest_ddpperf.baselines.files import STANDARD_OUTPUT, located
     from pytest_ddpperf.reports.files import ensure_text, ensure_writable
     from pytest_ddpperf.reports.formats.kinds import kind_named
     from pytest_ddpperf.reports.plots import require_plots
@@ -155,4 +154,8 @@ def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
         option = f"{KNOBS['report'].option}={kind}:{file}"
         if kind not in own:
             kind_named(kind, option, own)
-        own.get(kind, ensure_text)(located(root, file), option)
+        place = located(root, file)
+        own.get(kind, ensure_text)(place, option)
+        other = next(one for one, path in report if located(root, path) == place)
+        if other != kind and place != STANDARD_OUTPUT and not str(place).startswith("/dev/"):
+            raise SettingError(f"{option}: the report {other} would be lost, which goes to the same file: name another")

@@ -19,6 +19,7 @@ from pytest_ddpperf.launch.context import TorchMachine, place
 from pytest_ddpperf.launch.environment import late_threads, thread_count
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.run.budget.session_budget import SessionBudget
 from pytest_ddpperf.run.session.extensions import Extensions
@@ -165,7 +166,10 @@ class Session:
             self.extensions.judged(self.outputs.results[-1:])
 
     def end_test(self, test: str, failure: str) -> None:
-        """Stores a test's results if this is requested and allowed; ``failure``: why the test failed, or empty."""
+        """Stores a test's results if this is requested and allowed; ``failure``: why the test failed, or empty.
+
+        A broken benchmark, or one that fails its test, is never stored, even if its test is skipped or may fail.
+        """
         self.sides.end_test()
         if not self.budget.holds(test):
             self.budget.forget(test)
@@ -178,7 +182,7 @@ class Session:
         if self.settings.save is None or not results:
             return
         self.outputs.stored.failed.add(test)
-        if not failure:
+        if not failure and not any(result.failure or result.verdict is Verdict.BROKEN for result in results):
             stored = self.archive.store(test, results)
             self.outputs.stored.failed.discard(test)
             listed[:] = [stored.get(id(result), result) for result in listed]

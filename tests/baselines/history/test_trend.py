@@ -74,6 +74,13 @@ def test_a_count_that_differs_from_step_to_step_has_noise() -> None:
     assert trends(history([5, 6, 5, 6, 6, 5, 6, 5, 5, 6], COUNTED, gated=False))[0].changes == ()
 
 
+def test_a_count_has_no_noise_because_one_run_did_not_gate_it() -> None:
+    """There another count explained it, or the baseline lacked it."""
+    first, *others = history([5, 5, 5, 5, 5, 9], COUNTED)
+    (trend,) = trends([replace(first, gated=False), *others])
+    assert found(trend) == [("step", 4, 5, 4)]
+
+
 def test_small_changes_are_left_out() -> None:
     values = [0.04] * 5 + [0.0408] * 5
     assert len(trends(history(values), min_change=0.01)[0].changes) == 1

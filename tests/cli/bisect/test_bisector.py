@@ -83,6 +83,7 @@ def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(l
     assert (line.name(probe.measured), probe.metric, probe.benchmark) == ("c8", "step_time", ("ddp", 2))
     assert probe.settings == {
         "fail_on": "none",
+        "require_baseline": False,
         "verify": False,
         "counts": "off",
         "tolerance": "10%",

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ddpperf.cli.bisect.bisector import Endpoints, endpoints_of, error_share, measured_ends
 from pytest_ddpperf.cli.bisect.commits import CommitRange
-from pytest_ddpperf.cli.bisect.target import targets
+from pytest_ddpperf.cli.bisect.target import FORCED, targets
 from pytest_ddpperf.run.session.probe import Outcome, Probe
 from tests.cli.bisect.outcomes import counted, outcome, timed
 
@@ -85,7 +85,7 @@ def test_what_is_known_well_enough_is_left_as_it_is(commits: CommitRange) -> Non
     runs = Runs(told)
     assert measured_ends(commits, None, runs) == (ends(commits, told), told, targets(told, None))
     ((probe, against),) = runs.asked
-    assert (probe, against) == (Probe(commits.bad, {"fail_on": "none", "verify": False}), commits.good)
+    assert (probe, against) == (Probe(commits.bad, FORCED), commits.good)
 
 
 def test_a_count_that_is_asked_for_is_counted_alone(commits: CommitRange) -> None:
@@ -101,7 +101,7 @@ def test_else_they_are_measured_again_for_longer_the_target_alone(commits: Commi
     third = outcome(timed(0.07, error=0.002), number=32, seconds=50.0)
     runs = Runs(first, second, third)
     assert measured_ends(commits, None, runs) == (ends(commits, third), third, targets(first, None))
-    forced = {"fail_on": "none", "verify": False, "counts": "off"}
+    forced = {**FORCED, "counts": "off"}
     assert runs.asked[1:] == [
         (Probe(commits.bad, {**forced, **effort}, "step_time", ("ddp", 2), "t.py::test_a"), commits.good)
         for effort in ({"launches": 16, "max_time": 40.0}, {"launches": 32, "max_time": 100.0})

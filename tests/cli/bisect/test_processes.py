@@ -173,7 +173,7 @@ def test_a_probe_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     def takes_long(command: Sequence[str], seconds: float, **_: object) -> None:
         raise subprocess.TimeoutExpired(command, seconds)
 
-    monkeypatch.setattr(bisect_processes, "finished", takes_long)
+    monkeypatch.setattr(bisect_processes, "printed_by", takes_long)
     with pytest.raises(SettingError, match=r"^pytest -k step took longer than a day: name fewer tests$"):
         run_probe(Probe("0" * 40), "1" * 40, ("-k", "step"))
 

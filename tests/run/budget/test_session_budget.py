@@ -277,7 +277,7 @@ def test_what_a_suspect_leaves_goes_to_a_proof_that_had_no_time_before(monkeypat
     assert share_of(budget, "proof") == pytest.approx(40.0)
     assert budget.goes_on(35.0)
     assert not budget.goes_on(35.1), "the rest is for the diagnosis"
-    assert budget.has_time_for(40.0)
+    assert budget.call_left == pytest.approx(40.0)
     assert budget.second_pass() == []
 
 

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pytest_ddpperf.records.acceptance import Acceptance
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
+from pytest_ddpperf.run.session.session import Session
+from pytest_ddpperf.settings import Settings
+from tests.factories import make_measurement, make_result, make_series, make_variant
 
 PARTS = ("starting", "verifying", "counting", "measuring", "diagnosing", "other")
 SUITE = """
@@ -95,6 +106,65 @@ def test_wrong_and_not_to_fail(ddpperf):
     )
     reasons = [result["findings"][0] for result in results if result["verdict"] == "broken"]
     assert all(reason.startswith("gradients differ from a single process: ") for reason in reasons)
+
+
+def of_count(verdict: Verdict, *others: Comparison) -> Result:
+    """The result of a benchmark that was counted for want of time, with this verdict on its collectives."""
+    series = make_series("collective_calls", 2.0, scale="exact")
+    calls = Comparison(series=series, tolerance=0.0, verdict=verdict, gated=True, baseline=1.0)
+    measured = make_measurement(findings=(Finding("no_time_to_measure"),))
+    return make_result(measurement=measured, verdict=verdict, comparisons=(calls, *others))
+
+
+class Counted:
+    """A judge of benchmarks that were only counted."""
+
+    def __init__(self, *verdicts: Verdict) -> None:
+        self.results = [of_count(verdict) for verdict in verdicts]
+
+    def __call__(self, *_: object) -> None:
+        """Judges nothing."""
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "again"),
+    [
+        ((Verdict.INCONCLUSIVE,), True),
+        ((Verdict.NEW, Verdict.INCONCLUSIVE), True),
+        ((Verdict.REGRESSED, Verdict.INCONCLUSIVE), False),  # red already
+        ((Verdict.NEW,), False),
+    ],
+)
+def test_benchmarks_that_were_only_counted_may_get_time_later(
+    tmp_path: Path, verdicts: tuple[Verdict, ...], *, again: bool
+) -> None:
+    session = Session(Settings(budget=60.0), tmp_path, LiveLine(None, None))
+    session.budget.two_passes = True
+    run = BenchmarkRun(session, "t.py::test", Settings(), [])
+    session.budget.start()
+    session.budget._seconds = 0.0
+    judge: Any = Counted(*verdicts)
+    run.measure([make_variant()], judge)
+    assert session.budget.holds("t.py::test") is again
+
+
+def test_an_accepted_count_keeps_no_benchmark_from_its_time(tmp_path: Path) -> None:
+    session = Session(Settings(budget=60.0), tmp_path, LiveLine(None, None))
+    session.budget.two_passes = True
+    run = BenchmarkRun(session, "t.py::test", Settings(), [])
+    run._accepts = [Acceptance("collective_calls", "one call more")]
+    session.budget.start()
+    session.budget._seconds = 0.0
+    judge: Any = Counted()
+    same = make_series("operators", 2.0, scale="exact")
+    judge.results = [
+        of_count(
+            Verdict.REGRESSED,
+            Comparison(series=same, tolerance=0.0, verdict=Verdict.UNCHANGED, gated=True, baseline=2.0),
+        )
+    ]
+    run.measure([make_variant()], judge)
+    assert session.budget.holds("t.py::test")
 
 
 def test_of_several_variants_the_one_that_failed_is_named(inner: pytest.Pytester) -> None:

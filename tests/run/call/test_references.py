@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.against.git import code_of, commit_of
+from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.metrics.scaling import with_efficiency
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.records.results import BaselineRecord, StoredBaseline
+from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, StoredBaseline
 from pytest_ddpperf.reports.progress import LiveLine
-from pytest_ddpperf.run.call.references import Unpaired, side_of_baselines
+from pytest_ddpperf.run.call.references import PairedReferences, Unpaired, side_of_baselines
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
-from tests.factories import git, make_baseline_record, make_environment, make_series
+from tests.factories import (
+    git,
+    make_baseline_record,
+    make_environment,
+    make_launch,
+    make_measurement,
+    make_series,
+    make_variant,
+)
 
 TEST = "test_it.py::test_same"
 COUNTS = Counts(totals={"flops": 8.0}, details={}, unstable={})
@@ -75,6 +87,63 @@ def git_that_also(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -
     (folder / "bin" / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
     return folder / "asked"
+
+
+def of_ranks(ranks: int, seconds: float, counts: Counts | None = None) -> Measurement:
+    """A point of a curve, from three launches."""
+    made = tuple(make_launch(*((seconds,) * 4,) * ranks, round=number) for number in range(3))
+    environment = make_environment(world_size=ranks)
+    return make_measurement(name=f"weak w{ranks}", environment=environment, launches=made, counts=counts)
+
+
+def pairs(
+    candidates: Sequence[Measurement], references: Sequence[Measurement], new: Collection[int], **scaling: Any
+) -> dict[int, set[str]]:
+    """By number of ranks, the quotients that the commit of the baselines has; no baseline has the ``new`` points."""
+    stored = tuple(
+        StoredBaseline(record=None, origin="")
+        if one.world_size in new
+        else StoredBaseline(record=RECORD, origin="", counted=replace(RECORD, counts=COUNTS))
+        for one in candidates
+    )
+    beside = PairedReferences(
+        revision=Revision("3f2a1c0", "3f2a1c0", Path("/project")),
+        variants=tuple(make_variant(one.name, environment=one.environment) for one in candidates),
+        derive=partial(with_efficiency, mode="weak", base_size=1, **scaling),
+        lacking={one.key: "" for one in candidates if one.world_size in new},
+        baselines=stored,
+    )
+    others = [one for one in references if one.world_size not in new]
+    known = [variant.counts for variant in beside.both_sides if variant.of_reference]
+    others = [replace(one, counts=counts) for one, counts in zip(others, known, strict=True)]
+    found = [(one, each.pair) for one, each in zip(candidates, beside.of([*candidates, *others]), strict=True)]
+    return {
+        one.world_size: {series.metric for series in pair.record.series}
+        for one, pair in found
+        if isinstance(pair, PairedRevision) and pair.record is not None
+    }
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        ((), {1: set(), 2: {"scaling_efficiency", "speedup"}, 4: {"scaling_efficiency", "speedup"}}),
+        ((4,), {1: set(), 2: {"scaling_efficiency", "speedup"}}),
+        ((1,), {2: set(), 4: set()}),  # nothing to relate them to
+    ],
+)
+def test_a_new_benchmark_leaves_the_others_their_quotients(
+    new: tuple[int, ...], expected: Mapping[int, set[str]]
+) -> None:
+    curve = [of_ranks(1, 1.0), of_ranks(2, 1.1), of_ranks(4, 1.2)]
+    assert pairs(curve, curve, new) == expected
+
+
+def test_a_model_that_grows_is_compared_by_the_counts_of_its_baseline() -> None:
+    """The baseline's commit is not counted again."""
+    curve = [of_ranks(1, 1.0, COUNTS), of_ranks(2, 1.1, COUNTS)]
+    uncounted = [replace(one, counts=None) for one in curve]
+    assert pairs(curve, uncounted, (), grows=True) == {1: set(), 2: {"scaling_efficiency", "speedup"}}
 
 
 def lacking(reason: str) -> Unpaired:

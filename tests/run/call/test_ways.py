@@ -58,6 +58,7 @@ def test_workloads_by_name_may_share_a_strategy() -> None:
         ({"old": nothing, "new": nothing}, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
         (WORKLOAD, None, None, "several subjects by name, .* or settings by name"),
         (WORKLOAD, "ddp", None, "expected a Workload and a list of strategies"),
+        (WORKLOAD, 5, None, "expected a Workload and a list of strategies"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over: Any, said: str) -> None:

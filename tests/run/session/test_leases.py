@@ -248,8 +248,15 @@ def test_the_holder_is_read_from_the_kernels_list(tmp_path: Path) -> None:
     lines = ["1: POSIX  ADVISORY  WRITE 5 08:01:131 0 EOF", "2: FLOCK  ADVISORY  WRITE 7 08:01:131 0 EOF"]
     lines += ["2: -> FLOCK  ADVISORY  WRITE 9 08:01:131 0 EOF", "3: FLOCK  ADVISORY  READ 0 08:01:132 0 EOF"]
     (tmp_path / "proc/locks").write_text("\n".join(lines))
-    assert holder(131, tmp_path) == Holder(7, f"...{'x' * 196}?[2J")
-    assert holder(132, tmp_path) == Holder()  # of another namespace of processes
+
+    def file(inode: int, *device: int) -> os.stat_result:
+        return os.stat_result((0, inode, os.makedev(*device), *[0] * 7))
+
+    assert holder(file(131, 8, 1), tmp_path) == Holder(7, f"...{'x' * 196}?[2J")
+    assert holder(file(131, 0, 42), tmp_path).pid == 7, "some file systems give their files another device"
+    assert holder(file(132, 8, 1), tmp_path) == Holder()  # of another namespace of processes
+    (tmp_path / "proc/locks").write_text("\n".join([*lines, "4: FLOCK  ADVISORY  WRITE 6 08:02:131 0 EOF"]))
+    assert holder(file(131, 8, 2), tmp_path).pid == 6, "not the one that locks a file of another device"
     assert str(Holder()) == "another process"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.run.session.refusals import require_consistent
+from pytest_ddpperf.run.session.refusals import require_consistent, require_reports
 from pytest_ddpperf.settings import Settings
 
 
@@ -75,3 +75,15 @@ def test_what_simulated_ranks_cannot_do_is_refused(settings: dict[str, Any], pro
         require_consistent(Settings(simulate=(8, 1024), **settings), [])
     assert str(caught.value).startswith(problem)
     require_consistent(Settings(simulate=(8, 1024), simulate_rank=7), [])
+
+
+@pytest.mark.parametrize("file", ["out.txt", "-", "/dev/stdout"])
+def test_two_reports_in_one_file_are_refused_unless_it_is_standard_output(tmp_path: Path, file: str) -> None:
+    """The second one would replace the first."""
+    require_reports((("text", Path(file)), ("text", Path(file))), tmp_path)
+    both = (("text", Path(file)), ("markdown", Path(file)))
+    if file == "out.txt":
+        with pytest.raises(SettingError, match=r"^--ddpperf-report=markdown:out\.txt: the report text would be lost, "):
+            require_reports(both, tmp_path)
+    else:
+        require_reports(both, tmp_path)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.against.interpreter import Interpreter
 from pytest_ddpperf.against.worktree import Revision
+from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.cli.bisect.target import FORCED
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.metrics.table import METRICS, counted_series
@@ -49,6 +51,12 @@ def test_a_search_runs_the_tests_of_this_checkout_at_every_commit(
     assert session.sides.reference.tests is theirs
 
 
+def test_no_verdict_fails_a_test_of_a_search(tmp_path: Path) -> None:
+    """Else its other benchmarks would not be measured. The project's file may require baselines."""
+    session = Session(Settings(require_baseline=True), tmp_path, LiveLine(None, None), probe=Probe("1" * 40, FORCED))
+    assert session.forced(session.settings).failing == frozenset()
+
+
 def test_a_search_leaves_out_counts_only_where_nothing_needs_them(tmp_path: Path) -> None:
     """A scaling test whose model grows is measured by its counts, and would be refused without them."""
     probe = Probe("1" * 40, {"counts": "off", "launches": 8})
@@ -76,10 +84,18 @@ def counted(calls: float) -> Counts:
 
 
 def saved(
-    root: Path, day: str, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0.0, calls: float = 0.0
+    root: Path,
+    day: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    seconds: float = 0.0,
+    calls: float = 0.0,
+    verdict: Verdict = Verdict.UNCHANGED,
+    failure: str = "",
+    **sets: str,
 ) -> StoredBaseline:
     """What is found after a run was saved that timed, counted or did both."""
-    session = Session(Settings(save="default"), root, LiveLine(None, None))
+    session = Session(Settings(**{"save": "default", **sets}), root, LiveLine(None, None))
     monkeypatch.setattr(session.archive, "provenance", lambda: Provenance(date=day, commit=day))
     before = session.archive.find(TEST, DDP)
     counts = counted(calls) if calls else None
@@ -93,7 +109,7 @@ def saved(
     )
     compared = tuple(Comparison(series=one, tolerance=0.03, verdict=Verdict.UNCHANGED, gated=True) for one in timed)
     found = make_result(
-        test=TEST, measurement=measured, comparisons=compared, verdict=Verdict.UNCHANGED, reference=before
+        test=TEST, measurement=measured, comparisons=compared, verdict=verdict, reference=before, failure=failure
     )
     session.outputs.results.append(found)
     session.end_test(TEST, "")
@@ -119,6 +135,25 @@ def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkey
     assert kept(counts) == ([0.75, 3.0], counted(3.0), "2026-01-14", "2026-01-15")
     anew = saved(tmp_path, "2026-01-16", monkeypatch, seconds=0.5, calls=1.0)
     assert kept(anew) == ([0.5, 1.0], counted(1.0), "2026-01-16", "2026-01-16")
+
+
+def test_what_is_saved_in_another_set_keeps_what_that_set_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing of the set that the run is compared with."""
+    saved(tmp_path, "2026-01-12", monkeypatch, seconds=0.25, calls=2.0)
+    saved(tmp_path, "2026-01-13", monkeypatch, seconds=0.5, calls=2.0, save="nightly")
+    saved(tmp_path, "2026-01-14", monkeypatch, calls=3.0, save="nightly", baseline_set="default")
+    found = Store(tmp_path / Settings().baseline_dir, "nightly").find(TEST, DDP.name, CPU).record
+    assert found is not None
+    assert [series.value for series in found.series] == [0.5, 3.0]
+
+
+@pytest.mark.parametrize("bad", [{"verdict": Verdict.BROKEN}, {"verdict": Verdict.REGRESSED, "failure": "slower"}])
+def test_a_broken_benchmark_is_not_stored_where_its_test_does_not_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: Any
+) -> None:
+    """It is skipped with --ddpperf-fail-on=none, and a test with pytest.mark.xfail may fail."""
+    good = saved(tmp_path, "2026-01-12", monkeypatch, seconds=0.25, calls=2.0)
+    assert saved(tmp_path, "2026-01-13", monkeypatch, **bad) == good
 
 
 @pytest.mark.parametrize(
