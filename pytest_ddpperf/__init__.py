@@ -9,12 +9,10 @@ if TYPE_CHECKING:
     from pytest_ddpperf.fixture import Ddpperf
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.metrics.table import Metric
-    from pytest_ddpperf.records.batch_size import BatchSize
-    from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.finding import Finding
     from pytest_ddpperf.records.measurement import Measurement, MetricRules
     from pytest_ddpperf.records.results import Result
-    from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+    from pytest_ddpperf.records.verbs import BatchSize, Convergence, ScalingCurve, SideBySide
     from pytest_ddpperf.reports.findings import finding_text
     from pytest_ddpperf.run.session.rank_group import RankGroup, RankResults
     from pytest_ddpperf.strategies.parallel import Parallel
@@ -46,8 +44,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchSize": "records.batch_size",
-    "Convergence": "records.convergence",
+    "BatchSize": "records.verbs",
+    "Convergence": "records.verbs",
     "Ddpperf": "fixture",
     "Finding": "records.finding",
     "Measurement": "records.measurement",
@@ -59,9 +57,9 @@ _HOMES = {
     "RankGroup": "run.session.rank_group",
     "RankResults": "run.session.rank_group",
     "Result": "records.results",
-    "ScalingCurve": "records.side_by_side",
+    "ScalingCurve": "records.verbs",
     "Script": "training.script",
-    "SideBySide": "records.side_by_side",
+    "SideBySide": "records.verbs",
     "Strategy": "strategies.strategy",
     "Workload": "training.workload",
     "finding_text": "reports.findings",

@@ -28,10 +28,8 @@ from pytest_ddpperf.training.workload import Workload
 if TYPE_CHECKING:
     from pytest_ddpperf.judge.targets import Measured, MetricTarget
     from pytest_ddpperf.planner.predicting import Predictor
-    from pytest_ddpperf.records.batch_size import BatchSize
-    from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.predictions import Candidate, Prediction, StrategyAdvice, WhatIf
-    from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+    from pytest_ddpperf.records.verbs import BatchSize, Convergence, ScalingCurve, SideBySide
     from pytest_ddpperf.run.call.judging import JudgedRun
     from pytest_ddpperf.run.call.ways import GivenStrategies, GivenStrategy, GivenWays
 
@@ -171,7 +169,7 @@ class Ddpperf:
             DdpperfError: a point could not be measured.
         """
         from pytest_ddpperf.metrics.scaling import with_efficiency
-        from pytest_ddpperf.records.side_by_side import ScalingCurve
+        from pytest_ddpperf.records.verbs import ScalingCurve
 
         if mode not in get_args(Mode):
             raise SettingError(f"ddpperf.scaling(mode={mode!r}): expected one of {', '.join(get_args(Mode))}")
@@ -236,7 +234,7 @@ class Ddpperf:
             DdpperfError: a variant could not be measured.
         """
         from pytest_ddpperf.metrics.scaling import with_speedup
-        from pytest_ddpperf.records.side_by_side import SideBySide
+        from pytest_ddpperf.records.verbs import SideBySide
         from pytest_ddpperf.run.call.ways import several
 
         others = ("strategies", "ways", "over", *OWN_WORDS)
@@ -512,7 +510,7 @@ class Ddpperf:
             RankFailed: a rank failed for another reason than memory.
         """
         from pytest_ddpperf.baselines.fingerprint import environment_key
-        from pytest_ddpperf.records.batch_size import Search
+        from pytest_ddpperf.records.verbs import Search
         from pytest_ddpperf.run.call.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
 
         call = self._call("find_batch_size", knobs, others=("strategy", "start", "limit"))

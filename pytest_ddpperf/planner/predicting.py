@@ -15,8 +15,7 @@ from pytest_ddpperf.planner.sweep import measure_network, sizes_between
 from pytest_ddpperf.planner.transfers import FittedNetwork, NamedNetwork, NetworkModel, like
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import COLLECTIVES, SweepPlan
-from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, WhatIf
-from pytest_ddpperf.records.timeline import Timeline, Transfer
+from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, Timeline, Transfer, WhatIf
 from pytest_ddpperf.run.call.benchmark_launches import SIMULATING
 from pytest_ddpperf.run.call.requests import VerbCall
 from pytest_ddpperf.run.call.ways import Contender, GivenStrategy, GivenWays, several

@@ -10,8 +10,7 @@ from statistics import fmean, stdev
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.replay import replayed
 from pytest_ddpperf.planner.transfers import Band, NetworkModel
-from pytest_ddpperf.records.predictions import Prediction, Replayed
-from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.records.predictions import Prediction, Replayed, Timeline
 from pytest_ddpperf.stats.intervals import t_quantile
 
 _SPREAD = 2  # half the width of the band in standard errors, for a single launch

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.analysis.inputs import require_number
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.records.predictions import Replayed
-from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.records.predictions import Replayed, Timeline
 
 
 def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1.0, taken: float = 0.0) -> Replayed:

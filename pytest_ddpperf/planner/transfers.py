@@ -10,7 +10,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.costs import Network, collective_time, hierarchical_time
 from pytest_ddpperf.planner.links import CLUSTERS, HARDWARE
 from pytest_ddpperf.records.network import CollectiveFit
-from pytest_ddpperf.records.timeline import Transfer
+from pytest_ddpperf.records.predictions import Transfer
 from pytest_ddpperf.units import format_count, format_values, power_of_two
 
 _SPREAD = 2  # median errors that the band of a measured network reaches to either side

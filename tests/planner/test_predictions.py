@@ -10,8 +10,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.predictions import MEASURED, predicted, typical
 from pytest_ddpperf.planner.rooflines import ACCELERATORS, Accelerator
 from pytest_ddpperf.planner.transfers import FittedNetwork, NamedNetwork
-from pytest_ddpperf.records.predictions import Prediction, WhatIf
-from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
+from pytest_ddpperf.records.predictions import Moment, Prediction, Timeline, Transfer, WhatIf
 from tests.planner.test_transfers import fit
 
 MB = 10**6

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.replay import replayed
-from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
+from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
 
 BUCKET = Transfer(name="all_reduce", nbytes=2**20, ranks=2)
 

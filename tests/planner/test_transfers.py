@@ -11,7 +11,7 @@ from pytest_ddpperf.planner.costs import collective_time, hierarchical_time
 from pytest_ddpperf.planner.links import CLUSTERS, HARDWARE
 from pytest_ddpperf.planner.transfers import Band, FittedNetwork, NamedNetwork
 from pytest_ddpperf.records.network import CollectiveFit, Segment
-from pytest_ddpperf.records.timeline import Transfer
+from pytest_ddpperf.records.predictions import Transfer
 
 MB = 10**6
 LOCAL, BETWEEN = (HARDWARE[link] for link in CLUSTERS["nvlink-infiniband400"])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.records.counts import Counts
-    from pytest_ddpperf.records.timeline import Timeline
+    from pytest_ddpperf.records.predictions import Timeline
     from pytest_ddpperf.training.jobs import LaunchJob
 
 T = TypeVar("T")

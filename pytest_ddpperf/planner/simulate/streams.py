@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_ddpperf.records.timeline import Moment
+from pytest_ddpperf.records.predictions import Moment
 
 _FSDP = "torch.distributed.fsdp"
 _ON_THE_WAY = (  # modules between a collective and the code that calls it

@@ -22,7 +22,7 @@ from pytest_ddpperf.instruments.counting.operators import flops_of, moved_bytes,
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced
 from pytest_ddpperf.planner.rooflines import Accelerator
 from pytest_ddpperf.planner.simulate.streams import Sharded, of_fsdp, streamed
-from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
+from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
 
 KEPT = 0.75  # share of the steps that are averaged: the fastest ones
 _NOWHERE = -1  # no backward is under way

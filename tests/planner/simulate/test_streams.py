@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_ddpperf.planner.replay import replayed
 from pytest_ddpperf.planner.simulate.streams import Sharded, of_fsdp, streamed
-from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
+from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
 
 
 def blocking(*parts: tuple[float, int]) -> list[Moment]:

@@ -17,7 +17,7 @@ from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.planner.replay import replayed
 from pytest_ddpperf.planner.simulate.launch import Modelled, RankTimeline
-from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.records.predictions import Timeline
 from pytest_ddpperf.training.jobs import TIMELINE_LAUNCH, LaunchJob
 from tests.planner.simulate.test_launch import WORKLOAD, job
 
