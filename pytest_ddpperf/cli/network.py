@@ -15,9 +15,9 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.parsers import argument, byte_count, duration, positive_int, sizes_of_groups
 from pytest_ddpperf.planner import tables
 from pytest_ddpperf.planner.links import HARDWARE, late_ranks, link_of, slow_links, wrong_interface
-from pytest_ddpperf.planner.network import largest_bandwidths
-from pytest_ddpperf.planner.sweep import (
+from pytest_ddpperf.planner.network import (
     MIN_RANKS,
+    largest_bandwidths,
     measure_network,
     network_environment,
     sizes_between,

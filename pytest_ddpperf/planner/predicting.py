@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import RankFailed, SettingError, extended
+from pytest_ddpperf.planner.network import measure_network, sizes_between
 from pytest_ddpperf.planner.predictable import Training, require_fit, require_network
-from pytest_ddpperf.planner.predictions import predicted, typical
+from pytest_ddpperf.planner.predictions import FittedNetwork, NamedNetwork, NetworkModel, like, predicted, typical
 from pytest_ddpperf.planner.simulate.launch import needs_values
-from pytest_ddpperf.planner.sweep import measure_network, sizes_between
-from pytest_ddpperf.planner.transfers import FittedNetwork, NamedNetwork, NetworkModel, like
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import COLLECTIVES, SweepPlan
 from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, Timeline, Transfer, WhatIf

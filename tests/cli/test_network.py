@@ -14,10 +14,10 @@ from pytest_ddpperf.errors import RanksTimedOut
 from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.planner import sweep as running
-from pytest_ddpperf.planner.buckets import DEFAULT_CAP_MB, MB
+from pytest_ddpperf.planner import network as running
 from pytest_ddpperf.planner.links import WrongInterface, wrong_interface
-from pytest_ddpperf.planner.sweep import sizes_between
+from pytest_ddpperf.planner.network import sizes_between
+from pytest_ddpperf.planner.volumes import DEFAULT_CAP_MB, MB
 from pytest_ddpperf.records.network import RankSweep, SweepPlan
 from pytest_ddpperf.reports.progress import LiveLine
 from tests.cli.running import Run

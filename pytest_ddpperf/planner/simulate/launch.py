@@ -103,8 +103,7 @@ def _timed(
 ) -> RankTimeline:
     """Returns the timeline of a step after warm-up; the rank may use at most ``room`` bytes of memory."""
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
-    from pytest_ddpperf.planner.simulate.group import rank_of
-    from pytest_ddpperf.planner.simulate.tensors import grouped_as_on_gpus, without_values
+    from pytest_ddpperf.planner.simulate.group import grouped_as_on_gpus, rank_of, without_values
     from pytest_ddpperf.planner.simulate.timeline import Roofline, TimelineRecorder, timeline_of
     from pytest_ddpperf.training.step import build_step
 
@@ -160,8 +159,7 @@ def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts,
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.instruments.counting.sites import making_noted
-    from pytest_ddpperf.planner.simulate.group import rank_of
-    from pytest_ddpperf.planner.simulate.tensors import without_values
+    from pytest_ddpperf.planner.simulate.group import rank_of, without_values
     from pytest_ddpperf.training.seen import countable
     from pytest_ddpperf.training.step import build_step
 
