@@ -19,10 +19,10 @@ from pytest_ddpperf.planner.costs import collective_time as collective_time
 from pytest_ddpperf.planner.costs import communication_complexity_analysis as communication_complexity_analysis
 from pytest_ddpperf.planner.costs import estimate_communication_time as estimate_communication_time
 from pytest_ddpperf.planner.costs import hierarchical_time as hierarchical_time
-from pytest_ddpperf.planner.links import CLUSTERS as CLUSTERS
-from pytest_ddpperf.planner.links import HARDWARE as HARDWARE
+from pytest_ddpperf.planner.hardware import ACCELERATORS as ACCELERATORS
+from pytest_ddpperf.planner.hardware import CLUSTERS as CLUSTERS
+from pytest_ddpperf.planner.hardware import HARDWARE as HARDWARE
 from pytest_ddpperf.planner.memory import model_state_bytes as model_state_bytes
-from pytest_ddpperf.planner.rooflines import ACCELERATORS as ACCELERATORS
 from pytest_ddpperf.planner.volumes import GradientBucket as GradientBucket
 from pytest_ddpperf.planner.volumes import bucket_layout as bucket_layout
 from pytest_ddpperf.planner.volumes import estimate_ddp_comm_cost as estimate_ddp_comm_cost

@@ -10,8 +10,8 @@ from typing import Any
 from pytest_ddpperf.analysis.advice import ROOM
 from pytest_ddpperf.errors import RankFailed, SettingError
 from pytest_ddpperf.parsers import byte_count
+from pytest_ddpperf.planner.hardware import ACCELERATORS
 from pytest_ddpperf.planner.predicting import Predictor
-from pytest_ddpperf.planner.rooflines import ACCELERATORS
 from pytest_ddpperf.records.predictions import Candidate, Standing, StrategyAdvice
 from pytest_ddpperf.run.call.requests import VerbCall, of_size
 from pytest_ddpperf.run.call.ways import Contender, GivenStrategy

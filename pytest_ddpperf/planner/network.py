@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib.util
 import math
 import os
-import runpy
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.baselines.fingerprint import environment, environment_key
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import machine_facts
-from pytest_ddpperf.launch.context import BACKENDS, Gpus, TorchMachine, place
+from pytest_ddpperf.launch.context import place
 from pytest_ddpperf.launch.environment import thread_count, thread_variables
 from pytest_ddpperf.planner.costs import algorithm_bandwidth, bus_bandwidth
 from pytest_ddpperf.records.measurement import Environment
@@ -174,7 +171,6 @@ def _held_out(points: Points, lines: Callable[[Points], list[tuple[float, Line]]
 
 MIN_RANKS = 2
 _PER_DECADE = 3  # sizes between a size and ten times this size
-_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # devices that exist if CUDA's, ROCm's or WSL's driver is loaded
 
 
 def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
@@ -210,19 +206,6 @@ def network_environment(launcher: Launcher, world_size: int, device: str, backen
         gpus = gpu_facts(pci, machine.gpu_software, os.environ)
     threads = thread_count(thread_variables(os.environ))
     return environment(machine_facts(), machine, placement, world_size, threads=threads, gpus=gpus)
-
-
-def stored_environment(world_size: int, device: str, backend: str) -> Environment | None:
-    """Returns ``network_environment`` without importing torch; None if there are GPUs, which only torch can name."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations or any(Path(name).exists() for name in _GPUS):
-        return None
-    built = runpy.run_path(str(Path(spec.submodule_search_locations[0]) / "version.py"))
-    cuda = built.get("cuda") or built.get("hip")
-    machine = TorchMachine(torch=built["__version__"], cuda=cuda, gpus=Gpus(), backends=BACKENDS)
-    placement = place(device, backend, world_size, machine)
-    threads = thread_count(thread_variables(os.environ))
-    return environment(machine_facts(), machine, placement, world_size, threads=threads)
 
 
 def measure_network(

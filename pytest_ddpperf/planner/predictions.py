@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.costs import Network, collective_time, hierarchical_time
-from pytest_ddpperf.planner.links import CLUSTERS, HARDWARE
+from pytest_ddpperf.planner.hardware import CLUSTERS, HARDWARE
 from pytest_ddpperf.records.network import CollectiveFit
 from pytest_ddpperf.records.predictions import Prediction, Replayed, Timeline, Transfer
 from pytest_ddpperf.stats.intervals import t_quantile

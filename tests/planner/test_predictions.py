@@ -8,9 +8,8 @@ import pytest
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.costs import collective_time, hierarchical_time
-from pytest_ddpperf.planner.links import CLUSTERS, HARDWARE
+from pytest_ddpperf.planner.hardware import ACCELERATORS, CLUSTERS, HARDWARE, Accelerator
 from pytest_ddpperf.planner.predictions import MEASURED, Band, FittedNetwork, NamedNetwork, predicted, replayed, typical
-from pytest_ddpperf.planner.rooflines import ACCELERATORS, Accelerator
 from pytest_ddpperf.records.network import CollectiveFit, Segment
 from pytest_ddpperf.records.predictions import Moment, Prediction, Timeline, Transfer, WhatIf
 

@@ -13,7 +13,7 @@ from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.torch_internals import warmed_up
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
-from pytest_ddpperf.planner.rooflines import ACCELERATORS
+from pytest_ddpperf.planner.hardware import ACCELERATORS
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import SIMULATED
 from pytest_ddpperf.strategies.table import row_of

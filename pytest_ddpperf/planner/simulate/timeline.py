@@ -22,7 +22,7 @@ from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collecti
 from pytest_ddpperf.instruments.counting.dispatch import has_a_say
 from pytest_ddpperf.instruments.counting.operators import flops_of, moved_bytes, operator_name
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced
-from pytest_ddpperf.planner.rooflines import Accelerator
+from pytest_ddpperf.planner.hardware import Accelerator
 from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
 
 KEPT = 0.75  # share of the steps that are averaged: the fastest ones
