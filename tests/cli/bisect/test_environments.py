@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_ddpperf.cli.bisect import environments
-from pytest_ddpperf.cli.bisect.environments import Environments
+from pytest_ddpperf.cli.bisect import package_search
+from pytest_ddpperf.cli.bisect.package_search import Environments
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.run.session.leases import Locks
 
@@ -22,7 +22,7 @@ def test_a_file_system_without_locks_keeps_environments_too(tmp_path: Path, monk
     made: list[Path] = []
     monkeypatch.setattr(fcntl, "flock", no_locks)
     monkeypatch.setattr(Environments, "_make", lambda _, place, __: made.append(place))
-    monkeypatch.setattr(environments, "other_interpreter", lambda python, _: python)
+    monkeypatch.setattr(package_search, "other_interpreter", lambda python, _: python)
     python = Environments(folder=tmp_path).python({"torch": "torch==2.8"})
     assert [str(place / "bin" / "python") for place in made] == [str(python)]
 
@@ -32,7 +32,7 @@ def test_an_environment_that_another_process_makes_is_not_waited_for_for_ever(
 ) -> None:
     pins, environment, others = {"torch": "torch==2.8"}, Environments(folder=tmp_path), Locks(tmp_path)
     name = environment._key(pins)
-    monkeypatch.setattr(environments, "_LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(package_search, "_LOCK_SECONDS", 0.0)
     assert others.take([name]) is None
     told = rf"^--packages: .*process.* has made the environment {tmp_path / name} for 0 s: end that process, or set"
     with pytest.raises(SettingError, match=told):
@@ -41,7 +41,7 @@ def test_an_environment_that_another_process_makes_is_not_waited_for_for_ever(
 
 
 def test_pip_that_waits_for_ever_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environments, "_PIP_SECONDS", 0.05)
+    monkeypatch.setattr(package_search, "_PIP_SECONDS", 0.05)
     told = r"^--packages: .*'sleep', '600'.* timed out after 0.05 seconds: run it by hand to see what it waits for$"
     with pytest.raises(SettingError, match=told):
-        environments._run(["sleep", "600"])
+        package_search._run(["sleep", "600"])

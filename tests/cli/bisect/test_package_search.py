@@ -13,7 +13,7 @@ import pytest
 
 import pytest_ddpperf
 from pytest_ddpperf.cli.bisect import command
-from pytest_ddpperf.cli.bisect.environments import Environments, PipRefused
+from pytest_ddpperf.cli.bisect.package_search import Environments, PipRefused
 from pytest_ddpperf.cli.bisect.packages import PackageRange
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.errors import SettingError
