@@ -521,51 +521,29 @@ def overlay_words(
     return overlay(settings, words, lambda knob, raw: f"{where}({knob.name}={raw!r})")
 
 
-_PAIRED = "times are measured side by side with the commit of the baseline instead"
-_RENAMED = {
-    "baseline": "baseline_set",
-    "bind": "cpu_binding",
-    "lease": "gpu_lock_timeout",
-    "meeting": "rendezvous_dir",
-    "nodes": "multi_node",
-    "properties": "junit_properties",
-    "resolution": "must_detect",
-    "settle": "recheck",
-    "turns": "interleave",
-}
-# Former settings, and what replaces them: {} is the present name, in the form in which the former one was given.
-GONE = {
-    **{old: f"give {{{new}}}" for old, new in _RENAMED.items()},
-    **dict.fromkeys(("control", "runs"), _PAIRED),
-    "counted": "give {counts}=on or off",
-    "counted_only": "give {counts}=only",
-    "group": "each call of ddpperf_group has fresh ranks, as group=test said",
-    "json": "give {report}=json:FILE",
-    "plots": "give {report}=plots:DIR",
+# Words that look like settings, and what to give instead.
+_INSTEAD = {
+    "json": "give --ddpperf-report=json:FILE",
+    "plots": "give --ddpperf-report=plots:DIR",
     "calibrate": "run ddpperf calibrate --runs=N",
     "simulate": "run ddpperf simulate --world-size=N",
     "simulate_rank": "run ddpperf simulate --rank=N",
-    "strategy": "give strategy= to the call",  # it never was one
+    "strategy": "give strategy= to the call",
 }
 
 
-def why_gone(name: str, kind: str = "") -> str:
-    """Returns what to use in place of a removed setting, or one that ``kind`` lacks; empty if nothing is known.
-
-    ``kind``: ``option`` or ``ini``; by default ``name`` is a keyword argument.
-    """
-    if name in GONE and (name not in KNOBS or kind == "option"):
-        return GONE[name].format_map({knob.name: getattr(knob, kind or "name") for knob in KNOBS.values()})
+def instead_of(name: str) -> str:
+    """Returns what to give in place of an option or a setting of the ini file that there is not; empty if unknown."""
     if name in KNOBS and KNOBS[name].per_test:
         in_file = f", or {KNOBS[name].ini} in the ini file" * (KNOBS[name].given == "ini")
         return f"give {name}= to @pytest.mark.ddpperf or to the call{in_file}"
-    return f"give {KNOBS[name].ini} in the ini file" if name in KNOBS else ""
+    return _INSTEAD.get(name) or (f"give {KNOBS[name].ini} in the ini file" if name in KNOBS else "")
 
 
 def _unknown(word: str, known: list[str]) -> str:
     if word in KNOBS and KNOBS[word].given != "command":
         option = f"as {KNOBS[word].option} or " * (KNOBS[word].given == "option")
         return f"{word} holds for the whole session; give it {option}in the ini file"
-    if word != "strategy" and (gone := why_gone(word)):
-        return f"there is no such setting any more: {gone}"
+    if word != "strategy" and word in _INSTEAD:
+        return f"there is no such setting: {_INSTEAD[word]}"
     return f"there is no setting {word}; {parsers.instead(parsers.closest(word, known, 0.5), known)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest
-from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, why_gone
+from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, instead_of
 
 _ALIKE = 0.8  # of difflib: a less similar word is hardly meant
 _PURPOSES = {
@@ -28,9 +28,8 @@ def require_known(unknown: Iterable[str]) -> None:
 def require_foreign(word: str, known: list[str], kind: str) -> None:
     """Raises an error for a word that begins like this plugin's words, or is similar to one of them."""
     prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
-    gone = why_gone(name, "option" if kind == "option" else "ini") if prefix == "ddpperf" else ""
-    if gone:
-        raise SettingError(f"{word}: there is no such {kind}: {gone}")
+    if prefix == "ddpperf" and (instead := instead_of(name)):
+        raise SettingError(f"{word}: there is no such {kind}: {instead}")
     hint = closest(word, known, _ALIKE)
     if hint or (prefix == "ddpperf" and name):
         raise SettingError(f"{word}: there is no such {kind}; {hint or 'pytest --help lists all of them'}".rstrip())
