@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
-HERE = "here"  # the network of this environment, measured when it is needed
 ACCELERATORS = ("h200", "h100", "a100", "l4")
 CLUSTERS = ("nvlink-infiniband400", "pcie-ethernet100", "pcie-ethernet10", "pcie-ethernet1")
 _LOCK_TIMEOUT: float | None = 600.0
@@ -418,8 +417,8 @@ class Settings:
     against_tests: bool = _switch("let the reference run the tests of its revision", per_test=False, needs="against")
     network: str | None = _knob(
         None,
-        parsers.optional(parsers.one_of(HERE, *CLUSTERS), "none"),
-        "network that predictions assume: a cluster, here (measure it now), none (as ddpperf network measured it)",
+        parsers.optional(parsers.one_of(*CLUSTERS), "none"),
+        "network that predictions assume: the name of a cluster, or none (as ddpperf network measured it)",
         given="ini",
     )
     accelerator: str | None = _knob(
