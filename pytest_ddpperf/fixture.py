@@ -415,19 +415,11 @@ class Ddpperf:
         call = self._call("advise", knobs)
 
         def step_time(workload: Workload, candidate: Candidate) -> float:
-            found = self.measure(workload, strategy=candidate.strategy, **{**knobs, **candidate.settings})
-            return found["step_time"].value
+            words = {**knobs, **candidate.settings}
+            return self.measure(workload, strategy=candidate.strategy, **words)["step_time"].value
 
-        found = advised(
-            self._predictor,
-            call,
-            subject,
-            strategies=strategies,
-            precisions=precisions,
-            batch_sizes=batch_sizes,
-            memory=memory,
-            measure=step_time if measure else None,
-        )
+        tried: dict[str, Any] = {"strategies": strategies, "precisions": precisions, "batch_sizes": batch_sizes}
+        found = advised(self._predictor, call, subject, **tried, memory=memory, measure=step_time if measure else None)
         listed = self._session.outputs.advice
         listed[:] = [each for each in listed if each.test != found.test] + [found]
         return found
