@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.planner.costs import Network, collective_time, nodes_of
+from pytest_ddpperf.planner.costs import Network, collective_time, hybrid_nodes
 
 MB = 2**20  # bytes, as torch's DDP has it
 DEFAULT_CAP_MB = 25.0
@@ -49,6 +49,8 @@ def bucket_layout(
     order = range(len(sizes) - 1, -1, -1) if ready_order is None else ready_order
     if sorted(order) != list(range(len(sizes))):
         raise SettingError(f"ready_order must have each of the {len(sizes)} parameters once, in any order")
+    if kinds is not None and len(kinds) != len(sizes):
+        raise SettingError(f"kinds has {len(kinds)} entries for {len(sizes)} parameters; give one for each")
     full: list[GradientBucket] = []
     filling: dict[Hashable, list[int]] = {}
     caps: dict[Hashable, float] = {}
@@ -184,7 +186,7 @@ def estimate_fsdp_comm_cost(
         local: the links in a node, for HYBRID_SHARD; as ``network`` by default.
     """
     n, k = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
-    require_one_of("sharding", sharding, SHARDINGS)
+    nodes = hybrid_nodes(require_one_of("sharding", sharding, SHARDINGS), n, ranks_per_node)
     tensors = _tensors(model, "parameters")
     whole = _nbytes_of(tensors, param_element_bytes)
     reduced = _nbytes_of([one for one in tensors if one.requires_grad], reduce_element_bytes or param_element_bytes)
@@ -195,11 +197,9 @@ def estimate_fsdp_comm_cost(
     gathers = 2 * k if sharding != "SHARD_GRAD_OP" else syncs
     if sharding != "HYBRID_SHARD":
         return _cost(_parts(n, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced)), network)
-    if ranks_per_node is None:
-        raise SettingError("ranks_per_node=None: HYBRID_SHARD shards in each node; give the number of ranks of a node")
-    nodes = nodes_of(n, ranks_per_node)
-    inside = _parts(ranks_per_node, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced))
-    between = _parts(nodes, unit, all_reduce=(syncs, reduced / ranks_per_node))
+    own = n // nodes  # ranks of a node
+    inside = _parts(own, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced))
+    between = _parts(nodes, unit, all_reduce=(syncs, reduced / own))
     return _cost(inside, local or network, _cost(between, network))
 
 
