@@ -8,7 +8,7 @@ from itertools import product
 from statistics import fmean, stdev
 
 from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.planner.costs import Network, collective_time, hierarchical_time
 from pytest_ddpperf.planner.hardware import CLUSTERS, HARDWARE
 from pytest_ddpperf.records.network import CollectiveFit
@@ -152,7 +152,10 @@ def predicted(
     samples: float | None = None,
     lost: float = 0.0,
 ) -> Prediction:
-    """Returns the prediction of a timeline on a network; SettingError if the network has no cost for a transfer."""
+    """Returns the prediction of a timeline on a network; SettingError if the network has no cost for a transfer.
+
+    WorkloadError if the step takes no time at all.
+    """
     costs = [network.seconds(transfer) for transfer in timeline.transfers]
     launches = len(timeline.launches)
     computing = ROOFLINES if accelerator else Band(1 - MEASURED, 1.0, 1 + MEASURED)
@@ -160,9 +163,12 @@ def predicted(
     def step(work: float, sending: float) -> Replayed:
         return replayed(timeline, [cost * sending for cost in costs], computing=work, taken=network.taken)
 
+    likely = step(computing.likely, network.band.likely)
+    if not likely.seconds:
+        raise WorkloadError(f"{name}: the step computes and sends nothing, so there is no time to predict")
     ends = product((computing.low, computing.high), (network.band.low, network.band.high))
     return Prediction(
-        **asdict(step(computing.likely, network.band.likely)),
+        **asdict(likely),
         name=name,
         world_size=world_size,
         network=network.name,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.planner.costs import collective_time, hierarchical_time
 from pytest_ddpperf.planner.hardware import ACCELERATORS, CLUSTERS, HARDWARE, Accelerator
 from pytest_ddpperf.planner.predictions import MEASURED, Band, FittedNetwork, NamedNetwork, predicted, replayed, typical
@@ -228,6 +228,11 @@ def test_an_operator_takes_as_long_as_its_products_or_its_memory() -> None:
 
 
 BUCKET = Transfer(name="all_reduce", nbytes=2**20, ranks=2)
+
+
+def test_a_step_that_takes_no_time_is_refused() -> None:
+    with pytest.raises(WorkloadError, match=r"^empty: the step computes and sends nothing, so there is no time"):
+        predicted(Timeline(transfers=(), moments=(), rest=0.0), NAMED, name="empty", world_size=2, accelerator="h100")
 
 
 def buckets(*, rest: float = 10) -> Timeline:
