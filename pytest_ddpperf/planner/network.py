@@ -119,23 +119,15 @@ def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
 
 
 def weighted_line(points: Points) -> Line:
-    """Fits a line by least squares with weights 1/t^2, so that errors are relative; neither part is below 0.
+    """Fits a line by least squares with weights 1/t^2, so that errors are relative; neither part is below 0."""
+    import numpy as np
 
-    The closed form: slope = (sum w x sum w S t - sum w S x sum w t) / (sum w x sum w S^2 - (sum w S)^2).
-    """
-    w = [1 / seconds**2 for _, seconds in points]
-    sw, sws, swt = math.fsum(w), _sum(w, points, 1, 0), _sum(w, points, 0, 1)
-    swss, swst = _sum(w, points, 2, 0), _sum(w, points, 1, 1)
-    below = sw * swss - sws**2
-    slope = (sw * swst - sws * swt) / below if below > 0 else 0.0
+    sizes, seconds = np.array(points).T
+    slope, latency = np.polyfit(sizes, seconds, 1, w=1 / seconds)
     if slope < 0:
-        return swt / sw, 0.0
-    latency = (swt - slope * sws) / sw
-    return (latency, slope) if latency >= 0 else (0.0, swst / swss)
-
-
-def _sum(weights: Sequence[float], points: Points, of_size: int, of_time: int) -> float:
-    return math.fsum(w * size**of_size * time**of_time for w, (size, time) in zip(weights, points, strict=True))
+        return float(np.average(seconds, weights=seconds**-2)), 0.0
+    through_origin = 0.0, float(np.sum(sizes / seconds) / np.sum((sizes / seconds) ** 2))
+    return (float(latency), float(slope)) if latency >= 0 else through_origin
 
 
 def _one_line(points: Points) -> list[tuple[float, Line]]:
