@@ -97,8 +97,8 @@ def _file(options: argparse.Namespace) -> Path:
     configured = ini_value(_HISTORY.ini, Path.cwd())
     if configured is None:
         raise HistoryError(
-            f"no history: name its file with --history FILE, or set {_HISTORY.ini} in the ini file of pytest; "
-            f"pytest {_HISTORY.option}=FILE records runs"
+            f"no history file is given: name it by --history FILE, or set {_HISTORY.ini} in the ini file of pytest; "
+            f"pytest {_HISTORY.option}=FILE writes it"
         )
     value, folder = configured
     return folder / value
@@ -113,7 +113,7 @@ def _selected(options: argparse.Namespace, metrics: Sequence[str] | None) -> lis
     known: Sequence[str] = () if test is None else recorded(file, "test")
     tests = [test] if test is None or test in known else [node_id for node_id in known if test in node_id]
     if not tests:
-        raise HistoryError(f"history file {file} has no test {test}; it has {', '.join(first_of(known))}")
+        raise HistoryError(f"history file {file} has no test {test}; its tests are {', '.join(first_of(known))}")
     columns: tuple[Column, ...] = ("name", "world_size", "branch")
     filters = {column: value for column in columns if (value := getattr(options, column)) is not None}
     for column, value in filters.items():
@@ -128,8 +128,8 @@ def _selected(options: argparse.Namespace, metrics: Sequence[str] | None) -> lis
     if missing or not any(found.values()):
         chosen = "".join(f", {column.replace('_', ' ')} {value}" for column, value in filters.items())
         raise HistoryError(
-            f"history file {file} has no {missing[0] if missing else 'metric'} of {test or 'any test'}{chosen}; "
-            f"it has {', '.join(recorded(file, 'metric')) or 'no metrics'}"
+            f"history file {file} has no values of {missing[0] if missing else 'a metric'} for "
+            f"{test or 'any test'}{chosen}; its metrics are {', '.join(recorded(file, 'metric')) or 'none'}"
         )
     return [entry for values in found.values() for entry in values]
 
@@ -139,7 +139,7 @@ def trend(options: argparse.Namespace) -> int:
     file = options.json
     no_file = file not in {None, "-"} and ("::" in file or (os.sep not in file and not Path(file).suffix))
     if options.test is None and no_file:
-        raise SettingError(f"--json {file}: a file would be FILE.json; for a test: ddpperf trend {file} --json")
+        raise SettingError(f"--json {file}: expected a file FILE.json; to name a test: ddpperf trend {file} --json")
     found = trends(_selected(options, [options.metric]), min_change=options.least, last=options.last)
     if options.html is not None:
         write_text(options.html, trends_page(found, options.metric), "--html")
@@ -188,9 +188,9 @@ def _print_csv(options: argparse.Namespace) -> int:
         for one in (entry.benchmark for entry in found)
     )
     if len(which) > 1:
+        names = ", ".join(first_of(list(which)))
         raise HistoryError(
-            f"history file {_file(options)}: expected one benchmark, found {', '.join(first_of(list(which)))}; "
-            "give --name and --world-size"
+            f"history file {_file(options)}: several benchmarks match ({names}); choose one by --name and --world-size"
         )
     rows: dict[HistoryRun, dict[str, float]] = {}
     for entry in found:

@@ -70,12 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures the network, prints the result and stores it."""
+    """Measures the network, prints and stores the result; returns the exit status, 1 if ``--check`` finds a fault."""
     names = tuple(dict.fromkeys(options.collectives or COLLECTIVES))
     if not set(names) <= {*COLLECTIVES}:
-        raise SettingError(f"--collectives={','.join(names)} is not known; it takes {', '.join(COLLECTIVES)}")
+        raise SettingError(f"--collectives={','.join(names)}: expected some of {', '.join(COLLECTIVES)}")
     if options.predict is not None and options.check is not None:
-        raise SettingError("--check measures, and --predict reads the stored fit: give one of them")
+        raise SettingError("--check measures the network, and --predict uses a stored measurement: give one of them")
     found: list[str] = []
     with Launcher(threads=thread_variables(os.environ)) as launcher:
         for ranks in options.world_size or (max(len(launcher.machine().gpus.names), MIN_RANKS),):
@@ -92,7 +92,7 @@ def _stored(here: Environment, names: Sequence[str] | None, options: argparse.Na
     file = network_file(options.folder, here)
     if (stored := read_network(file)) is None:
         measure = f"ddpperf network --world-size={here.world_size}"
-        raise BaselineError(f"there is no {file}; measure the network here with {measure}")
+        raise BaselineError(f"--predict: there is no stored fit {file}; measure this network with {measure}")
     size = format_value(options.predict, "B")
     return [
         f"{fit.collective} of {size}: {format_value(fit.seconds(options.predict), 's')}, "
@@ -168,7 +168,7 @@ def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
 
 
 def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> Table:
-    """Returns one row for each collective: its range of sizes, latency and bandwidths, and the error of the fit."""
+    """Returns a table with a row for each collective: range of sizes, latency, bandwidths, and error of the fit."""
     return table_of(
         fits,
         {

@@ -43,7 +43,7 @@ def _listed(name: str, given: Iterable[Any] | None) -> tuple[Any, ...] | None:
         return None
     found = () if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if not found:
-        raise SettingError(f"ddpperf.advise({name}={given!r}): expected a list of one or more")
+        raise SettingError(f"ddpperf.advise({name}={given!r}): expected a list of one or more values")
     return found
 
 
@@ -58,7 +58,7 @@ def advised(
     memory: float | str | None,
     measure: Callable[[Workload, Candidate], float] | None = None,
 ) -> StrategyAdvice:
-    """Returns all candidates, each with its memory and predicted step; the settings of the call hold for each.
+    """Predicts memory and step time of every candidate, with the settings of the call; returns all candidates.
 
     A candidate is a combination of a strategy, a precision and a batch size; None stands for the defaults.
     ``measure`` returns the seconds of a candidate's step on ranks of this machine; if it is None, nothing is measured.
@@ -69,8 +69,8 @@ def advised(
     sizes = _listed("batch_sizes", batch_sizes)
     if measure is not None and not predictor.runs_here(call):
         raise SettingError(
-            "ddpperf.advise(measure=True): the ranks would share cores or GPUs here; leave measure out, or "
-            "give fewer ranks"
+            "ddpperf.advise(measure=True): on this machine the ranks would share cores or GPUs; leave measure out, or "
+            "give a smaller world_size"
         )
     workloads = _workloads(subject, sizes)
     found: list[Candidate] = []
@@ -103,8 +103,8 @@ def _workloads(
     if isinstance(subject, Workload):
         if batch_sizes is not None:
             raise SettingError(
-                f"ddpperf.advise(batch_sizes={list(batch_sizes)}): this Workload has one size; give a function "
-                "batch_size -> Workload"
+                f"ddpperf.advise(batch_sizes={list(batch_sizes)}): a Workload has only one batch size; give a "
+                "function batch_size -> Workload"
             )
         return {None: subject}
     if not callable(subject) or isinstance(subject, Script) or batch_sizes is None:
@@ -119,7 +119,7 @@ def _workloads(
 def _simulated(
     predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, stands: str
 ) -> tuple[Candidate, VerbCall, Contender]:
-    """Returns a candidate with the memory of its tensors from a simulated rank, its call, and the way to train it."""
+    """Simulates a rank; returns the candidate with the bytes of its tensors, its call, and the training to predict."""
     __tracebackhide__ = True
     words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
     own = replace(call, settings=overlay_words(call.settings, words, where="ddpperf.advise"))

@@ -55,7 +55,7 @@ def model_state_bytes(
         precision: mixed, fp32, autocast or bf16.
         ddp_buckets: whether DDP has buckets in addition to gradients, as without ``gradient_as_bucket_view``.
         unsharded_gradients: whether FSDP accumulates whole gradients under ``no_sync``, in addition to its shards.
-        ranks_per_node: for HYBRID_SHARD.
+        ranks_per_node: number of ranks of a node, for HYBRID_SHARD.
     """
     count, n = require_ranks("parameters", parameters, least=0), require_ranks("world_size", world_size)
     require_one_of("sharding", sharding, (*SHARDED, *_LIKE))

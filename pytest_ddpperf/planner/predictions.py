@@ -28,7 +28,7 @@ _ALONE = ("send", "recv")  # one message of a pair of ranks
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The error band of a modelled time: its factors at best, most likely, and at worst."""
+    """The error band of a modelled time: factors for the best, the most likely and the worst case."""
 
     low: float
     likely: float
@@ -83,7 +83,7 @@ def _bytes_of(transfer: Transfer) -> int:
 
 
 def like(transfer: Transfer) -> str:
-    """Returns the name of the measured collective that is taken to last as long as a transfer."""
+    """Returns the name of the measured collective whose times are used for a transfer."""
     return _LIKE.get(transfer.name, transfer.name)
 
 
@@ -113,16 +113,16 @@ class FittedNetwork:
         fit = next((fit for fit in self.fits if (fit.collective, fit.world_size) == (name, transfer.ranks)), None)
         if fit is None:
             raise SettingError(
-                f"{self.name} was not measured for {name} of {format_count(transfer.ranks, 'rank')}, only for "
+                f"network {self.name} has no fit for {name} of {format_count(transfer.ranks, 'rank')}, only for "
                 f"{', '.join(fit.collective for fit in self.fits)} of all its "
-                f"{format_count(self.fits[0].world_size, 'rank')}; choose a known network: {', '.join(CLUSTERS)}"
+                f"{format_count(self.fits[0].world_size, 'rank')}; give one of network={', '.join(CLUSTERS)}"
             )
         if transfer.nbytes > fit.max_bytes:
             size = power_of_two(transfer.nbytes, above=True)
             sent, measured = format_values((transfer.nbytes, fit.max_bytes), "B")
             raise SettingError(
-                f"a step sends {sent} in one {transfer.name}, and {self.name} was measured up to {measured}; measure "
-                f"it with ddpperf network --world-size={transfer.ranks} --max-size={size}"
+                f"a step sends {sent} in one {transfer.name}, but network {self.name} was measured only up to "
+                f"{measured}; run ddpperf network --world-size={transfer.ranks} --max-size={size}"
             )
         return fit.seconds(max(transfer.nbytes, fit.min_bytes))
 
@@ -183,13 +183,13 @@ def predicted(
 
 
 def typical(timelines: Sequence[Timeline]) -> Timeline:
-    """Returns the mean of the timelines of the same step in several launches, with the scatter of its computing.
+    """Returns the mean timeline of the same step in several launches, with the scatter of computing between launches.
 
     SettingError if launches send different transfers.
     """
     first = timelines[0]
     if any(_shape(one) != _shape(first) for one in timelines):
-        raise SettingError("launches differ in what their steps send; let each launch send the same")
+        raise SettingError("launches send different collectives; let a step of each launch send the same")
     if len(timelines) == 1:
         return first
     wholes = [one.computing for one in timelines]
@@ -211,14 +211,14 @@ def _shape(timeline: Timeline) -> object:
 
 
 def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1.0, taken: float = 0.0) -> Replayed:
-    """Returns the times of a step; a transfer starts when it is called and the transfer before it has ended.
+    """Computes the times of a step, in which a transfer starts once it is called and the transfer before it has ended.
 
     All ranks are assumed to be equal. Transfers take the seconds in ``costs``, and times of computing are multiplied by
-    ``computing``. ``taken`` is the share of computing that stops during a transfer: 1 if the computing core has to
+    ``computing``. ``taken`` is the fraction of computing that stops during a transfer: 1 if the computing core has to
     send, 0 if sending does not slow computing.
     """
     if len(costs) != len(timeline.transfers):
-        raise SettingError(f"costs has {len(costs)} times for {len(timeline.transfers)} transfers; give one for each")
+        raise SettingError(f"costs has {len(costs)} numbers for {len(timeline.transfers)} transfers; give one for each")
     now = sent = 0.0  # the present time of computing, and the end of the last transfer that was started
     ends = [0.0] * len(costs)
     for moment in timeline.moments:

@@ -48,7 +48,7 @@ def bucket_layout(
     first = FIRST_CAP_MB * MB if cap_mb is None else cap
     order = range(len(sizes) - 1, -1, -1) if ready_order is None else ready_order
     if sorted(order) != list(range(len(sizes))):
-        raise SettingError(f"ready_order must have each of the {len(sizes)} parameters once, in any order")
+        raise SettingError(f"ready_order={order!r:.60}: expected each index below {len(sizes)} exactly once")
     if kinds is not None and len(kinds) != len(sizes):
         raise SettingError(f"kinds has {len(kinds)} entries for {len(sizes)} parameters; give one for each")
     full: list[GradientBucket] = []
@@ -76,10 +76,10 @@ class Model(Protocol):
     """The part of ``torch.nn.Module`` that estimates use."""
 
     def parameters(self) -> Iterable[Any]:
-        """Returns its parameters."""
+        """Returns the module's parameters."""
 
     def buffers(self) -> Iterable[Any]:
-        """Returns its buffers."""
+        """Returns the module's buffers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,7 +31,7 @@ class ScalingCurve:
         __tracebackhide__ = True
         points = {point.world_size: point for point in self.points}
         if world_size not in points:
-            raise KeyError(f"no point with {world_size} ranks; there are {list(points)}")
+            raise KeyError(f"no point has {world_size} ranks; the measured points have {list(points)}")
         point = points[world_size]
         return _over_itself(point, "scaling_efficiency", "speedup") if point is self._base else point
 
@@ -54,7 +54,7 @@ class ScalingCurve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideBySide:
-    """Several ways to do the same work, measured side by side.
+    """Several trainings for the same purpose, measured side by side.
 
     Attributes:
         over: the name of the base: the given one, or the first one that fits into memory if the given one does not fit.
@@ -77,7 +77,7 @@ class SideBySide:
         __tracebackhide__ = True  # readers need the line of their test
         kept = self.canonical(name)
         if kept not in self.names:
-            raise KeyError(f"{kept!r} was not measured; there are {list(self.names)}")
+            raise KeyError(f"{kept!r} was not measured; give one of {list(self.names)}")
         measured = self.measurements[self.names.index(kept)]
         return _over_itself(measured, "speedup", "memory_ratio") if kept == self.over else measured
 
@@ -103,7 +103,7 @@ class SideBySide:
 
     @property
     def unbeaten(self) -> tuple[str, ...]:
-        """The names that no other name beats in both speed and memory (Pareto), by their values."""
+        """The names of trainings that no other training beats in both speed and memory (Pareto-optimal ones)."""
         found = {name: (self._value(name, "speedup"), -self._value(name, "memory_ratio")) for name in self.compared}
         return tuple(
             name
@@ -177,7 +177,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalValue:
-    """The last values of a strategy's trainings, in one figure."""
+    """The mean last value of a strategy's trainings, with its interval."""
 
     value: float  # the mean over launches
     # 95 % interval over launches; None for a single launch. In Standings, all intervals together hold with 95 %.
@@ -201,10 +201,11 @@ class Standing:
 
     @property
     def agreement(self) -> Agreement:
-        """Returns the verdict on the difference from the first strategy.
+        """Returns the verdict on the difference from the first strategy's last values.
 
-        ``worse``: by significantly more than the tolerance, or not finite; ``equal``: by no more than rounding
-        explains; ``differs``: by more; ``within tolerance``: the whole interval is; ``inconclusive``: else.
+        ``worse``: significantly worse by more than the tolerance, or not finite; ``equal``: rounding explains the
+        difference; ``differs``: rounding should explain it, but does not; ``within tolerance``: with the whole
+        interval; else ``inconclusive``.
         """
         if not math.isfinite(self.worse.value):
             return "worse"
@@ -266,16 +267,16 @@ class Convergence:
         __tracebackhide__ = True
         found: Mapping[str, Trainings] = {trained.name: trained for trained in self.strategies}
         if name not in found:
-            raise KeyError(f"{name!r} was not trained; there are {list(found)}")
+            raise KeyError(f"no strategy {name!r} was trained; give one of {list(found)}")
         finals, quantity = found[name].finals, quantity or self.metric
         if quantity not in finals:
-            raise KeyError(f"no quantity {quantity!r}; there are {list(finals)}")
+            raise KeyError(f"no quantity {quantity!r} was evaluated; give one of {list(finals)}")
         return finals[quantity]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A batch size that the search has tried."""
+    """A batch size that the search has tried, and whether it fits into memory."""
 
     size: int  # samples of one rank's batch
     fits: bool  # whether every rank could train with it
@@ -284,7 +285,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSize:
-    """The largest batch size that fits.
+    """The largest batch size that fits into memory.
 
     Attributes:
         size: the number that the user's function got, usually the samples of one rank's batch.

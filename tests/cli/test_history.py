@@ -127,15 +127,18 @@ def test_several_benchmarks_are_no_table(history: Path, tmp_path: Path, printed:
     other = written(tmp_path / "other.json", make_history_run(9), result(0.04, "t.py::test_ab"))
     printed("history", "add", other, "--history", history)
     key = "w2 on cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
-    said = f"expected one benchmark, found t.py::test_a ddp {key}, t.py::test_ab ddp {key}"
+    said = f"several benchmarks match (t.py::test_a ddp {key}, t.py::test_ab ddp {key})"
     assert said in complaint("history", "csv", "test", "--history", history)
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--metric", "step_tim"], "has no step_tim of test_a; it has peak_resident, step_time"),
-        (["--metric", "step_time", "--metric", "x"], "has no x of test_a; it has peak_resident, step_time"),
+        (["--metric", "step_tim"], "has no values of step_tim for test_a; its metrics are peak_resident, step_time"),
+        (
+            ["--metric", "step_time", "--metric", "x"],
+            "has no values of x for test_a; its metrics are peak_resident, step_time",
+        ),
         (["--name", "fsdp"], "has no name fsdp; it has ddp"),
     ],
 )

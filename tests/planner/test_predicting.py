@@ -165,7 +165,7 @@ def test_measured(ddpperf):
     assert "-w2-" in found.network and found.communication > 0
     modelled = ddpperf.predict(workload, world_size=2, device="cpu", accelerator="h100")
     assert modelled.network == found.network and modelled.communication > 0
-    with pytest.raises(SettingError, match="was not measured for send of 2 ranks, only for all_reduce"):
+    with pytest.raises(SettingError, match="has no fit for send of 2 ranks, only for all_reduce"):
         ddpperf.predict(sends, world_size=2, device="cpu")
 
 
@@ -184,17 +184,17 @@ def test_named(ddpperf):
 
 REFUSED = (
     ("predict(workload, network='fast')", "network='fast'): expected one of nvlink-infiniband400"),
-    ("predict(workload, world_size=20, network='pcie-ethernet10')", "world_size=20 does not fill nodes"),
+    ("predict(workload, world_size=20, network='pcie-ethernet10')", "world_size=20 is no multiple of ranks_per_node"),
     ("what_if(workload, ways={'now': {}, 'b': {'ranks_per_node': 0}}, network='pcie-ethernet10')", "ranks_per_node=0"),
     ("advise(workload, measure=True, accelerator='h100', **{**QUICK, 'world_size': 4096})", "leave measure out"),
     (
         "predict(workload, accelerator='h100', **QUICK); ddpperf.predict(workload, accelerator='h100', **QUICK)",
-        "predicts 'ddp' twice on pcie-ethernet10; tell them apart with name=",
+        "predicts 'ddp' twice on pcie-ethernet10; give each another name=",
     ),
     ("predict(3)", "a int cannot be predicted: give a Workload"),
     (
         "what_if(workload, ways={'a': {}, 'b': {'env': {'X': 1}}}, accelerator='h100', network='pcie-ethernet10')",
-        "env of X has no effect on accelerator=h100",
+        "env sets X, which has no effect with accelerator=h100",
     ),
     ("what_if(workload, ways={'now': {}, 'b': {'tolerance': 1}})", "ddpperf.what_if(ways={'b': ...})"),
     ("predict(workload, accelerator='z80')", "accelerator='z80'): expected one of h200"),
@@ -203,8 +203,8 @@ REFUSED = (
     ("predict(workload, world_size=4096)", "4096 ranks would share cores or GPUs here: give one of nvlink"),
     ("predict(Script(print))", "is a Script"),
     ("what_if(workload, ways={'now': {}})", "expected two or more ways"),
-    ("what_if(workload)", "ddpperf.what_if: expected settings by name, such as ways={'now': {}, 'bf16'"),
-    ("advise(workload, batch_sizes=[1])", "this Workload has one size"),
+    ("what_if(workload)", "ddpperf.what_if: nothing to compare; give ways={'now': {}, 'bf16'"),
+    ("advise(workload, batch_sizes=[1])", "a Workload has only one batch size"),
     ("advise(of_size)", "not a function without batch_sizes"),
     ("advise(Script(print), batch_sizes=[1])", "not a Script"),
     ("advise(workload, strategies='ddp')", "expected a list of one or more"),

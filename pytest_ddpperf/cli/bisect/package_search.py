@@ -56,8 +56,8 @@ class Environments:
             while (other := locks.take([place.name])) is not None:
                 if time.monotonic() >= deadline:
                     raise SettingError(
-                        f"--packages: {other} has made the environment {place} for {_LOCK_SECONDS:g} s: end that "
-                        "process, or set XDG_CACHE_HOME to another folder"
+                        f"--packages: {other} has been creating the environment {place} for {_LOCK_SECONDS:g} s: end "
+                        "that process, or set XDG_CACHE_HOME to another folder"
                     )
                 time.sleep(_POLL_SECONDS)
             if not (place / _COMPLETE).exists():
@@ -99,7 +99,7 @@ def _run(command: Sequence[str]) -> None:
         try:
             done = finished(command, _PIP_SECONDS, env=environ, stdout=output, stderr=subprocess.STDOUT)
         except subprocess.TimeoutExpired as error:
-            raise SettingError(f"--packages: {error}: run it by hand to see what it waits for") from None
+            raise SettingError(f"--packages: {error}: run the command by hand to see why it hangs") from None
         if done.returncode == 0:
             return
         output.seek(0)
@@ -117,20 +117,20 @@ def cache_folder() -> Path:
 def prepared(
     files: tuple[str, str], pip: Sequence[str], arguments: Sequence[str], *, base: bool
 ) -> tuple[PackageRange, RunProbe]:
-    """Returns the changes between two files, and a function that runs probes; ``arguments`` are for pytest.
+    """Returns the changes of packages between two files, and a function that runs probes with pytest's ``arguments``.
 
     SettingError if a file cannot be read, or pip cannot install its packages.
     """
     environments = Environments(folder=cache_folder(), pip=pip, base=base)
     old, new = (read_pins(Path(given), given) for given in files)
     if old == new:
-        raise SettingError(f"--packages {' '.join(files)}: both list the same packages: nothing to search")
+        raise SettingError(f"--packages {' '.join(files)}: both files list the same packages; name files that differ")
     sides = []
     for given, pins in zip(files, (old, new), strict=True):
         try:
             sides.append(environments.python(pins).path)
         except PipRefused as error:  # noqa: PERF203 - two files
-            raise SettingError(f"--packages {given}: pip cannot install it: {error}; see --pip-args") from None
+            raise SettingError(f"--packages {given}: pip cannot install it: {error}; options: --pip-args") from None
     packages = packages_between(old, new, files, sides)
 
     def run(probe: Probe, against: str) -> Outcome:
@@ -147,7 +147,7 @@ def prepared(
 def conclusion(bisector: Bisector, packages: PackageRange) -> tuple[list[str], bool]:
     """Returns lines that name the responsible change or all candidates, and whether one change alone is responsible.
 
-    If other changes came before the responsible one, it is measured once more, without them.
+    If other changes came before the responsible one, it is measured once more alone.
     """
     *others, found = packages.suspects
     if others:

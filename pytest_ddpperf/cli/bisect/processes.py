@@ -35,9 +35,9 @@ _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILIN
 
 
 def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
-    """Returns the outcome of a probe that compares its commit with ``against``; ``arguments`` are for pytest.
+    """Runs pytest in a process to compare a probe's commit with ``against``; returns the outcome.
 
-    If the probe has an interpreter in place of a commit, ``against`` is another interpreter.
+    ``arguments`` are for pytest. If the probe has an interpreter in place of a commit, so has ``against``.
 
     The probe leaves neither processes nor checkouts behind, even if it is interrupted.
     """
@@ -54,7 +54,7 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
             try:
                 status = finished(command, _DAY, patience=_END_SECONDS, stdout=output, stderr=STDOUT).returncode
             except TimeoutExpired:
-                raise SettingError(f"{command_line(arguments)}: it took longer than a day: name fewer tests") from None
+                raise SettingError(f"{command_line(arguments)} took longer than a day: name fewer tests") from None
         printed = (folder / "output").read_text(encoding="utf-8", errors="replace")
         outcome = folder / _OUTCOME_FILE
         if status in _UNUSABLE or not outcome.exists():
@@ -72,7 +72,7 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 class ProbePlugin:
-    """The pytest plugin that passes the probe to the run, and writes the outcome to a file at the end."""
+    """The pytest plugin of a run that a bisection starts: it passes the probe in, and writes the outcome to a file."""
 
     def __init__(self, probe: Probe, file: Path) -> None:
         self._probe = probe
@@ -110,7 +110,7 @@ class ProbePlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Writes the outcome."""
+        """Writes the outcome to the file."""
         config = session.config
         results = tuple(config.stash[SESSION].outputs.results) if SESSION in config.stash else ()
         self._file.write_bytes(pickle.dumps(Outcome(results, self._failures, config.rootpath)))

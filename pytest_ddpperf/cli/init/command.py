@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     file, text = job(options.ci, project, tests, test) if options.ci else (test, test_text(project, tests))
     if file.exists() and not options.force:
         another = ", or another folder with --tests" * (file == test)
-        raise SettingError(f"{from_here(file)} would be replaced: give --force{another}")
+        raise SettingError(f"{from_here(file)} exists already: give --force to replace it{another}")
     write_text(file, text, "ddpperf init")
     lines = [*([] if options.ci else found_lines(project)), f"wrote {from_here(file)}"]
     if options.ci == "gitlab":
@@ -71,12 +71,12 @@ def _folder(tests: Path, root: Path) -> Path:
     """Returns the folder of tests, relative to the root; its name must be safe in a shell and in YAML."""
     whole = (root / tests).resolve()
     if not whole.is_relative_to(root.resolve()):
-        raise SettingError(f"--tests {tests} is outside of the project {root}: name a folder in it")
+        raise SettingError(f"--tests {tests} is not inside the project {root}: name a folder inside it")
     folder = whole.relative_to(root.resolve())
     if not PLAIN.fullmatch(folder.as_posix()):
         raise SettingError(
-            f"--tests {tests}: name a folder of letters, digits and ._-/ that does not begin with -, "
-            "as it becomes an argument of pytest in a CI job"
+            f"--tests {tests} cannot become an argument of pytest in a CI job: name a folder of letters, digits and "
+            "._-/ that does not begin with -"
         )
     return folder
 
@@ -124,7 +124,7 @@ def from_here(file: Path) -> str:
 
 
 def found_lines(project: Project) -> list[str]:
-    """Returns lines that say what was found in a project, and which alternatives there are."""
+    """Returns lines of text on the training script that was found in a project, and on alternatives."""
     if not project.scripts:
         return [f"no training script in {project.root}: the test trains a small model; replace it by your own"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
@@ -159,7 +159,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
         top = top_folder(project.root)
     own = project.root.resolve().relative_to(top.resolve())
     if not PLAIN.fullmatch(own.as_posix()):
-        raise SettingError(f"{own}: a CI job cannot name this folder: give it a name of letters, digits and ._-/")
+        raise SettingError(f"{own}: a CI job cannot name this folder: rename it, with letters, digits and ._-/ only")
     name = "-".join(("performance", *own.parts))
     packages = ["-r requirements.txt"] * project.requirements + ["-e ."] * project.installable
     framework = project.scripts[0].framework if project.scripts else "torch"
@@ -181,7 +181,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
 
 
 def requirement() -> str:
-    """Returns pip's requirement for this package: the index or the commit that it was installed from here."""
+    """Returns the requirement with which pip installs this plugin as it is installed here: version or commit."""
     installed = distribution("pytest-ddpperf")
     origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610: not of what an index had
     if not origin:
