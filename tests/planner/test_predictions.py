@@ -193,7 +193,7 @@ class TestGain:
         assert other.gain_over(replace(now, network="other")).high == 0
 
     def test_ways_are_held_to_the_first(self) -> None:
-        now, other = prediction(self.sent), prediction()
+        now, other = prediction(self.sent), prediction(transfer(nbytes=1000, ranks=2))
         found = WhatIf(predictions={"now": now, "alone": other})
         assert (found.over, found.fastest) == ("now", "alone")
         assert found.gain("alone") == other.gain_over(now)
