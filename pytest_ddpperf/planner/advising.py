@@ -29,7 +29,7 @@ _MEASURED = 3  # how many candidates are measured: the fastest ones that fit
 
 
 def _limit(memory: float | str | None, accelerator: str | None) -> float | None:
-    """Returns the bytes of a rank, by default those of the accelerator; None for no limit."""
+    """Returns the memory limit of a rank in bytes, by default the accelerator's memory; None for no limit."""
     if memory is None:
         return ACCELERATORS[accelerator].memory if accelerator in ACCELERATORS else None  # type: ignore[index]
     try:

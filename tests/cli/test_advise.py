@@ -128,7 +128,7 @@ def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
             "cannot be imported: KeyError: 'RANK' in line 3; the file may only define the workload",
         ),
         ("advised_train.py:number", "expected a Workload"),
-        ("time.py:workload", "'time.py:workload': time is another module, built into Python; rename the file"),
+        ("time.py:workload", "'time.py:workload': the name time imports another module, built into Python; rename"),
     ],
 )
 def test_what_is_no_workload_is_refused(named: str, said: str, complaint: Run) -> None:
