@@ -165,7 +165,7 @@ def test_measured(ddpperf):
     assert "-w2-" in found.network and found.communication > 0
     modelled = ddpperf.predict(workload, world_size=2, device="cpu", accelerator="h100")
     assert modelled.network == found.network and modelled.communication > 0
-    with pytest.raises(SettingError, match="has no fit for send of 2 ranks, only for all_reduce"):
+    with pytest.raises(SettingError, match="was not measured for send of 2 ranks, only for all_reduce"):
         ddpperf.predict(sends, world_size=2, device="cpu")
 
 
