@@ -37,6 +37,7 @@ import torch
 from torch import nn
 
 from pytest_ddpperf import Workload
+from pytest_ddpperf.cli.command import main
 
 
 def perceptron():
@@ -52,11 +53,15 @@ workload = Workload(
 )
 
 
+def test_network():
+    assert main(["network", "--world-size=2"]) == 0
+
+
 @pytest.mark.parametrize("strategy", {strategies})
 def test_it(ddpperf, strategy):
     times = dict(world_size=2, max_time=10, timeout=300, communication=True)
     measured = ddpperf.measure(workload, strategy=strategy, **times)
-    predicted = ddpperf.predict(workload, strategy=strategy, world_size=2, network="here", timeout=300)
+    predicted = ddpperf.predict(workload, strategy=strategy, world_size=2, timeout=300)
     print("\\n{result}" + json.dumps([strategy, measured["step_time"].value, measured["exposed_communication"].value,
                                  predicted.seconds, predicted.low, predicted.high, predicted.exposed,
                                  predicted.communication]))

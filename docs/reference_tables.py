@@ -93,7 +93,7 @@ MORE: Mapping[str, tuple[str, str]] = {  # of each setting a value, if its decla
     "against_python": (".venv-new/bin/python", "against"),
     "against_setup": ("'pip install .'", "against"),
     "against_tests": ("", "against"),
-    "network": ('"here"', "planning"),
+    "network": ('"pcie-ethernet100"', "planning"),
     "accelerator": ('"h100"', "planning"),
     "ranks_per_node": ("4", "planning"),
     "report": ("", "reports"),

@@ -6,48 +6,29 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.fixture import Ddpperf
-    from pytest_ddpperf.launch.context import RankContext
-    from pytest_ddpperf.metrics.table import Metric
-    from pytest_ddpperf.records.batch_size import BatchSize
-    from pytest_ddpperf.records.convergence import Convergence
-    from pytest_ddpperf.records.finding import Finding
-    from pytest_ddpperf.records.measurement import Measurement, MetricRules
-    from pytest_ddpperf.records.results import Result
-    from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
-    from pytest_ddpperf.reports.findings import finding_text
-    from pytest_ddpperf.run.session.rank_group import RankGroup, RankResults
-    from pytest_ddpperf.strategies.parallel import Parallel
-    from pytest_ddpperf.strategies.strategy import Strategy
-    from pytest_ddpperf.training.group import RankError
-    from pytest_ddpperf.training.script import Script
-    from pytest_ddpperf.training.workload import Workload
-
-__all__ = [
-    "BatchSize",
-    "Convergence",
-    "Ddpperf",
-    "Finding",
-    "Measurement",
-    "Metric",
-    "MetricRules",
-    "Parallel",
-    "RankContext",
-    "RankError",
-    "RankGroup",
-    "RankResults",
-    "Result",
-    "ScalingCurve",
-    "Script",
-    "SideBySide",
-    "Strategy",
-    "Workload",
-    "finding_text",
-]
+    from pytest_ddpperf.fixture import Ddpperf as Ddpperf
+    from pytest_ddpperf.launch.context import RankContext as RankContext
+    from pytest_ddpperf.metrics.table import Metric as Metric
+    from pytest_ddpperf.records.finding import Finding as Finding
+    from pytest_ddpperf.records.measurement import Measurement as Measurement
+    from pytest_ddpperf.records.measurement import MetricRules as MetricRules
+    from pytest_ddpperf.records.results import Result as Result
+    from pytest_ddpperf.records.verbs import BatchSize as BatchSize
+    from pytest_ddpperf.records.verbs import Convergence as Convergence
+    from pytest_ddpperf.records.verbs import ScalingCurve as ScalingCurve
+    from pytest_ddpperf.records.verbs import SideBySide as SideBySide
+    from pytest_ddpperf.reports.findings import finding_text as finding_text
+    from pytest_ddpperf.run.session.rank_group import RankGroup as RankGroup
+    from pytest_ddpperf.run.session.rank_group import RankResults as RankResults
+    from pytest_ddpperf.strategies.parallel import Parallel as Parallel
+    from pytest_ddpperf.strategies.strategy import Strategy as Strategy
+    from pytest_ddpperf.training.group import RankError as RankError
+    from pytest_ddpperf.training.script import Script as Script
+    from pytest_ddpperf.training.workload import Workload as Workload
 
 _HOMES = {
-    "BatchSize": "records.batch_size",
-    "Convergence": "records.convergence",
+    "BatchSize": "records.verbs",
+    "Convergence": "records.verbs",
     "Ddpperf": "fixture",
     "Finding": "records.finding",
     "Measurement": "records.measurement",
@@ -59,13 +40,15 @@ _HOMES = {
     "RankGroup": "run.session.rank_group",
     "RankResults": "run.session.rank_group",
     "Result": "records.results",
-    "ScalingCurve": "records.side_by_side",
+    "ScalingCurve": "records.verbs",
     "Script": "training.script",
-    "SideBySide": "records.side_by_side",
+    "SideBySide": "records.verbs",
     "Strategy": "strategies.strategy",
     "Workload": "training.workload",
     "finding_text": "reports.findings",
 }
+
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,16 +29,12 @@ from pytest_ddpperf.training.workload import Workload
 if TYPE_CHECKING:
     from pytest_ddpperf.judge.targets import Measured, MetricTarget
     from pytest_ddpperf.planner.predicting import Predictor
-    from pytest_ddpperf.records.batch_size import BatchSize
-    from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.predictions import Candidate, Prediction, StrategyAdvice, WhatIf
-    from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+    from pytest_ddpperf.records.verbs import BatchSize, Convergence, ScalingCurve, SideBySide
     from pytest_ddpperf.run.call.judging import JudgedRun
     from pytest_ddpperf.run.call.ways import GivenStrategies, GivenStrategy, GivenWays
 
 __tracebackhide__ = hidden
-
-OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # arguments of the verbs besides settings
 
 
 class Ddpperf:
@@ -100,7 +97,7 @@ class Ddpperf:
         from pytest_ddpperf.metrics.scaling import alone
 
         self._skip_script(subject)
-        call = self._call("check", knobs, samples_per_step, tokens_per_step, ("reference", *OWN_WORDS))
+        call = self._call("check", knobs, samples_per_step, tokens_per_step)
         variants = [
             call.variant(subject, environment, strategy=strategy, name=name, reference=reference)
             for environment in self._environments(call, strategy)
@@ -171,7 +168,7 @@ class Ddpperf:
             DdpperfError: a point could not be measured.
         """
         from pytest_ddpperf.metrics.scaling import with_efficiency
-        from pytest_ddpperf.records.side_by_side import ScalingCurve
+        from pytest_ddpperf.records.verbs import ScalingCurve
 
         if mode not in get_args(Mode):
             raise SettingError(f"ddpperf.scaling(mode={mode!r}): expected one of {', '.join(get_args(Mode))}")
@@ -236,11 +233,10 @@ class Ddpperf:
             DdpperfError: a variant could not be measured.
         """
         from pytest_ddpperf.metrics.scaling import with_speedup
-        from pytest_ddpperf.records.side_by_side import SideBySide
+        from pytest_ddpperf.records.verbs import SideBySide
         from pytest_ddpperf.run.call.ways import several
 
-        others = ("strategies", "ways", "over", *OWN_WORDS)
-        call = self._call("compare", knobs, samples_per_step, tokens_per_step, others)
+        call = self._call("compare", knobs, samples_per_step, tokens_per_step)
         found = several(subject, strategies, over, strategy, call.strategies, ways)
         before = "" if name is None else f"{name} "
         variants = []
@@ -297,7 +293,7 @@ class Ddpperf:
         from pytest_ddpperf.run.call.ways import several
 
         knobs |= {"steps": steps, "tolerance": tolerance}
-        call = self._call("converge", knobs, others=("strategies", "every", "metric", "better"))
+        call = self._call("converge", knobs)
         ways = several(subject, strategies or (), None, more=call.strategies, verb="converge").by_name
         environment = self._environment(call, None)
         variants = {
@@ -380,7 +376,7 @@ class Ddpperf:
             SettingError: as for ``predict``, or variants that cannot be compared.
             DdpperfError: a step could not be run.
         """
-        call = self._call("what_if", knobs, samples_per_step, tokens_per_step, ("ways", *OWN_WORDS))
+        call = self._call("what_if", knobs, samples_per_step, tokens_per_step)
         return self._predictor.what_if(call, subject, ways, strategy)
 
     @real_clocks()
@@ -414,16 +410,16 @@ class Ddpperf:
             SettingError: as for ``predict``.
             DdpperfError: a step could not be run.
         """
-        from pytest_ddpperf.planner.advising import advised, asked_of
+        from pytest_ddpperf.planner.advising import advised
 
-        call = self._call("advise", knobs, others=("memory", "strategies", "precisions", "batch_sizes"))
-        asked = asked_of(strategies, precisions, batch_sizes, memory, call.settings.accelerator)
+        call = self._call("advise", knobs)
 
         def step_time(workload: Workload, candidate: Candidate) -> float:
-            found = self.measure(workload, strategy=candidate.strategy, **{**knobs, **candidate.settings})
-            return found["step_time"].value
+            words = {**knobs, **candidate.settings}
+            return self.measure(workload, strategy=candidate.strategy, **words)["step_time"].value
 
-        found = advised(self._predictor, call, subject, asked, step_time if measure else None)
+        tried: dict[str, Any] = {"strategies": strategies, "precisions": precisions, "batch_sizes": batch_sizes}
+        found = advised(self._predictor, call, subject, **tried, memory=memory, measure=step_time if measure else None)
         listed = self._session.outputs.advice
         listed[:] = [each for each in listed if each.test != found.test] + [found]
         return found
@@ -512,10 +508,10 @@ class Ddpperf:
             RankFailed: a rank failed for another reason than memory.
         """
         from pytest_ddpperf.baselines.fingerprint import environment_key
-        from pytest_ddpperf.records.batch_size import Search
+        from pytest_ddpperf.records.verbs import Search
         from pytest_ddpperf.run.call.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
 
-        call = self._call("find_batch_size", knobs, others=("strategy", "start", "limit"))
+        call = self._call("find_batch_size", knobs)
         if not callable(workload_of):
             kind = type(workload_of).__name__
             raise SettingError(f"ddpperf.find_batch_size: expected a function batch_size -> Workload, not a {kind}")
@@ -557,14 +553,15 @@ class Ddpperf:
         knobs: dict[str, Any],
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
-        others: Sequence[str] = OWN_WORDS,
         *,
         counts: bool = False,
     ) -> VerbCall:
-        """Returns a call of a verb such as ``check``, with its settings; ``others``: arguments that are no settings."""
+        """Returns a call of a verb such as ``check``, with its settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
             pytest.skip(f"ddpperf.{verb} was skipped: ddpperf simulate runs only ddpperf.check and ddpperf.measure")
+        own = signature(getattr(self, verb)).parameters.values()
+        others = [each.name for each in own if each.kind is each.KEYWORD_ONLY]
         given = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
         settings = session.forced(given, counts=counts)
         require_consistent(settings)

@@ -50,9 +50,9 @@ several = _at_least(2)
 
 
 def _by_name(value: object, expected: str) -> dict[str, object]:
+    pairs = list(value.items()) if isinstance(value, Mapping) else []
     if isinstance(value, str):
-        value = [part.partition("=")[::2] for part in value.split(",")]
-    pairs = list(value.items()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
+        pairs = [part.partition("=")[::2] for part in value.split(",")]
     found = {str(name).strip(): given for name, given in pairs}
     if not found or len(found) < len(pairs):
         raise ValueError(expected)
@@ -179,7 +179,7 @@ def _number(value: object, expected: str) -> float:
         raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(expected) from None
     if not math.isfinite(number) or number < 0:
         raise ValueError(expected)
@@ -208,8 +208,9 @@ def byte_count(value: object) -> int:
     if isinstance(value, str) and (match := re.fullmatch(_BYTES, value)):
         unit = match["unit"]
         power = "KMGT".find(unit[:1]) + 1 if unit else 0
-        if count := int(float(match["number"]) * (1024 if unit.endswith("iB") else 1000) ** power):
-            return count
+        count = float(match["number"]) * (1024 if unit.endswith("iB") else 1000) ** power
+        if 1 <= count < math.inf:
+            return int(count)
     raise ValueError("a number of bytes above 0, such as 2GiB, 500MB or 1073741824")
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
-HERE = "here"  # the network of this environment, measured when it is needed
 ACCELERATORS = ("h200", "h100", "a100", "l4")
 CLUSTERS = ("nvlink-infiniband400", "pcie-ethernet100", "pcie-ethernet10", "pcie-ethernet1")
 _LOCK_TIMEOUT: float | None = 600.0
@@ -418,8 +417,8 @@ class Settings:
     against_tests: bool = _switch("let the reference run the tests of its revision", per_test=False, needs="against")
     network: str | None = _knob(
         None,
-        parsers.optional(parsers.one_of(HERE, *CLUSTERS), "none"),
-        "network that predictions assume: a cluster, here (measured now) or none (as stored by ddpperf network)",
+        parsers.optional(parsers.one_of(*CLUSTERS), "none"),
+        "network that predictions assume: the name of a cluster, or none (as stored by ddpperf network)",
         given="ini",
     )
     accelerator: str | None = _knob(
@@ -521,10 +520,10 @@ def overlay_words(
     return overlay(settings, words, lambda knob, raw: f"{where}({knob.name}={raw!r})")
 
 
-# Names that are no settings, and what a user gives instead: {} is the option or the name in the ini file.
-INSTEAD = {
-    "json": "give {report}=json:FILE",
-    "plots": "give {report}=plots:DIR",
+# Words that look like settings, and what to give instead.
+_INSTEAD = {
+    "json": "give --ddpperf-report=json:FILE",
+    "plots": "give --ddpperf-report=plots:DIR",
     "calibrate": "run ddpperf calibrate --runs=N",
     "simulate": "run ddpperf simulate --world-size=N",
     "simulate_rank": "run ddpperf simulate --rank=N",
@@ -532,23 +531,18 @@ INSTEAD = {
 }
 
 
-def instead_of(name: str, kind: str = "") -> str:
-    """Returns what to use in place of a name that is no setting, or that ``kind`` lacks; empty if nothing is known.
-
-    ``kind``: ``option`` or ``ini``; by default ``name`` is a keyword argument.
-    """
-    if name in INSTEAD and (name not in KNOBS or kind == "option"):
-        return INSTEAD[name].format_map({knob.name: getattr(knob, kind or "name") for knob in KNOBS.values()})
+def instead_of(name: str) -> str:
+    """Returns what to give in place of an option or a setting of the ini file that there is not; empty if unknown."""
     if name in KNOBS and KNOBS[name].per_test:
         in_file = f", or {KNOBS[name].ini} in the ini file" * (KNOBS[name].given == "ini")
         return f"give {name}= to @pytest.mark.ddpperf or to the call{in_file}"
-    return f"give {KNOBS[name].ini} in the ini file" if name in KNOBS else ""
+    return _INSTEAD.get(name) or (f"give {KNOBS[name].ini} in the ini file" if name in KNOBS else "")
 
 
 def _unknown(word: str, known: list[str]) -> str:
     if word in KNOBS and KNOBS[word].given != "command":
         option = f"as {KNOBS[word].option} or " * (KNOBS[word].given == "option")
         return f"{word} holds for the whole session; give it {option}in the ini file"
-    if word != "strategy" and (other := instead_of(word)):
-        return f"there is no such setting: {other}"
+    if word != "strategy" and word in _INSTEAD:
+        return f"there is no such setting: {_INSTEAD[word]}"
     return f"there is no setting {word}; {parsers.instead(parsers.closest(word, known, 0.5), known)}"

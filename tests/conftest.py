@@ -60,7 +60,6 @@ PRELOADED = (
     *sides.PRELOADED,
     "pytest_ddpperf.instruments.profile.profiling",
     "pytest_ddpperf.planner.simulate.group",
-    "pytest_ddpperf.planner.simulate.tensors",
     "pytest_ddpperf.strategies.fsdp1",
     "pytest_ddpperf.strategies.fsdp2",
     "pytest_ddpperf.strategies.zero1",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -21,7 +22,6 @@ from typing import NamedTuple
 import pytest
 
 from pytest_ddpperf.errors import NOT_MEASURED
-from pytest_ddpperf.launch.processes import marked
 
 ROOT = Path(__file__).parents[1]
 END_SECONDS = 5.0  # in which all is gone
@@ -212,10 +212,18 @@ class Project:
         files = (path for path in (self.folder / "project" / "baselines").rglob("*") if path.is_file())
         return {path: path.read_bytes() for path in files}
 
+    def _processes(self) -> list[int]:
+        mark, found = os.fsencode(f"{MARK}={self.mark}"), []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                if mark in (process / "environ").read_bytes().split(b"\0"):
+                    found.append(int(process.name))
+        return sorted(found)
+
     def left(self) -> tuple[Sequence[str], Sequence[int]]:
         """Temporary files but locks, which stay, and processes that have not ended some seconds after the run."""
         deadline = time.monotonic() + END_SECONDS
-        while (pids := sorted(marked(MARK, self.mark))) and time.monotonic() < deadline:
+        while (pids := self._processes()) and time.monotonic() < deadline:
             time.sleep(0.02)
         names = [path.name for path in self.temporary.iterdir() if "torchinductor" not in path.name]
         return sorted(name for name in names if not fnmatchcase(name, LOCKS)), pids

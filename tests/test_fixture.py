@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,3 +26,12 @@ def test_a_curve_needs_world_sizes_and_a_mode(words: dict[str, Any], said: str) 
     session: Any = None  # nothing of it is asked for
     with pytest.raises(SettingError, match=said):
         Ddpperf(session, "test_x.py::test_a", Settings(), []).scaling(lambda _ctx: None, **words)
+
+
+def test_a_misspelt_argument_of_a_verb_is_named() -> None:
+    session: Any = SimpleNamespace(settings=Settings())
+    ddpperf: Any = Ddpperf(session, "test_x.py::test_a", Settings(), [])
+    with pytest.raises(SettingError, match=r"scaling\(mod=...\): there is no setting mod; did you mean mode\?"):
+        ddpperf.scaling(lambda _ctx: None, mod="strong")
+    with pytest.raises(SettingError, match=r"advise\(measured=...\): .*; did you mean measure\?"):
+        ddpperf.advise(lambda _ctx: None, measured=True)

@@ -100,6 +100,10 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("stage_timeouts", "build", "stages are start, build, compile, warm_up, measure, or none"),
         ("stage_timeouts", "build=0", "times by stage"),
         ("stage_timeouts", 60, "times by stage"),
+        ("stage_timeouts", [5], "times by stage"),
+        ("mesh", [2, 2], "the sizes of dimensions by name, such as dp=2,tp=2"),
+        ("memory_limit", "9" * 400, "a number of bytes above 0"),
+        ("tolerance", 10**400, "a fraction from 0 to 1"),
         ("tolerance", "-0.1", "a fraction from 0 to 1"),
         ("tolerance", "inf", "a fraction from 0 to 1"),
         ("must_detect", "0%", "a fraction above 0"),
@@ -136,6 +140,8 @@ def test_an_unknown_word_is_refused_with_the_closest_one() -> None:
         overlay_words(Settings(), {"tolerence": 0.1}, where="@pytest.mark.ddpperf")
     with pytest.raises(SettingError, match=r"there is no setting strategy; "):
         overlay_words(Settings(), {"strategy": "ddp"}, where="ddpperf.converge")
+    with pytest.raises(SettingError, match=r"^check\(calibrate=...\): there is no such setting: run ddpperf calibrate"):
+        overlay_words(Settings(), {"calibrate": 5}, where="check")
 
 
 def test_a_session_knob_is_refused_on_a_test_and_says_where_it_belongs() -> None:

@@ -104,9 +104,8 @@ WRONG = [
     option("misspelt", r"--ddpperf-wrold-size: .*did you mean --ddpperf-world-size\?", "--ddpperf-wrold-size=2"),
     option("of another name", r"--ddperf-save: .*did you mean --ddpperf-save\?", "--ddperf-save"),
     option("unknown", r"--ddpperf-xyz: there is no such option; pytest --help lists all of them$", "--ddpperf-xyz"),
-    option(
-        "expected", r"--ddpperf-json: there is no such option: give --ddpperf-report=json:FILE$", "--ddpperf-json=a"
-    ),
+    option("of a report", r"--ddpperf-json: .*: give --ddpperf-report=json:FILE$", "--ddpperf-json=run.json"),
+    option("of a command", r"--ddpperf-calibrate: .*: run ddpperf calibrate --runs=N$", "--ddpperf-calibrate=5"),
     option(
         "swallowed",
         r"--ddpperf-world-size=test_wrong.py: .* write --ddpperf-world-size=N",
@@ -198,7 +197,7 @@ WRONG = [
         r"ddpperf_wrold_size: there is no such setting; did you mean ddpperf_world_size\?$",
         "ddpperf_wrold_size = 2",
     ),
-    ini("expected", r"ddpperf_plots: there is no such setting: give ddpperf_report=plots:DIR$", "ddpperf_plots = out"),
+    ini("of a report", r"ddpperf_plots: .*: give --ddpperf-report=plots:DIR$", "ddpperf_plots = out"),
     ini(
         "of a test",
         r"ddpperf_compile: .*: give compile= to @pytest.mark.ddpperf or to the call$",
@@ -288,7 +287,7 @@ CALLS = {
     "ddpperf.check(build, mesh='dp=2,tp=2', world_size=2)": r"mesh=dp=2,tp=2 needs 4 ranks, but world_size is 2; ",
     "ddpperf.check(workload, mesh={'dp': 1})": r"mesh=dp=1 has no effect on a Workload or Script, only on a function",
     "ddpperf.check(build, mesh={})": r"ddpperf.check\(mesh={}\): expected the sizes of dimensions by name, such as dp=",
-    "ddpperf.check(build, json='x')": r"ddpperf.check\(json=...\): there is no such setting: give report=json:FILE$",
+    "ddpperf.check(build, json='x')": r"ddpperf.check\(json=...\): .*: give --ddpperf-report=json:FILE$",
     "ddpperf.measure(build, world_sizes=2)": r"ddpperf.measure\(world_sizes=...\): .*did you mean world_size\?",
     "ddpperf.scaling(build, world_sizes=[2])": r"ddpperf.scaling\(world_sizes=\[2\]\): expected two or more numbers",
     "ddpperf.scaling(build, world_sizes=2)": r"ddpperf.scaling\(world_sizes=2\): expected a list of numbers of ranks",

@@ -13,14 +13,14 @@ from typing import Any
 
 from pytest_ddpperf.errors import SettingError, in_a_line
 from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
-from pytest_ddpperf.planner.advising import PRECISIONS, STRATEGIES, advised, asked_of
+from pytest_ddpperf.planner.advising import PRECISIONS, STRATEGIES, advised
 from pytest_ddpperf.planner.predicting import Predictor
 from pytest_ddpperf.reports.calls import advice_table, best_line
 from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.run.call.requests import VerbCall
 from pytest_ddpperf.run.session.session import Session
-from pytest_ddpperf.settings import ACCELERATORS, CLUSTERS, HERE, Settings, overlay
+from pytest_ddpperf.settings import ACCELERATORS, CLUSTERS, Settings, overlay
 
 CLUSTER = ("network", "accelerator", "ranks_per_node")  # settings of predictions
 
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
     """Declares the options that describe the cluster to predict for; ``network``: the default, for the help."""
     add = parser.add_argument
-    add("--network", choices=(HERE, *CLUSTERS), help=f"network to predict for (default: {network}; here: measure now)")
+    add("--network", choices=CLUSTERS, help=f"network to predict for (default: {network})")
     add("--accelerator", choices=ACCELERATORS, help="accelerator to predict for (default: time this machine)")
     add("--ranks-per-node", type=argument(positive_int), metavar="N", help="ranks on each node (default: 8)")
 
@@ -77,9 +77,9 @@ def run(options: argparse.Namespace) -> int:
     given = {"baseline_dir": options.folder.resolve(), **{name: getattr(options, name) for name in names}}
     given = {name: value for name, value in given.items() if value is not None}
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")
-    asked = asked_of(options.strategies, options.precisions, options.batch_sizes, options.memory, options.accelerator)
+    asked = {name: getattr(options, name) for name in ("strategies", "precisions", "batch_sizes", "memory")}
     with closing(Session(settings, Path.cwd(), command_line())) as session:
-        found = advised(Predictor(session, "", []), VerbCall(settings=settings, knobs=given), subject, asked)
+        found = advised(Predictor(session, "", []), VerbCall(settings=settings, knobs=given), subject, **asked)
     print(render(advice_table(found), terminal_width()))
     if found.best is None:
         if any(candidate.fits for candidate in found.candidates):
@@ -117,8 +117,9 @@ def _found(named: str) -> Any:
         found = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         raise SettingError(f"{named!r}: {module} cannot be imported: {_reason(error)}") from error
-    if where.endswith(".py") and Path(str(found.__file__)).resolve() != file.resolve():
-        raise SettingError(f"{named!r}: the name {module} imports another module, {found.__file__}; rename the file")
+    other = getattr(found, "__file__", None) or "built into Python"
+    if where.endswith(".py") and Path(other).resolve() != file.resolve():
+        raise SettingError(f"{named!r}: the name {module} imports another module, {other}; rename the file")
     if not hasattr(found, name):
         meant = closest(name, vars(found))
         raise SettingError(f"{named!r}: {module} has no {name}{': ' * bool(meant)}{meant}")

@@ -18,7 +18,6 @@ from pytest_ddpperf.cli import history as history_command
 from pytest_ddpperf.cli import network as network_command
 from pytest_ddpperf.cli import report as report_command
 from pytest_ddpperf.cli import trace as trace_command
-from pytest_ddpperf.cli import trend as trend_command
 from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value, project_root
 from pytest_ddpperf.cli.init import command as init_command
@@ -32,6 +31,7 @@ from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments
+INTERRUPTED = 130  # as of a shell for a command that Ctrl-C ends
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,17 +53,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and not options.passes_on:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = [word for word in rest if word != "--"]
+    status = 0
     try:
         current_folder()
         if "baselines" in options:
             options.folder, options.set_name = _place(options)
-        status: int = options.run(options)
+        status = options.run(options)
         sys.stdout.flush()
     except DdpperfError as error:
         return _failed(error)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain once more at exit
-        return 0
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return INTERRUPTED
     except (OSError, MemoryError) as error:  # of a file that no command expects, such as one whose name is too long
         return _failed(DdpperfError(f"{str(error) or 'a file is too large'}; name another file or folder"))
     return status
@@ -134,8 +137,7 @@ def _readable(store: Store, file: Path) -> BaselineFile | None:
 
 def _show(options: argparse.Namespace) -> int:
     chosen = _chosen(options.test, options)
-    told = ((record_table(*each), trend_command.stale(*each, save=options.set)) for each in chosen)
-    print("\n\n".join(render(table, terminal_width()) + stale for table, stale in told))
+    print("\n\n".join(render(record_table(*each), terminal_width()) for each in chosen))
     return 0
 
 
@@ -252,13 +254,13 @@ COMMANDS = (
     Command(
         name="trend",
         help="show a metric over commits, and the commits that changed it",
-        add_arguments=trend_command.add_arguments,
-        run=trend_command.run,
+        add_arguments=history_command.add_trend_arguments,
+        run=history_command.trend,
     ),
     Command(
         name="history",
         help="add runs from JSON files to a history, or print the history of one benchmark as CSV",
-        add_arguments=history_command.add_arguments,
+        add_arguments=history_command.add_history_arguments,
     ),
     Command(
         name="calibrate",

@@ -13,23 +13,23 @@ from pytest_ddpperf.launch.context import BACKENDS, DEVICES
 from pytest_ddpperf.launch.environment import thread_variables
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.parsers import argument, byte_count, duration, positive_int, sizes_of_groups
-from pytest_ddpperf.planner import tables
-from pytest_ddpperf.planner.links import HARDWARE, late_ranks, link_of, slow_links, wrong_interface
-from pytest_ddpperf.planner.network import largest_bandwidths
-from pytest_ddpperf.planner.sweep import (
+from pytest_ddpperf.planner.hardware import GB, HARDWARE, link_of
+from pytest_ddpperf.planner.network import (
     MIN_RANKS,
+    largest_bandwidths,
     measure_network,
     network_environment,
     sizes_between,
-    stored_environment,
 )
+from pytest_ddpperf.planner.slowness import backend_line, late_ranks, reach_line, slow_links, wrong_interface
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import COLLECTIVES, CollectiveFit, RankSweep, SweepPlan
 from pytest_ddpperf.reports.files import ensure_folder
 from pytest_ddpperf.reports.lines import printable, wrapped
+from pytest_ddpperf.reports.phrases import environment_text
 from pytest_ddpperf.reports.progress import command_line
-from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.units import format_count
+from pytest_ddpperf.reports.table import Table, render, table_of, terminal_width
+from pytest_ddpperf.units import format_count, format_percent, format_value, significant
 
 _AUTO = "auto"
 
@@ -76,35 +76,29 @@ def run(options: argparse.Namespace) -> int:
         raise SettingError(f"--collectives={','.join(names)}: expected some of {', '.join(COLLECTIVES)}")
     if options.predict is not None and options.check is not None:
         raise SettingError("--check measures the network, and --predict uses a stored measurement: give one of them")
-    if options.predict is not None:
-        for here in _environments(options):
-            file = network_file(options.folder, here)
-            if (stored := read_network(file)) is None:
-                measure = f"ddpperf network --world-size={here.world_size}"
-                raise BaselineError(f"--predict: there is no stored fit {file}; measure this network with {measure}")
-            fits = map(stored.fit, dict.fromkeys(options.collectives)) if options.collectives else stored.fits
-            print(*tables.prediction_lines([*fits], options.predict), sep="\n")
-        return 0
     found: list[str] = []
     with Launcher(threads=thread_variables(os.environ)) as launcher:
-        for ranks in _sizes(options, launcher):
+        for ranks in options.world_size or (max(len(launcher.machine().gpus.names), MIN_RANKS),):
             here = network_environment(launcher, ranks, options.device, options.backend)
-            found += _measured(launcher, here, names, options)
+            if options.predict is None:
+                found += _measured(launcher, here, names, options)
+            else:
+                print(*_stored(here, names if options.collectives else None, options), sep="\n")
     return int(bool(found))
 
 
-def _sizes(options: argparse.Namespace, launcher: Launcher) -> tuple[int, ...]:
-    return options.world_size or (max(len(launcher.machine().gpus.names), MIN_RANKS),)
-
-
-def _environments(options: argparse.Namespace) -> list[Environment]:
-    """Returns the environment for each number of ranks; starts a rank only if torch has to find the GPUs."""
-    known = [stored_environment(n, options.device, options.backend) for n in options.world_size or (MIN_RANKS,)]
-    if None not in known:
-        return [here for here in known if here is not None]
-    with Launcher(threads=thread_variables(os.environ)) as launcher:
-        sizes = _sizes(options, launcher)
-        return [network_environment(launcher, ranks, options.device, options.backend) for ranks in sizes]
+def _stored(here: Environment, names: Sequence[str] | None, options: argparse.Namespace) -> list[str]:
+    """Returns a line with the time of each collective by the stored fit; all collectives if ``names`` is None."""
+    file = network_file(options.folder, here)
+    if (stored := read_network(file)) is None:
+        measure = f"ddpperf network --world-size={here.world_size}"
+        raise BaselineError(f"--predict: there is no stored fit {file}; measure this network with {measure}")
+    size = format_value(options.predict, "B")
+    return [
+        f"{fit.collective} of {size}: {format_value(fit.seconds(options.predict), 's')}, "
+        f"median error {format_percent(fit.error)}"
+        for fit in (stored.fits if names is None else map(stored.fit, names))
+    ]
 
 
 def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace) -> list[str]:
@@ -128,8 +122,11 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
         ) from None
     finally:
         line.clear()
-    print(render(tables.network_table(here, measured.fits), terminal_width()))
-    print(tables.line_of_calls(measured.usual, measured.taken))
+    print(render(network_table(here, measured.fits), terminal_width()))
+    print(
+        f"a usual call takes {measured.usual:.2f} times the fastest one; {format_percent(measured.taken)} of computing "
+        "stands still while an all-reduce is under way"
+    )
     found: list[str] = []
     if options.check is not None:
         found = _check_lines(here, measured.fits, ranks, options.check, launcher.machine().gpus.names)
@@ -150,10 +147,10 @@ def _check_lines(
     best = max(fits, key=lambda fit: largest_bandwidths(fit)[1])
     link = link_of(here.device, gpus) if check == _AUTO else check
     lines = (
-        tables.backend_line(here, len(gpus)),
-        "" if wrong is None else tables.interface_line(wrong),
+        backend_line(here, len(gpus)),
+        "" if wrong is None else str(wrong),
         *_slow_lines(here, ranks),
-        "" if link is None else tables.reach_line(best, link),
+        "" if link is None else reach_line(best, link),
     )
     return [line for line in lines if line]
 
@@ -166,5 +163,30 @@ def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
     on_cores = here.device == "cpu" and here.cores >= MIN_RANKS
     links = slow_links(ranks) if on_cores or not here.oversubscribed else ()
     if links or here.oversubscribed:
-        return [*map(tables.link_line, links)]
-    return [*map(tables.late_line, late_ranks(ranks))]
+        return [*map(str, links)]
+    return [*map(str, late_ranks(ranks))]
+
+
+def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> Table:
+    """Returns a table with a row for each collective: range of sizes, latency, bandwidths, and error of the fit."""
+    return table_of(
+        fits,
+        {
+            "collective": lambda fit: fit.collective,
+            "sizes": lambda fit: " to ".join(format_value(end, "B") for end in (fit.min_bytes, fit.max_bytes)),
+            "latency": lambda fit: format_value(fit.segments[0].latency, "s"),
+            "algbw\nGB/s": lambda fit: significant(largest_bandwidths(fit)[0] / GB),
+            "busbw\nGB/s": lambda fit: significant(largest_bandwidths(fit)[1] / GB),
+            "lines": lambda fit: str(len(fit.segments)),
+            "error\n%": lambda fit: format_percent(fit.error).removesuffix(" %"),
+        },
+        title=f"{environment_text(environment)}, {format_count(environment.world_size, 'rank')}",
+        right=0,
+        legend={
+            "latency": "time of a small call of any size; all times are from the fastest call, on its slowest rank",
+            "algbw": "largest size divided by its time, as in nccl-tests",
+            "busbw": "the load that this puts on the links, as in nccl-tests",
+            "lines": "how many lines fit it: of two, one is for small messages",
+            "error": "the median relative error at sizes that the fit did not use",
+        },
+    )

@@ -9,8 +9,7 @@ from typing import Any
 
 from pytest_ddpperf.instruments.nvml import ask, in_mig_mode, library, opened
 from pytest_ddpperf.instruments.sampling import Sampler
-from pytest_ddpperf.records.health import GpuHealth
-from pytest_ddpperf.records.launch import Window
+from pytest_ddpperf.records.launch import GpuHealth, Window
 
 INTERVAL = 0.25  # seconds: the driver renews its figures a few times a second
 

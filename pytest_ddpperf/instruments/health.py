@@ -12,8 +12,7 @@ from statistics import fmean
 
 from pytest_ddpperf.instruments.host import group_folders, kernel_number, kernel_table, kernel_text
 from pytest_ddpperf.instruments.sampling import Sampler
-from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.launch import Window
+from pytest_ddpperf.records.launch import CpuHealth, Health, Window
 
 _ROOT = Path("/")
 _CORES = "sys/devices/system/cpu"

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
 from pytest_ddpperf.records.measurement import Better, Interval
+from pytest_ddpperf.records.verbs import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
 from pytest_ddpperf.stats.intervals import CONFIDENCE, center
 from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 

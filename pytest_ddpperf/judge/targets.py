@@ -13,7 +13,7 @@ from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.parsers import byte_count, closest, instead
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BUSY, Interval, Measurement, Series
-from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+from pytest_ddpperf.records.verbs import ScalingCurve, SideBySide
 from pytest_ddpperf.stats.intervals import FEW
 from pytest_ddpperf.units import format_count, format_percent, format_value
 

@@ -12,8 +12,7 @@ from pytest_ddpperf.metrics.figures import gpu_utilisation
 from pytest_ddpperf.metrics.launch_figures import gpus_of, mean_step, once, used_gpus
 from pytest_ddpperf.metrics.memory import full_gpu_memory, growing_memory, no_allocator_statistics, uneven_memory
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth
-from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.launch import CpuHealth, Launch
 from pytest_ddpperf.records.measurement import Measurement
 
 SLOW_START = 0.10  # by how much the first quarter of the timed steps may be slower than the rest

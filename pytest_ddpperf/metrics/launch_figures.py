@@ -13,8 +13,7 @@ from itertools import accumulate
 from statistics import fmean, median
 from typing import Any, TypeVar
 
-from pytest_ddpperf.records.health import GpuHealth
-from pytest_ddpperf.records.launch import Launch, LongSteps, RankLaunch
+from pytest_ddpperf.records.launch import GpuHealth, Launch, LongSteps, RankLaunch
 from pytest_ddpperf.records.measurement import Better, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import BACKWARD, GRADIENT_SYNC, PHASES, PhaseTimes
 from pytest_ddpperf.stats import launches

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from pytest_ddpperf.analysis.advice import ROOM
 from pytest_ddpperf.errors import RankFailed, SettingError
 from pytest_ddpperf.parsers import byte_count
+from pytest_ddpperf.planner.hardware import ACCELERATORS
 from pytest_ddpperf.planner.predicting import Predictor
-from pytest_ddpperf.planner.rooflines import ACCELERATORS
 from pytest_ddpperf.records.predictions import Candidate, Standing, StrategyAdvice
 from pytest_ddpperf.run.call.requests import VerbCall, of_size
 from pytest_ddpperf.run.call.ways import Contender, GivenStrategy
@@ -28,37 +28,14 @@ _TOO_LARGE = "it is too large to be timed in this machine's memory; name an acce
 _MEASURED = 3  # how many candidates are measured: the fastest ones that fit
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """The arguments of ``ddpperf.advise``; each combination of strategy, precision and batch size is a candidate."""
-
-    strategies: Sequence[GivenStrategy] = STRATEGIES
-    precisions: Sequence[str] = PRECISIONS
-    batch_sizes: Sequence[int] | None = None
-    memory: float | None = None  # bytes of a rank
-
-
-def asked_of(
-    strategies: Iterable[GivenStrategy] | None,
-    precisions: Iterable[str] | None,
-    batch_sizes: Iterable[int] | None,
-    memory: float | str | None,
-    accelerator: str | None,
-) -> Asked:
-    """Checks the arguments of ``ddpperf.advise`` and adds defaults; raises SettingError for an invalid one."""
+def _limit(memory: float | str | None, accelerator: str | None) -> float | None:
+    """Returns the memory limit of a rank in bytes, by default the accelerator's memory; None for no limit."""
     if memory is None:
-        limit = ACCELERATORS[accelerator].memory if accelerator in ACCELERATORS else None  # type: ignore[index]
-    else:
-        try:
-            limit = byte_count(memory)
-        except ValueError as error:
-            raise SettingError(f"ddpperf.advise(memory={memory!r}): expected {error}") from None
-    return Asked(
-        strategies=_listed("strategies", strategies) or STRATEGIES,
-        precisions=_listed("precisions", precisions) or PRECISIONS,
-        batch_sizes=_listed("batch_sizes", batch_sizes),
-        memory=limit,
-    )
+        return ACCELERATORS[accelerator].memory if accelerator in ACCELERATORS else None  # type: ignore[index]
+    try:
+        return byte_count(memory)
+    except ValueError as error:
+        raise SettingError(f"ddpperf.advise(memory={memory!r}): expected {error}") from None
 
 
 def _listed(name: str, given: Iterable[Any] | None) -> tuple[Any, ...] | None:
@@ -74,28 +51,36 @@ def advised(
     predictor: Predictor,
     call: VerbCall,
     subject: Workload | Callable[[int], Workload],
-    asked: Asked,
+    *,
+    strategies: Iterable[GivenStrategy] | None,
+    precisions: Iterable[str] | None,
+    batch_sizes: Iterable[int] | None,
+    memory: float | str | None,
     measure: Callable[[Workload, Candidate], float] | None = None,
 ) -> StrategyAdvice:
     """Predicts memory and step time of every candidate, with the settings of the call; returns all candidates.
 
+    A candidate is a combination of a strategy, a precision and a batch size; None stands for the defaults.
     ``measure`` returns the seconds of a candidate's step on ranks of this machine; if it is None, nothing is measured.
     """
     __tracebackhide__ = True
+    limit = _limit(memory, call.settings.accelerator)
+    tried = product(_listed("strategies", strategies) or STRATEGIES, _listed("precisions", precisions) or PRECISIONS)
+    sizes = _listed("batch_sizes", batch_sizes)
     if measure is not None and not predictor.runs_here(call):
         raise SettingError(
             "ddpperf.advise(measure=True): on this machine the ranks would share cores or GPUs; leave measure out, or "
             "give a smaller world_size"
         )
-    workloads = _workloads(subject, asked.batch_sizes)
+    workloads = _workloads(subject, sizes)
     found: list[Candidate] = []
     asking: list[tuple[VerbCall, Contender, str | None]] = []
     places: list[int] = []
-    ways = list(product(workloads.items(), asked.strategies, asked.precisions))
-    for number, ((size, workload), strategy, precision) in enumerate(ways, start=1):
+    ways = list(product(workloads.items(), tried))
+    for number, ((size, workload), (strategy, precision)) in enumerate(ways, start=1):
         stands = f"memory, candidate {number} of {len(ways)}"
         candidate, own, contender = _simulated(predictor, call, workload, strategy, precision, stands=stands)
-        found.append(replace(_fitting(candidate, asked.memory), batch_size=size))
+        found.append(replace(_fitting(candidate, limit), batch_size=size))
         if found[-1].fits:
             places.append(len(found) - 1)
             asking.append((own, contender, None))
@@ -109,7 +94,7 @@ def advised(
         if candidate.prediction is not None and measure is not None:
             ordered[place] = replace(candidate, measured=measure(workloads[candidate.batch_size], candidate))
     ranks = max(predictor.session.world_sizes(call.settings))
-    return StrategyAdvice(test=predictor.test, candidates=tuple(ordered), world_size=ranks, memory=asked.memory)
+    return StrategyAdvice(test=predictor.test, candidates=tuple(ordered), world_size=ranks, memory=limit)
 
 
 def _workloads(
@@ -139,7 +124,7 @@ def _simulated(
     words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
     own = replace(call, settings=overlay_words(call.settings, words, where="ddpperf.advise"))
     own = replace(own, own={**call.own, **words})
-    strategy = resolve(given or "ddp", call.strategies)
+    strategy = resolve("ddp" if given is None else given, call.strategies)
     like = _LIKE.get(strategy.name) if call.settings.accelerator is not None and not strategy.options else None
     simulated = resolve(like) if like is not None and row_of(strategy).reads_values else strategy
     contender = Contender(subject=workload, strategy=simulated)

@@ -231,6 +231,19 @@ def nodes_of(world_size: int, ranks_per_node: int) -> int:
     return world_size // ranks_per_node
 
 
+def hybrid_nodes(sharding: str, world_size: int, ranks_per_node: int | None) -> int:
+    """Returns the number of nodes, in each of which HYBRID_SHARD shards; 1 for another sharding, which has no nodes."""
+    if sharding != "HYBRID_SHARD":
+        if ranks_per_node is not None:
+            raise SettingError(
+                f"ranks_per_node={ranks_per_node} is only for HYBRID_SHARD, not for sharding={sharding!r}: leave it out"
+            )
+        return 1
+    if ranks_per_node is None:
+        raise SettingError("ranks_per_node=None: HYBRID_SHARD shards in each node; give the number of its ranks")
+    return nodes_of(world_size, ranks_per_node)
+
+
 def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
     """Returns bytes per second as nccl-tests' algbw: the size of the whole buffer divided by the time."""
     return require_number("size_bytes", size_bytes) / require_number("seconds", seconds, positive=True)

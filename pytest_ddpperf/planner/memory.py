@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_ddpperf.analysis.inputs import require_one_of, require_ranks
-from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.planner.costs import nodes_of
+from pytest_ddpperf.planner.costs import hybrid_nodes
 
 _LIKE = {"NO_SHARD": "none", "SHARD_GRAD_OP": "zero2", "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3"}  # FSDP's names
 SHARDED: Mapping[str, tuple[bool, bool, bool]] = {
@@ -61,17 +60,7 @@ def model_state_bytes(
     count, n = require_ranks("parameters", parameters, least=0), require_ranks("world_size", world_size)
     require_one_of("sharding", sharding, (*SHARDED, *_LIKE))
     shared = SHARDED[_LIKE.get(sharding, sharding)]
-    if sharding == "HYBRID_SHARD":
-        if ranks_per_node is None:
-            raise SettingError(
-                "ranks_per_node=None: sharding='HYBRID_SHARD' shards among the ranks of a node; give the number of "
-                "ranks of a node"
-            )
-        n = world_size // nodes_of(world_size, ranks_per_node)
-    elif ranks_per_node is not None:
-        raise SettingError(
-            f"ranks_per_node={ranks_per_node} is only for HYBRID_SHARD, not for sharding={sharding!r}: leave it out"
-        )
+    n //= hybrid_nodes(sharding, n, ranks_per_node)
     parameter, gradient, master, state = PRECISIONS[require_one_of("precision", precision, PRECISIONS)]
     states = master + state * STATES[require_one_of("optimizer", optimizer, STATES)]
     each = (parameter, gradient, states)

@@ -1,14 +1,36 @@
-"""Fits the time of a collective by its size to measured calls: a latency and a bandwidth, in one or two ranges."""
+"""Measures the network between ranks, and fits the time of a collective by its size: a latency and a bandwidth."""
 
 from __future__ import annotations
 
+import datetime as dt
 import math
+import os
 import statistics
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from pytest_ddpperf.baselines.fingerprint import environment, environment_key
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.host import machine_facts
+from pytest_ddpperf.launch.context import place
+from pytest_ddpperf.launch.environment import thread_count, thread_variables
 from pytest_ddpperf.planner.costs import algorithm_bandwidth, bus_bandwidth
-from pytest_ddpperf.records.network import CollectiveFit, CollectiveTimes, RankSweep, Segment, Timing
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.network import (
+    ELEMENT,
+    CollectiveFit,
+    CollectiveTimes,
+    RankSweep,
+    Segment,
+    SweepPlan,
+    Timing,
+)
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.baselines.network import NetworkFile
+    from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.launch.launcher import Launcher
+
 
 _LEAST = 3  # least number of sizes in a segment
 SIZES = 4  # least number of sizes for a fit: one is omitted, and a line goes through the others
@@ -97,23 +119,15 @@ def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
 
 
 def weighted_line(points: Points) -> Line:
-    """Fits a line by least squares with weights 1/t^2, so that errors are relative; slope and intercept are >= 0.
+    """Fits a line by least squares with weights 1/t^2, so that errors are relative; slope and intercept are >= 0."""
+    import numpy as np
 
-    The closed form: slope = (sum w x sum w S t - sum w S x sum w t) / (sum w x sum w S^2 - (sum w S)^2).
-    """
-    w = [1 / seconds**2 for _, seconds in points]
-    sw, sws, swt = math.fsum(w), _sum(w, points, 1, 0), _sum(w, points, 0, 1)
-    swss, swst = _sum(w, points, 2, 0), _sum(w, points, 1, 1)
-    below = sw * swss - sws**2
-    slope = (sw * swst - sws * swt) / below if below > 0 else 0.0
+    sizes, seconds = np.array(points).T
+    slope, latency = np.polyfit(sizes, seconds, 1, w=1 / seconds)
     if slope < 0:
-        return swt / sw, 0.0
-    latency = (swt - slope * sws) / sw
-    return (latency, slope) if latency >= 0 else (0.0, swst / swss)
-
-
-def _sum(weights: Sequence[float], points: Points, of_size: int, of_time: int) -> float:
-    return math.fsum(w * size**of_size * time**of_time for w, (size, time) in zip(weights, points, strict=True))
+        return float(np.average(seconds, weights=seconds**-2)), 0.0
+    through_origin = 0.0, float(np.sum(sizes / seconds) / np.sum((sizes / seconds) ** 2))
+    return (float(latency), float(slope)) if latency >= 0 else through_origin
 
 
 def _one_line(points: Points) -> list[tuple[float, Line]]:
@@ -145,3 +159,69 @@ def _held_out(points: Points, lines: Callable[[Points], list[tuple[float, Line]]
         latency, slope = next(line for end, line in found if size <= end)
         errors.append(abs((latency + slope * size) / seconds - 1))
     return errors
+
+
+MIN_RANKS = 2
+_PER_DECADE = 3  # sizes between a size and ten times this size
+
+
+def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
+    """Returns sizes from ``least`` to ``most`` in bytes, at least three per decade and at least four in all.
+
+    Every rank has a whole number of elements of each size, so the stated size can really be sent. SettingError if the
+    largest is not twice the smallest, or if there are no four such sizes.
+    """
+    if most < 2 * least:
+        raise SettingError(f"--max-size={most} must be at least twice --min-size={least}; give a wider range")
+    steps = max(_PER_DECADE, math.ceil(_PER_DECADE * math.log10(most / least)))
+    share = ELEMENT * ranks
+    between = (round(least * (most / least) ** (i / steps) / share) * share for i in range(1, steps))
+    ends = max(1, least // share) * share, math.ceil(most / share) * share
+    sizes = tuple(sorted({size for size in between if ends[0] < size < ends[1]} | {*ends}))
+    if len(sizes) < SIZES:
+        raise SettingError(
+            f"from --min-size={least} to --max-size={most} only {len(sizes)} sizes are multiples of {share} B, "
+            f"which {ranks} ranks can share evenly, and a fit needs {SIZES}: give a wider range"
+        )
+    return sizes
+
+
+def network_environment(launcher: Launcher, world_size: int, device: str, backend: str) -> Environment:
+    """Returns the facts that the network between ``world_size`` ranks on this machine depends on."""
+    machine = launcher.machine()
+    placement = place(device, backend, world_size, machine)
+    gpus = None
+    if placement.device == "cuda":
+        from pytest_ddpperf.instruments.nvml import gpu_facts
+
+        pci = tuple(filter(None, machine.gpus.pci[:world_size]))
+        gpus = gpu_facts(pci, machine.gpu_software, os.environ)
+    threads = thread_count(thread_variables(os.environ))
+    return environment(machine_facts(), machine, placement, world_size, threads=threads, gpus=gpus)
+
+
+def measure_network(
+    launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float
+) -> tuple[NetworkFile, tuple[RankSweep, ...]]:
+    """Times collectives on fresh ranks in an environment; returns the fitted network, and the times of each rank."""
+    from pytest_ddpperf.baselines.network import NetworkFile  # its msgspec is not for ranks, which import this module
+
+    launched = launcher.run(
+        _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
+    )
+    times = timings(launched.values)
+    network = NetworkFile(
+        environment=environment_key(found),
+        date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
+        taken=taken_share(launched.values),
+        usual=usual_times(launched.values),
+        fits=fit_collectives(times, found.world_size),
+        timings=times,
+    )
+    return network, launched.values
+
+
+def _sweep(ctx: RankContext, plan: SweepPlan) -> RankSweep:
+    from pytest_ddpperf.instruments.network import sweep
+
+    return sweep(ctx.rank, ctx.world_size, ctx.device, plan)

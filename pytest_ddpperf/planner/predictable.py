@@ -9,7 +9,7 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.simulate.launch import Modelled
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.settings import CLUSTERS, HERE
+from pytest_ddpperf.settings import CLUSTERS
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.workload import Workload
@@ -96,20 +96,12 @@ def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
 def require_network(
     settings: Settings, environment: Environment, room: int, stored: Callable[[Environment], object | None]
 ) -> None:
-    """Raises SettingError if the network is unknown and not measurable; ``room``: ranks with separate cores or GPUs."""
-    given, ranks = settings.network, environment.world_size
-    if given not in {None, HERE} or ranks == 1:
+    """Raises SettingError if the network is unknown; ``room``: number of ranks with separate cores or GPUs."""
+    ranks = environment.world_size
+    if settings.network is not None or ranks == 1 or stored(environment) is not None:
         return
-    named = ", ".join(CLUSTERS)
-    cramped = f"{ranks} ranks would share cores or GPUs here" if ranks > room else ""
-    if given == HERE and (environment.simulated or cramped):
-        what = "a simulated benchmark has no network to measure" if environment.simulated else cramped
-        raise SettingError(f"network={HERE!r}: {what}; give network=NAME, one of {named}")
-    if given is None and stored(environment) is None:
-        cure = (
-            f", and {cramped}: give" if cramped else f": measure it with ddpperf network --world-size={ranks}, or give"
-        )
-        known = named if cramped else f"{HERE}, {named}"
-        raise SettingError(
-            f"network is not given, and no fit of {environment_key(environment)} is stored{cure} one of {known}"
-        )
+    measure = f": measure it with ddpperf network --world-size={ranks}, or give one of"
+    cure = f", and {ranks} ranks would share cores or GPUs here: give one of" if ranks > room else measure
+    raise SettingError(
+        f"network is not given, and no fit of {environment_key(environment)} is stored{cure} {', '.join(CLUSTERS)}"
+    )

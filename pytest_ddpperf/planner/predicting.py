@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import RankFailed, SettingError, extended
 from pytest_ddpperf.planner.predictable import Training, require_fit, require_network
-from pytest_ddpperf.planner.predictions import predicted, typical
+from pytest_ddpperf.planner.predictions import FittedNetwork, NamedNetwork, NetworkModel, predicted, typical
 from pytest_ddpperf.planner.simulate.launch import needs_values
-from pytest_ddpperf.planner.sweep import measure_network, sizes_between
-from pytest_ddpperf.planner.transfers import FittedNetwork, NamedNetwork, NetworkModel, like
 from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.records.network import COLLECTIVES, SweepPlan
-from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, WhatIf
-from pytest_ddpperf.records.timeline import Timeline, Transfer
+from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, Timeline, WhatIf
 from pytest_ddpperf.run.call.benchmark_launches import SIMULATING
 from pytest_ddpperf.run.call.requests import VerbCall
 from pytest_ddpperf.run.call.ways import Contender, GivenStrategy, GivenWays, several
-from pytest_ddpperf.settings import CLUSTERS, HERE, overlay_words
+from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, PrepareJob
 from pytest_ddpperf.training.script import Subject
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.session.session import Session
 
 OF_NETWORK = ("network", "ranks_per_node")  # settings that ways of what_if may have, in addition to those of compare
-_SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
 LAUNCHES = 5  # launches that time computing on this machine
 _WITH_VALUES = (
     "\n\nThe tensors of the rank have values. With accelerator=NAME, such as h100, they have none, and take no memory "
@@ -156,7 +151,7 @@ class Predictor:
         ranks = ranks or max(self.session.world_sizes(call.settings))
         require_fit(call.settings, way, ranks)
         session, settings = self.session, call.settings
-        if settings.accelerator is not None and settings.network != HERE:
+        if settings.accelerator is not None:
             settings = replace(settings, counts="only")  # nothing is timed, so others may measure meanwhile
         here = session.environment(settings, 1)
         if settings.accelerator is None and not here.simulated:
@@ -194,41 +189,13 @@ class Predictor:
         environment = training.variant.environment
         key = environment_key(environment)
         settings = training.call.settings
-        if settings.network not in {None, HERE}:
+        if settings.network is not None:
             return NamedNetwork(name=settings.network, ranks_per_node=settings.ranks_per_node)
-        sent = [transfer for transfer in timeline.transfers if transfer.ranks > 1]
-        if not sent:
+        if all(transfer.ranks == 1 for transfer in timeline.transfers):
             return FittedNetwork(name=key, fits=(), taken=0.0)
-        if settings.network == HERE:
-            return self._measured(training, sent)
         content = self.session.archive.network(environment)
         assert content is not None  # noqa: S101  as it was required
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
-
-    def _measured(self, training: Training, sent: Sequence[Transfer]) -> FittedNetwork:
-        """Measures the network between these ranks for their transfers; a session measures each size only once."""
-        __tracebackhide__ = True
-        environment = training.variant.environment
-        names = tuple(dict.fromkeys(map(like, sent)))
-        unknown = [name for name in names if name not in COLLECTIVES]
-        if unknown:
-            raise SettingError(
-                f"network={HERE!r}: {', '.join(unknown)} cannot be measured; give one of {', '.join(CLUSTERS)}"
-            )
-        most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in sent))
-        key = environment_key(environment)
-        known = self.session.networks.get(key)
-        fits = {} if known is None else {fit.collective: fit for fit in known.fits}
-        missing = tuple(name for name in names if name not in fits or fits[name].max_bytes < most)
-        if known is None or missing:
-            sizes = sizes_between(_SMALLEST, 2 * most, environment.world_size)
-            plan = SweepPlan(collectives=missing, sizes=sizes, rounds=_ROUNDS)
-            found, _ = measure_network(
-                self.session.sides.launchers[0], environment, plan, training.call.settings.timeout
-            )
-            fits |= {fit.collective: fit for fit in found.fits}
-            known = self.session.networks[key] = replace(found, fits=tuple(fits.values()))
-        return FittedNetwork(name=key, fits=tuple(fits[name] for name in names), taken=known.taken, usual=known.usual)
 
     def _launched(self, training: Training, stands: str) -> RankTimeline:
         """Runs simulated ranks at the same time on this machine; returns the timeline with the longest computing."""

@@ -1,18 +1,134 @@
-"""The predicted time of a step on a network, with its error, from its timeline and the costs of its transfers."""
+"""The predicted time of a step on a network, with its error: from its timeline and the costs of its transfers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import fmean, stdev
 
-from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.planner.replay import replayed
-from pytest_ddpperf.planner.transfers import Band, NetworkModel
-from pytest_ddpperf.records.predictions import Prediction, Replayed
-from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
+from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.planner.costs import Network, collective_time, hierarchical_time
+from pytest_ddpperf.planner.hardware import CLUSTERS, HARDWARE
+from pytest_ddpperf.records.network import CollectiveFit
+from pytest_ddpperf.records.predictions import Prediction, Replayed, Timeline, Transfer
 from pytest_ddpperf.stats.intervals import t_quantile
+from pytest_ddpperf.units import format_count, format_values, power_of_two
+
+_SPREAD = 2  # median errors that the band of a measured network reaches to either side
+_LIKE: Mapping[str, str] = {
+    "barrier": "all_reduce",
+    "reduce": "broadcast",
+    "gather": "all_gather",
+    "scatter": "all_gather",
+}
+_ALONE = ("send", "recv")  # one message of a pair of ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The error band of a modelled time: factors for the best, the most likely and the worst case."""
+
+    low: float
+    likely: float
+    high: float
+
+
+LINKS = Band(1.0, 1.25, 2.0)
+"""Factors of times by the ring formulas with a datasheet's bandwidth: all-reduces of 1 GB reach 0.7 to 0.9 of it on
+H100s; below 0.5, ``ddpperf network --check`` calls a network slow."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedNetwork:
+    """A cluster of nodes with one kind of links inside a node, and another kind between nodes; see ``CLUSTERS``."""
+
+    name: str
+    ranks_per_node: int = 8
+    band: Band = LINKS  # what its times are multiplied by
+    taken: float = 0.0  # the share of the computing that stops while a transfer is under way
+
+    def __post_init__(self) -> None:
+        require_one_of("network", self.name, CLUSTERS)
+        require_ranks("ranks_per_node", self.ranks_per_node)
+
+    def seconds(self, transfer: Transfer) -> float:
+        """Returns seconds by ring formulas; in two levels if a group has several ranks on each of several nodes."""
+        local, between = (HARDWARE[link] for link in CLUSTERS[self.name])
+        inside = max(1, min(transfer.ranks, self.ranks_per_node // transfer.stride))
+        nodes = -(-transfer.ranks // inside)
+        if nodes == 1:
+            return _seconds(transfer, local)
+        name = like(transfer)
+        if inside == 1 or name == "all_to_all" or transfer.name in _ALONE:  # most parts go to other nodes
+            return _seconds(transfer, between)
+        size = _bytes_of(transfer)
+        levels = hierarchical_time(name, size, nodes, inside, local=local, between=between)
+        if name == "broadcast":  # a ring sends the whole once or twice, and a tree at each of its levels
+            return min(levels, collective_time(name, size, transfer.ranks, between))
+        return levels
+
+
+def _seconds(transfer: Transfer, network: Network) -> float:
+    if transfer.ranks == 1:
+        return 0.0
+    if transfer.name in _ALONE:
+        return network.latency + transfer.nbytes / network.bandwidth
+    return collective_time(like(transfer), _bytes_of(transfer), transfer.ranks, network)
+
+
+def _bytes_of(transfer: Transfer) -> int:
+    return 0 if transfer.name == "barrier" else transfer.nbytes
+
+
+def like(transfer: Transfer) -> str:
+    """Returns the name of the measured collective whose times are used for a transfer."""
+    return _LIKE.get(transfer.name, transfer.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FittedNetwork:
+    """A measured network: fits of the fastest calls, by collective, each for the number of ranks that was measured.
+
+    ``usual``: the time of a usual call divided by the fastest call's; ``taken``: as in ``NamedNetwork``.
+    """
+
+    name: str
+    fits: tuple[CollectiveFit, ...]
+    taken: float
+    usual: float = 1.0
+
+    @property
+    def band(self) -> Band:
+        """Returns the band from the fastest to usual calls, widened on both sides by twice the fits' median error."""
+        error = _SPREAD * max((fit.error for fit in self.fits), default=0.0)
+        return Band(max(0.1, 1 - error), self.usual, self.usual * (1 + error))
+
+    def seconds(self, transfer: Transfer) -> float:
+        """Returns seconds by the fit; transfers below the smallest size take as long as the smallest."""
+        if transfer.ranks == 1:
+            return 0.0
+        name = like(transfer)
+        fit = next((fit for fit in self.fits if (fit.collective, fit.world_size) == (name, transfer.ranks)), None)
+        if fit is None:
+            raise SettingError(
+                f"network {self.name} was not measured for {name} of {format_count(transfer.ranks, 'rank')}, only for "
+                f"{', '.join(fit.collective for fit in self.fits)} of {format_count(self.fits[0].world_size, 'rank')}; "
+                f"choose another network: {', '.join(CLUSTERS)}"
+            )
+        if transfer.nbytes > fit.max_bytes:
+            size = power_of_two(transfer.nbytes, above=True)
+            sent, measured = format_values((transfer.nbytes, fit.max_bytes), "B")
+            raise SettingError(
+                f"a step sends {sent} in one {transfer.name}, but network {self.name} was measured only up to "
+                f"{measured}; run ddpperf network --world-size={transfer.ranks} --max-size={size}"
+            )
+        return fit.seconds(max(transfer.nbytes, fit.min_bytes))
+
+
+NetworkModel = NamedNetwork | FittedNetwork
+
 
 _SPREAD = 2  # half the width of the band in standard errors, for a single launch
 _SURE = 0.975  # the quantile of Student's t that is half the width of the band, for several launches
@@ -36,7 +152,10 @@ def predicted(
     samples: float | None = None,
     lost: float = 0.0,
 ) -> Prediction:
-    """Returns the prediction of a timeline on a network; SettingError if the network has no cost for a transfer."""
+    """Returns the prediction of a timeline on a network; SettingError if the network has no cost for a transfer.
+
+    WorkloadError if the step takes no time at all.
+    """
     costs = [network.seconds(transfer) for transfer in timeline.transfers]
     launches = len(timeline.launches)
     computing = ROOFLINES if accelerator else Band(1 - MEASURED, 1.0, 1 + MEASURED)
@@ -44,9 +163,12 @@ def predicted(
     def step(work: float, sending: float) -> Replayed:
         return replayed(timeline, [cost * sending for cost in costs], computing=work, taken=network.taken)
 
+    likely = step(computing.likely, network.band.likely)
+    if not likely.seconds:
+        raise WorkloadError(f"{name}: the step computes and sends nothing, so there is no time to predict")
     ends = product((computing.low, computing.high), (network.band.low, network.band.high))
     return Prediction(
-        **asdict(step(computing.likely, network.band.likely)),
+        **asdict(likely),
         name=name,
         world_size=world_size,
         network=network.name,
@@ -86,3 +208,36 @@ def typical(timelines: Sequence[Timeline]) -> Timeline:
 
 def _shape(timeline: Timeline) -> object:
     return timeline.transfers, [(moment.transfer, moment.waits) for moment in timeline.moments]
+
+
+def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1.0, taken: float = 0.0) -> Replayed:
+    """Computes the times of a step, in which a transfer starts once it is called and the transfer before it has ended.
+
+    All ranks are assumed to be equal. Transfers take the seconds in ``costs``, and times of computing are multiplied by
+    ``computing``. ``taken`` is the fraction of computing that stops during a transfer: 1 if the computing core has to
+    send, 0 if sending does not slow computing.
+    """
+    if len(costs) != len(timeline.transfers):
+        raise SettingError(f"costs has {len(costs)} numbers for {len(timeline.transfers)} transfers; give one for each")
+    now = sent = 0.0  # the present time of computing, and the end of the last transfer that was started
+    ends = [0.0] * len(costs)
+    for moment in timeline.moments:
+        now = _computed(now, moment.computed * computing, sent, taken)
+        if moment.waits:
+            now = max(now, ends[moment.transfer])
+        else:
+            sent = ends[moment.transfer] = max(now, sent) + require_number("costs", costs[moment.transfer])
+    now = _computed(now, timeline.rest * computing, sent, taken)
+    steps = timeline.steps
+    return Replayed(
+        seconds=max(now, sent) / steps,
+        computing=timeline.computing * computing / steps,
+        communication=sum(costs) / steps,
+    )
+
+
+def _computed(now: float, work: float, sent: float, taken: float) -> float:
+    """Returns the end of ``work`` seconds of computing that begins at ``now``; transfers run until ``sent``."""
+    beside = max(0.0, sent - now)
+    done = beside * (1 - taken)
+    return now + work / (1 - taken) if work <= done and taken < 1 else now + beside + work - done

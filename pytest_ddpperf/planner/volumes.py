@@ -1,18 +1,71 @@
-"""The bytes that a rank sends in one optimizer step with DDP or FSDP, computed from a model's parameters.
+"""The bytes that a rank sends in an optimizer step with DDP or FSDP, from a model's parameters; the buckets of DDP.
 
 Sources: PyTorch FSDP (Zhao et al. 2023, section 3.2), and torch itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_ddpperf.analysis.inputs import require_one_of, require_ranks
+from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.planner.buckets import MB, bucket_layout
-from pytest_ddpperf.planner.costs import Network, collective_time, nodes_of
+from pytest_ddpperf.planner.costs import Network, collective_time, hybrid_nodes
+
+MB = 2**20  # bytes, as torch's DDP has it
+DEFAULT_CAP_MB = 25.0
+FIRST_CAP_MB = 1.0  # of the first bucket, if the user gives no cap
+
+
+@dataclass(frozen=True, slots=True)
+class GradientBucket:
+    """A bucket: the indices of its parameters in the order in which their gradients become ready, and its bytes."""
+
+    parameters: tuple[int, ...]
+    nbytes: int
+
+
+def bucket_layout(
+    sizes: Sequence[int],
+    cap_mb: float | None = None,
+    *,
+    ready_order: Sequence[int] | None = None,
+    kinds: Sequence[Hashable] | None = None,
+) -> tuple[GradientBucket, ...]:
+    """Returns the buckets of torch's DDP after it has rebuilt them, in the order in which they are sent.
+
+    A bucket is full once it reaches its cap, so it may exceed it. The default cap is 25 MiB, and 1 MiB for the first
+    bucket.
+
+    Args:
+        sizes: bytes of each gradient, in the order of ``model.parameters()``, without parameters that have no gradient.
+        cap_mb: DDP's ``bucket_cap_mb``, in units of 2^20 bytes; None for its default.
+        ready_order: indices of parameters in the order in which gradients become ready; reversed by default.
+        kinds: the dtype and device of each parameter, which must be equal in a bucket; all equal by default.
+    """
+    cap = MB * (DEFAULT_CAP_MB if cap_mb is None else require_number("cap_mb", cap_mb, positive=True))
+    first = FIRST_CAP_MB * MB if cap_mb is None else cap
+    order = range(len(sizes) - 1, -1, -1) if ready_order is None else ready_order
+    if sorted(order) != list(range(len(sizes))):
+        raise SettingError(f"ready_order={order!r:.60}: expected each index below {len(sizes)} exactly once")
+    if kinds is not None and len(kinds) != len(sizes):
+        raise SettingError(f"kinds has {len(kinds)} entries for {len(sizes)} parameters; give one for each")
+    full: list[GradientBucket] = []
+    filling: dict[Hashable, list[int]] = {}
+    caps: dict[Hashable, float] = {}
+    for i in order:
+        kind = None if kinds is None else kinds[i]
+        filling[kind] = [*filling.pop(kind, []), i]
+        if sum(sizes[j] for j in filling[kind]) >= caps.get(kind, first):
+            full.append(_bucket(filling.pop(kind), sizes))
+            caps[kind] = cap
+    return (*full, *(_bucket(parameters, sizes) for parameters in filling.values()))
+
+
+def _bucket(parameters: Sequence[int], sizes: Sequence[int]) -> GradientBucket:
+    return GradientBucket(tuple(parameters), sum(sizes[i] for i in parameters))
+
 
 SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD")
 _MANY = 2  # the fewest ranks that send anything
@@ -133,7 +186,7 @@ def estimate_fsdp_comm_cost(
         local: the links in a node, for HYBRID_SHARD; as ``network`` by default.
     """
     n, k = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
-    require_one_of("sharding", sharding, SHARDINGS)
+    nodes = hybrid_nodes(require_one_of("sharding", sharding, SHARDINGS), n, ranks_per_node)
     tensors = _tensors(model, "parameters")
     whole = _nbytes_of(tensors, param_element_bytes)
     reduced = _nbytes_of([one for one in tensors if one.requires_grad], reduce_element_bytes or param_element_bytes)
@@ -144,11 +197,9 @@ def estimate_fsdp_comm_cost(
     gathers = 2 * k if sharding != "SHARD_GRAD_OP" else syncs
     if sharding != "HYBRID_SHARD":
         return _cost(_parts(n, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced)), network)
-    if ranks_per_node is None:
-        raise SettingError("ranks_per_node=None: HYBRID_SHARD shards in each node; give the number of its ranks")
-    nodes = nodes_of(n, ranks_per_node)
-    inside = _parts(ranks_per_node, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced))
-    between = _parts(nodes, unit, all_reduce=(syncs, reduced / ranks_per_node))
+    own = n // nodes  # ranks of a node
+    inside = _parts(own, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced))
+    between = _parts(nodes, unit, all_reduce=(syncs, reduced / own))
     return _cost(inside, local or network, _cost(between, network))
 
 

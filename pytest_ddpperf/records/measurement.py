@@ -11,8 +11,7 @@ from typing import Any, Literal
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import GpuHealth
-from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.launch import GpuHealth, Launch
 from pytest_ddpperf.records.phases import CommunicationProfile
 from pytest_ddpperf.units import format_count, format_value
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.findings import LOAD
-from pytest_ddpperf.records.batch_size import Search
-from pytest_ddpperf.records.convergence import LOSS, Convergence, Standing, Trainings
+from pytest_ddpperf.records.verbs import LOSS, Convergence, Search, Standing, Trainings
 from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.reports.phrases import environment_text
 from pytest_ddpperf.reports.table import (

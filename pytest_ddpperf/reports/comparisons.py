@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.records.side_by_side import SideBySide
+from pytest_ddpperf.records.verbs import SideBySide
 from pytest_ddpperf.reports.diagnosis import CAUSES
 from pytest_ddpperf.reports.lines import curve_of
 from pytest_ddpperf.reports.phrases import find, first_of

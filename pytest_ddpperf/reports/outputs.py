@@ -10,12 +10,11 @@ from pytest_ddpperf.units import format_count
 if TYPE_CHECKING:
     from pytest_ddpperf.baselines.store import SavedRecord
     from pytest_ddpperf.judge.calibration import Calibrated
-    from pytest_ddpperf.records.batch_size import Search
-    from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.finding import Finding
     from pytest_ddpperf.records.measurement import Measurement
     from pytest_ddpperf.records.predictions import Predicted, StrategyAdvice
     from pytest_ddpperf.records.results import Result
+    from pytest_ddpperf.records.verbs import Convergence, Search
     from pytest_ddpperf.stats.suites import CommonChange
 
 

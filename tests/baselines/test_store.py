@@ -19,7 +19,7 @@ from pytest_ddpperf.errors import BaselineError, SettingError
 from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.measurement import SIMULATED
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result
 from pytest_ddpperf.records.verdict import Verdict

@@ -92,7 +92,7 @@ def test_what_this_machine_cannot_hold_is_not_timed(printed: Run) -> None:
             8,
             "network is not given, and no fit of KEY is stored: measure it with ddpperf network --world-size=2, or",
         ),
-        (None, 8, "or give one of here, nvlink-infiniband400"),
+        (None, 8, "or give one of nvlink-infiniband400"),
         (None, 1, "no fit of KEY is stored, and 2 ranks would share cores or GPUs here: give one of nvlink"),
         ('{"schema": "pytest-ddpperf', 8, "network.json"),
     ],
@@ -128,7 +128,14 @@ def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
             "cannot be imported: KeyError: 'RANK' in line 3; the file may only define the workload",
         ),
         ("advised_train.py:number", "expected a Workload"),
+        ("time.py:workload", "'time.py:workload': the name time imports another module, built into Python; rename"),
     ],
 )
 def test_what_is_no_workload_is_refused(named: str, said: str, complaint: Run) -> None:
+    Path("time.py").write_text(TRAIN)
     assert said in complaint("advise", named, *ASKED)
+
+
+def test_an_empty_name_is_no_strategy(complaint: Run) -> None:
+    said = complaint("advise", "advised_train.py:workload", *ASKED, "--strategies=flat,")
+    assert "strategy '': expected a name, or a name with options as in ddp[bucket_cap_mb=5]" in said

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.baselines.history.database import record
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.measurement import Interval
-from pytest_ddpperf.records.verdict import Verdict
 from tests.cli.running import Run
-from tests.factories import make_baseline_record, make_environment, make_history_run, make_new_result, make_series
+from tests.factories import make_baseline_record, make_environment, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 STEP_TIME = make_series(
@@ -96,23 +95,6 @@ def test_show_has_a_table_for_each_record(printed: Run) -> None:
     assert titles == ["t.py::test_a[x]: ddp", "t.py::test_a[x]: naive", "t.py::test_b: ddp"]
 
 
-def test_a_baseline_that_the_last_run_improved_on_is_stale(folder: Path, printed: Run) -> None:
-    (folder / "pytest.ini").write_text("[pytest]\nddpperf_history = runs.sqlite\n")
-    assert "stale" not in printed("show", "test_b"), "there is no history yet"
-
-    def ran(day: str, verdict: Verdict) -> str:
-        result = make_new_result("t.py::test_b", STEP_TIME, environment=CPU)
-        record(folder / "runs.sqlite", make_history_run(0, date=day), [replace(result, verdict=verdict)])
-        return printed("show", "test_b").splitlines()[-1]
-
-    assert "stale" not in ran("2026-01-11T00:00:00+00:00", Verdict.IMPROVED), "it is older than the baseline"
-    assert ran("2026-01-13T00:00:00+00:00", Verdict.IMPROVED) == (
-        'stale: the run of 2026-01-13 was better; save again with: pytest "t.py::test_b" --ddpperf-world-size=2 '
-        "--ddpperf-save"
-    )
-    assert "stale" not in ran("2026-01-14T00:00:00+00:00", Verdict.OK)
-
-
 def test_show_a_file(folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Store(folder / "baselines").file("t.py::test_b", CPU)
     monkeypatch.chdir(file.parent)  # where there is no folder of baselines, and the file's name alone is enough
@@ -127,18 +109,36 @@ def test_show_what_is_not_there(complaint: Run) -> None:
     )
 
 
-def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
-    """As in ``ddpperf list | head -0``: the pipe is closed before the first line."""
-    code = "import sys; from pytest_ddpperf.cli.command import main; sys.exit(main())"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "list"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_reader_that_leaves_early_is_no_error(folder: Path, status: int) -> None:
+    """As in ``ddpperf list | head -0``: the pipe is closed before the first line. What was found stays the status."""
+    code = f"""
+import dataclasses, sys
+from pytest_ddpperf.cli import command
+
+command.COMMANDS = [
+    dataclasses.replace(each, run=lambda options, run=each.run: run(options) or {status}) if each.run else each
+    for each in command.COMMANDS
+]
+sys.exit(command.main())
+"""
+    pipe = subprocess.PIPE
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen([sys.executable, "-c", code, "list"], cwd=folder, env=environ, stdout=pipe, stderr=pipe)
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
     stderr = process.stderr.read()
     process.stderr.close()
-    assert (process.wait(60), stderr) == (0, b"")
+    assert (process.wait(60), stderr) == (status, b"")
+
+
+def test_ctrl_c_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch, complaint: Run) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pytest_ddpperf.cli.report.read_run", interrupted)
+    assert complaint("report", "run.json", status=130) == "\ninterrupted\n"
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,11 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
         ("calibrate", "-oddpperf_calibrate=5"),
         ("simulate a.py --world-size 64,8 --rank 7 -x", "-oddpperf_simulate=8,64 -oddpperf_simulate_rank=7 a.py -x"),
         (
-            "simulate --world-size=9 --network=here --ranks-per-node=4",
-            "-oddpperf_simulate=9 -oddpperf_simulate_rank=0 -oddpperf_network=here -oddpperf_ranks_per_node=4",
+            "simulate --world-size=9 --network=pcie-ethernet1 --ranks-per-node=4",
+            (
+                "-oddpperf_simulate=9 -oddpperf_simulate_rank=0 -oddpperf_network=pcie-ethernet1 "
+                "-oddpperf_ranks_per_node=4"
+            ),
         ),
     ],
 )
@@ -168,6 +171,10 @@ def test_calibrate_and_simulate_become_pytest_with_their_knobs_and_all_that_they
         (["simulate", "perf"], "the following arguments are required: --world-size"),
         (["simulate", "--world-size", "0"], "argument --world-size: expected a number of ranks of at least 1"),
         (["calibrate", "--runs", "1"], "argument --runs: expected a whole number of at least 2"),
+        (
+            ["bisect", "--packages", "old.txt", "new.txt", "--pip-args='--index-url"],
+            "argument --pip-args: expected arguments as a shell takes them: No closing quotation",
+        ),
         (["list", "-k", "small"], "unrecognized arguments: -k small"),
     ],
 )

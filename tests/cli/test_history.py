@@ -131,6 +131,24 @@ def test_several_benchmarks_are_no_table(history: Path, tmp_path: Path, printed:
     assert said in complaint("history", "csv", "test", "--history", history)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--metric", "step_tim"], "has no values of step_tim for test_a; its metrics are peak_resident, step_time"),
+        (
+            ["--metric", "step_time", "--metric", "x"],
+            "has no values of x for test_a; its metrics are peak_resident, step_time",
+        ),
+        (["--name", "fsdp"], "has no name fsdp; it has ddp"),
+    ],
+)
+def test_a_table_of_what_is_not_there_is_refused(
+    history: Path, complaint: Run, arguments: list[str], says: str
+) -> None:
+    said = complaint("history", "csv", "test_a", *arguments, "--history", history)
+    assert said == f"ddpperf: error: history file {history} {says}\n"
+
+
 OTAVA = """
 tests:
   test_a:

@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.cli import network
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.errors import RanksTimedOut
 from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.planner import sweep as running
-from pytest_ddpperf.planner.buckets import DEFAULT_CAP_MB, MB
-from pytest_ddpperf.planner.links import WrongInterface, wrong_interface
-from pytest_ddpperf.planner.sweep import sizes_between
-from pytest_ddpperf.records.network import RankSweep, SweepPlan
+from pytest_ddpperf.planner import network as running
+from pytest_ddpperf.planner.network import sizes_between
+from pytest_ddpperf.planner.slowness import WrongInterface, wrong_interface
+from pytest_ddpperf.planner.volumes import DEFAULT_CAP_MB, MB
+from pytest_ddpperf.records.network import CollectiveFit, RankSweep, Segment, SweepPlan
 from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.reports.table import render
 from tests.cli.running import Run
+from tests.factories import make_environment
 
 QUICK = ["network", "--device=cpu", "--rounds=1", "--max-size=8KiB", "--collectives=all_reduce,broadcast"]
 
@@ -63,21 +64,15 @@ def test_the_default_sizes_cover_the_buckets_of_ddp() -> None:
 
 
 def test_a_network_is_measured_stored_and_predicts(
-    printed: Run, complaint: Run, monkeypatch: pytest.MonkeyPatch, launcher: Launcher
+    printed: Run, complaint: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No rank starts for a prediction, for the facts of torch are in its files; a machine with GPUs asks torch."""
-    monkeypatch.setattr(running, "_GPUS", ())
     shown: list[str] = []
     with monkeypatch.context() as patched:
         patched.setattr(LiveLine, "show", lambda _, text: shown.append(text))
         patched.setattr(LiveLine, "clear", lambda _: shown.append("-"))
         out = printed(*QUICK)
     assert shown == ["measuring 2 ranks: 2 collectives of 4 sizes, 1 round", "-"]
-    measured = running.network_environment(launcher, 2, "cpu", "auto")
-    read = running.stored_environment(2, "cpu", "auto")
-    assert read is not None
-    assert environment_key(read) == environment_key(measured)
-    monkeypatch.setattr(network, "Launcher", lambda **_: pytest.fail("ranks started"))
+    monkeypatch.setattr(network, "measure_network", lambda *_: pytest.fail("measured again"))
     assert "all_reduce" in out
     assert "broadcast" in out
     (file,) = Path("baselines").glob("*-w2-*/network.json")
@@ -93,8 +88,16 @@ def test_a_network_is_measured_stored_and_predicts(
     assert line.startswith("broadcast of ")
     unknown = complaint(*QUICK, "--predict=4KiB", "--collectives=all_to_all")
     assert ", only all_reduce, broadcast; run" in unknown
-    monkeypatch.setattr(running, "_GPUS", ("/",))
-    assert running.stored_environment(2, "cpu", "auto") is None
+
+
+def test_the_table_has_bandwidths_range_and_error() -> None:
+    """1 MB in 200 us: 5 GB/s, times 1.5 of 4 ranks."""
+    line = Segment(max_bytes=1_000_000, latency=1e-4, seconds_per_byte=1e-10)
+    fit = CollectiveFit(collective="all_reduce", world_size=4, min_bytes=1024, segments=(line,), error=0.031)
+    lines = render(network.network_table(make_environment(world_size=4), [fit])).splitlines()
+    assert lines[0].endswith("gloo, torch 2.13, 4 ranks")
+    row = ["all_reduce", "1.00", "KiB", "to", "977", "KiB", "100", "us", "5.00", "7.50", "1", "3.1"]
+    assert lines[4].split() == row
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(

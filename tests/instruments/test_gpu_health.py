@@ -12,7 +12,7 @@ import pytest
 from pytest_ddpperf.instruments.gpu_health import gpu_health, read_gpu, watch_gpus
 from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.instruments.nvml import library
-from pytest_ddpperf.records.health import GpuHealth
+from pytest_ddpperf.records.launch import GpuHealth
 from tests.fake_nvml import FIRST, SECOND, CountingNvml, FakeNvml, refusing
 
 BOTH = (FIRST, SECOND)

@@ -23,7 +23,7 @@ from pytest_ddpperf.instruments.health import (
     watch_health,
     watch_power,
 )
-from pytest_ddpperf.records.health import CpuHealth
+from pytest_ddpperf.records.launch import CpuHealth
 
 # user nice system idle iowait irq softirq steal guest guest_nice
 STAT = """cpu  600 30 90 1500 60 6 3 15 40 0

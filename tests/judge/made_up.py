@@ -13,7 +13,7 @@ from pytest_ddpperf.judge.outlook import enough
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.stats.intervals import Change

@@ -14,8 +14,7 @@ from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.launch import Launch, LongSteps
+from pytest_ddpperf.records.launch import CpuHealth, Health, Launch, LongSteps
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict

@@ -20,8 +20,7 @@ from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.metrics.scaling import DeriveSeries, alone, gated_if_paired, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.launch import CpuHealth, Health, Launch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Provenance, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict

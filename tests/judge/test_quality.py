@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.judge.quality import QualityRules, held, lost, trained
-from pytest_ddpperf.records.convergence import Convergence, Curve, Standing, Trainings
+from pytest_ddpperf.records.verbs import Convergence, Curve, Standing, Trainings
 from pytest_ddpperf.stats.intervals import t_quantile
 from tests.factories import known
 

@@ -14,7 +14,7 @@ from pytest_ddpperf.judge.metric import OTHER_CLOCK, reference_of
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict

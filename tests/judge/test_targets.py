@@ -10,9 +10,9 @@ import pytest
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.judge.targets import targets
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Interval, Measurement, MetricRules, Series
-from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+from pytest_ddpperf.records.verbs import ScalingCurve, SideBySide
 from tests.factories import make_environment, make_launch, make_measurement, make_series
 
 

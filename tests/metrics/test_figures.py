@@ -11,8 +11,7 @@ from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
+from pytest_ddpperf.records.launch import CpuHealth, DeviceMemory, GpuHealth, Health, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Series
 from pytest_ddpperf.settings import Settings
 from tests.factories import PROFILE, make_environment, make_measurement, make_rank_launch

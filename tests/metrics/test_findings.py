@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ddpperf.metrics.findings import busy_baseline, findings_of, thin_baseline
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from tests.factories import make_environment, make_launch, make_measurement
 

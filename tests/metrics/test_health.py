@@ -5,8 +5,7 @@ from dataclasses import replace
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.launch import DeviceMemory, Launch
+from pytest_ddpperf.records.launch import CpuHealth, DeviceMemory, GpuHealth, Health, Launch
 from pytest_ddpperf.records.measurement import Measurement
 from tests.factories import make_environment, make_launch, make_measurement, make_rank_launch
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.cli.command import main
+
 SUITE = """
 import pytest
 import torch
 from torch import nn
 from pytest_ddpperf import Workload
+from pytest_ddpperf.errors import SettingError
 
 WIDE = 64
 QUICK = dict(world_size=16, network="pcie-ethernet10", device="cpu")
@@ -154,14 +157,16 @@ def test_advised(ddpperf):
 
 
 @pytest.mark.slow
-def test_the_network_between_ranks_here_is_measured(inner: pytest.Pytester) -> None:
+def test_the_network_that_was_measured_here_is_that_of_predictions(inner: pytest.Pytester) -> None:
+    assert main(["network", "--world-size=2", "--device=cpu", "--rounds=1"]) == 0
     test = """
-def test_here(ddpperf):
-    found = ddpperf.predict(workload, strategy="bucketed", world_size=2, network="here", device="cpu")
-    assert found.network.endswith("-w2-" + found.network.rpartition("-w2-")[2]) and found.communication > 0
-    assert ddpperf.predict(workload, strategy="single", world_size=1, network="here", device="cpu").communication == 0
-    modelled = ddpperf.predict(workload, world_size=2, network="here", device="cpu", accelerator="h100")
+def test_measured(ddpperf):
+    found = ddpperf.predict(workload, strategy="bucketed", world_size=2, device="cpu")
+    assert "-w2-" in found.network and found.communication > 0
+    modelled = ddpperf.predict(workload, world_size=2, device="cpu", accelerator="h100")
     assert modelled.network == found.network and modelled.communication > 0
+    with pytest.raises(SettingError, match="was not measured for send of 2 ranks, only for all_reduce"):
+        ddpperf.predict(sends, world_size=2, device="cpu")
 
 
 def test_one_rank_needs_no_network(ddpperf):
@@ -178,7 +183,7 @@ def test_named(ddpperf):
 
 
 REFUSED = (
-    ("predict(workload, network='fast')", "network='fast'): expected one of here, nvlink-infiniband400"),
+    ("predict(workload, network='fast')", "network='fast'): expected one of nvlink-infiniband400"),
     ("predict(workload, world_size=20, network='pcie-ethernet10')", "world_size=20 is no multiple of ranks_per_node"),
     ("what_if(workload, ways={'now': {}, 'b': {'ranks_per_node': 0}}, network='pcie-ethernet10')", "ranks_per_node=0"),
     ("advise(workload, measure=True, accelerator='h100', **{**QUICK, 'world_size': 4096})", "leave measure out"),
@@ -186,18 +191,17 @@ REFUSED = (
         "predict(workload, accelerator='h100', **QUICK); ddpperf.predict(workload, accelerator='h100', **QUICK)",
         "predicts 'ddp' twice on pcie-ethernet10; give each another name=",
     ),
-    ("predict(3, network='here')", "a int cannot be predicted: give a Workload"),
+    ("predict(3)", "a int cannot be predicted: give a Workload"),
     (
         "what_if(workload, ways={'a': {}, 'b': {'env': {'X': 1}}}, accelerator='h100', network='pcie-ethernet10')",
         "env sets X, which has no effect with accelerator=h100",
     ),
     ("what_if(workload, ways={'now': {}, 'b': {'tolerance': 1}})", "ddpperf.what_if(ways={'b': ...})"),
-    ("predict(workload, network='here', accelerator='z80')", "accelerator='z80'): expected one of h200"),
+    ("predict(workload, accelerator='z80')", "accelerator='z80'): expected one of h200"),
     ("predict(workload, network='pcie-ethernet10', ranks_per_node=0)", "ranks_per_node"),
     ("predict(workload, world_size=2)", "ddpperf network --world-size=2"),
-    ("predict(workload, world_size=4096, network='here')", "ranks would share cores or GPUs here"),
-    ("predict(sends, world_size=2, network='here')", "'here': send cannot be measured; give one of nvlink"),
-    ("predict(Script(print), network='here')", "is a Script"),
+    ("predict(workload, world_size=4096)", "4096 ranks would share cores or GPUs here: give one of nvlink"),
+    ("predict(Script(print))", "is a Script"),
     ("what_if(workload, ways={'now': {}})", "expected two or more ways"),
     ("what_if(workload)", "ddpperf.what_if: nothing to compare; give ways={'now': {}, 'bf16'"),
     ("advise(workload, batch_sizes=[1])", "a Workload has only one batch size"),
@@ -238,20 +242,14 @@ def test_predicted(ddpperf, strategy):
     assert "because the C++ code of ddp reads the values of tensors. They have none without this cause" in text
 
 
-def test_simulated_benchmarks_are_put_on_a_named_network_and_on_none_of_here(inner: pytest.Pytester) -> None:
+def test_simulated_benchmarks_are_put_on_a_named_network(inner: pytest.Pytester) -> None:
     test = """
 def test_simulated(ddpperf):
     ddpperf.check(workload, strategy="fsdp2")
-
-
-@pytest.mark.ddpperf(network="here")
-def test_here(ddpperf):
-    ddpperf.check(workload, strategy="flat")
 """
     network = ("-oddpperf_simulate=8,64", "-oddpperf_network=pcie-ethernet10", "-oddpperf_accelerator=a100")
     result = run(inner, test, *network)
-    result.assert_outcomes(passed=1, failed=1)
-    assert "network='here': a simulated benchmark has no network to measure" in result.stdout.str()
+    result.assert_outcomes(passed=1)
     rows = document(inner)["predictions"]
     assert [(row["name"], row["world_size"], row["accelerator"]) for row in rows] == [
         ("fsdp2", 8, "a100"),

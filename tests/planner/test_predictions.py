@@ -1,4 +1,4 @@
-"""What a step takes on a network, with its band and its gains; each number is worked by hand."""
+"""What transfers cost on networks that are named or measured; each number is worked by hand."""
 
 from __future__ import annotations
 
@@ -6,20 +6,90 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.planner.predictions import MEASURED, predicted, typical
-from pytest_ddpperf.planner.rooflines import ACCELERATORS, Accelerator
-from pytest_ddpperf.planner.transfers import FittedNetwork, NamedNetwork
-from pytest_ddpperf.records.predictions import Prediction, WhatIf
-from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
-from tests.planner.test_transfers import fit
+from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.planner.costs import collective_time, hierarchical_time
+from pytest_ddpperf.planner.hardware import ACCELERATORS, CLUSTERS, HARDWARE, Accelerator
+from pytest_ddpperf.planner.predictions import MEASURED, Band, FittedNetwork, NamedNetwork, predicted, replayed, typical
+from pytest_ddpperf.records.network import CollectiveFit, Segment
+from pytest_ddpperf.records.predictions import Moment, Prediction, Timeline, Transfer, WhatIf
 
 MB = 10**6
+LOCAL, BETWEEN = (HARDWARE[link] for link in CLUSTERS["nvlink-infiniband400"])
 NAMED = NamedNetwork(name="nvlink-infiniband400")
 
 
 def transfer(name: str = "all_reduce", nbytes: int = 100 * MB, ranks: int = 8, stride: int = 1) -> Transfer:
     return Transfer(name=name, nbytes=nbytes, ranks=ranks, stride=stride)
+
+
+def fit(collective: str = "all_reduce", world_size: int = 2, error: float = 0.05) -> CollectiveFit:
+    """One millisecond and one second per GB, from 1 kB to 10 MB."""
+    segments = (Segment(max_bytes=10 * MB, latency=1e-3, seconds_per_byte=1e-9),)
+    return CollectiveFit(collective=collective, world_size=world_size, min_bytes=1000, segments=segments, error=error)
+
+
+class TestCluster:
+    def test_a_group_inside_a_node_uses_its_links(self) -> None:
+        assert NAMED.seconds(transfer()) == collective_time("all_reduce", 100 * MB, 8, LOCAL)
+
+    def test_a_group_over_whole_nodes_works_in_two_levels(self) -> None:
+        expected = hierarchical_time("all_gather", 100 * MB, 4, 8, local=LOCAL, between=BETWEEN)
+        assert NAMED.seconds(transfer("all_gather", ranks=32)) == expected
+
+    def test_a_group_of_one_rank_of_each_node_uses_the_links_between_them(self) -> None:
+        assert NAMED.seconds(transfer(ranks=4, stride=8)) == collective_time("all_reduce", 100 * MB, 4, BETWEEN)
+
+    def test_two_ranks_of_each_node_are_two_levels(self) -> None:
+        expected = hierarchical_time("all_reduce", 100 * MB, 4, 2, local=LOCAL, between=BETWEEN)
+        assert NAMED.seconds(transfer(ranks=8, stride=4)) == expected
+
+    def test_rooted_collectives_cost_what_the_like_ones_do(self) -> None:
+        assert NAMED.seconds(transfer("reduce")) == NAMED.seconds(transfer("broadcast"))
+        assert NAMED.seconds(transfer("barrier")) == pytest.approx(14 * LOCAL.latency)
+
+    def test_a_broadcast_over_nodes_is_no_dearer_than_a_ring(self) -> None:
+        """A tree over 16 nodes sends the whole four times, a ring less than twice."""
+        ring = collective_time("broadcast", 100 * MB, 128, BETWEEN)
+        assert NAMED.seconds(transfer("broadcast", ranks=128)) == ring
+
+    def test_a_message_crosses_one_link(self) -> None:
+        assert NAMED.seconds(transfer("send")) == LOCAL.latency + 100 * MB / LOCAL.bandwidth
+        assert NAMED.seconds(transfer("send", ranks=64)) == BETWEEN.latency + 100 * MB / BETWEEN.bandwidth
+
+    def test_one_rank_sends_nothing(self) -> None:
+        assert NAMED.seconds(transfer(ranks=1)) == 0.0
+
+    def test_a_name_that_is_not_known_is_refused_with_those_that_are(self) -> None:
+        with pytest.raises(SettingError, match="pcie-ethernet10"):
+            NamedNetwork(name="fast")
+
+
+class TestCalibrated:
+    def test_a_transfer_takes_what_the_fit_says(self) -> None:
+        here = FittedNetwork(name="here", fits=(fit(), fit("all_gather")), taken=0.0)
+        assert here.seconds(transfer(nbytes=MB, ranks=2)) == pytest.approx(2e-3)
+        assert here.seconds(transfer(nbytes=8, ranks=2)) == pytest.approx(1e-3 + 1e-6)  # as the smallest size
+        assert here.seconds(transfer("barrier", nbytes=0, ranks=2)) == pytest.approx(1e-3 + 1e-6)
+        assert here.seconds(transfer(ranks=1)) == 0.0
+
+    def test_another_number_of_ranks_has_to_be_measured(self) -> None:
+        with pytest.raises(
+            SettingError, match=r"was not measured for all_reduce of 4 ranks, .* of 2 ranks; choose another"
+        ):
+            FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(transfer(ranks=4))
+        with pytest.raises(
+            SettingError, match=r"here was not measured for send of 2 ranks, .* choose another network: "
+        ):
+            FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(transfer("send", ranks=2))
+
+    def test_larger_sizes_have_to_be_measured(self) -> None:
+        with pytest.raises(SettingError, match="--max-size"):
+            FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(transfer(ranks=2))
+
+    def test_its_band_is_twice_the_largest_error_of_a_fit(self) -> None:
+        here = FittedNetwork(name="here", fits=(fit(), fit("all_gather", error=0.1)), taken=0.0)
+        assert here.band == Band(0.8, 1.0, 1.2)
+        assert replace(here, usual=1.5).band == Band(0.8, 1.5, 1.5 * 1.2)
 
 
 def blocking(*transfers: Transfer, computed: float = 1.0, scatter: float = 0.0) -> Timeline:
@@ -125,7 +195,7 @@ class TestGain:
         assert other.gain_over(replace(now, network="other")).high == 0
 
     def test_ways_are_held_to_the_first(self) -> None:
-        now, other = prediction(self.sent), prediction()
+        now, other = prediction(self.sent), prediction(transfer(nbytes=1000, ranks=2))
         found = WhatIf(predictions={"now": now, "alone": other})
         assert (found.over, found.fastest) == ("now", "alone")
         assert found.gain("alone") == other.gain_over(now)
@@ -157,3 +227,62 @@ def test_an_operator_takes_as_long_as_its_products_or_its_memory() -> None:
     assert device.seconds(1e9, 1e9) == 1e-2
     assert device.seconds(0, 0) == device.operator
     assert all("datasheet" in known.source for known in ACCELERATORS.values())
+
+
+BUCKET = Transfer(name="all_reduce", nbytes=2**20, ranks=2)
+
+
+def test_a_step_that_takes_no_time_is_refused() -> None:
+    with pytest.raises(WorkloadError, match=r"^empty: the step computes and sends nothing, so there is no time"):
+        predicted(Timeline(transfers=(), moments=(), rest=0.0), NAMED, name="empty", world_size=2, accelerator="h100")
+
+
+def buckets(*, rest: float = 10) -> Timeline:
+    """Four buckets that are ready after 25, 50, 75 and 100 seconds, and are waited for there."""
+    handed_over = [Moment(computed=25, transfer=i, waits=False) for i in range(4)]
+    waits = [Moment(computed=0, transfer=i, waits=True) for i in range(4)]
+    return Timeline(transfers=(BUCKET,) * 4, moments=(*handed_over, *waits), rest=rest)
+
+
+def test_transfers_that_computing_hides_cost_what_the_last_one_takes() -> None:
+    step = replayed(buckets(), [20] * 4)
+    assert (step.seconds, step.computing, step.communication) == (130, 110, 80)
+    assert step.exposed == 20
+
+
+def test_transfers_that_are_longer_than_the_computing_wait_for_each_other() -> None:
+    # They end after 55, 85, 115 and 145 s: 30 s begin when the first bucket is ready, and then one follows the other.
+    step = replayed(buckets(), [30] * 4)
+    assert (step.seconds, step.exposed) == (155, 45)
+    assert step.efficiency == 110 / 155
+
+
+def test_a_core_that_sends_computes_nothing_meanwhile() -> None:
+    assert replayed(buckets(), [30] * 4, taken=1).exposed == 120
+    # In the 30 s of a bucket 15 s of computing are done, so the next one is ready 10 s later: buckets begin after 25,
+    # 65, 105 and 145 s, and the last one ends after 175 s.
+    assert replayed(buckets(), [30] * 4, taken=0.5).seconds == 185
+    assert replayed(buckets(rest=0), [10] * 4, taken=0.5).exposed == pytest.approx(5 + 5 + 5 + 10)
+
+
+def test_a_transfer_ends_with_the_step_or_where_it_is_waited_for() -> None:
+    moments = (Moment(computed=5, transfer=0, waits=False),)
+    assert replayed(Timeline(transfers=(BUCKET,), moments=moments, rest=1), [4]).seconds == 9
+    waited = (*moments, Moment(computed=0, transfer=0, waits=True))
+    step = replayed(Timeline(transfers=(BUCKET,), moments=waited, rest=3), [2])
+    assert (step.seconds, step.exposed) == (10, 2)
+    alone = replayed(Timeline(transfers=(), moments=(), rest=3), [])
+    assert (alone.seconds, alone.efficiency) == (3, 1)
+
+
+def test_times_are_of_one_step_of_several() -> None:
+    two = Timeline(transfers=(BUCKET,), moments=(Moment(computed=5, transfer=0, waits=False),), rest=5, steps=2)
+    step = replayed(two, [4], computing=2)
+    assert (step.seconds, step.computing, step.communication) == (10, 10, 2)
+
+
+def test_costs_have_to_fit() -> None:
+    with pytest.raises(SettingError, match="costs has 1 numbers for 4 transfers"):
+        replayed(buckets(), [1])
+    with pytest.raises(SettingError, match="costs"):
+        replayed(buckets(), [-1] * 4)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.measurement import BUSY, Measurement, MetricRules
 from tests.factories import make_environment, make_launch, make_measurement, make_series
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Provenance, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from tests.factories import make_environment, make_launch, make_measurement, make_result, make_series

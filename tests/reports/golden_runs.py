@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.metrics.table import METRICS
-from pytest_ddpperf.records.batch_size import Search, Trial
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, TimeSpent
@@ -17,6 +16,7 @@ from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan
 from pytest_ddpperf.records.phases import PHASES, BlockTimes
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.records.verbs import Search, Trial
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.causes import reason_text
 from pytest_ddpperf.reports.outputs import Outputs

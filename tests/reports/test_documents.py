@@ -13,16 +13,14 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.judge.quality import QualityRules, held, trained
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.batch_size import Search, Trial
-from pytest_ddpperf.records.convergence import Convergence, Curve
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.launch import DeviceMemory, Launch
+from pytest_ddpperf.records.launch import CpuHealth, DeviceMemory, GpuHealth, Health, Launch
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.records.verbs import Convergence, Curve, Search, Trial
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import ResultsFile
 from pytest_ddpperf.reports.documents.run_file import run_text

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
+from pytest_ddpperf.records.verbs import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines

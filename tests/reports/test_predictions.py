@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pytest_ddpperf.planner.advising import ranked
-from pytest_ddpperf.planner.predictions import predicted
-from pytest_ddpperf.planner.transfers import NamedNetwork
-from pytest_ddpperf.records.predictions import Candidate, StrategyAdvice
-from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.planner.predictions import NamedNetwork, predicted
+from pytest_ddpperf.records.predictions import Candidate, StrategyAdvice, Timeline
 from pytest_ddpperf.reports.calls import advice_table, best_line
 
 

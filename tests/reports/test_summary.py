@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records.batch_size import Search, Trial
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import PairedRevision, Result
+from pytest_ddpperf.records.verbs import Search, Trial
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import names_of
 from pytest_ddpperf.reports.outputs import Outputs

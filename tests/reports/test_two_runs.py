@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.html import two_runs_page

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_ddpperf.instruments.health import Watch
-from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.run.session import sides
 
 SetLoad = Callable[[float], None]

@@ -84,7 +84,8 @@ def sharding(*, blocks: bool = True, **options: Any) -> Wrap:
         for block in model.children() if blocks else ():
             fully_shard(block, mp_policy=policy, **options)
         if blocks:
-            model[0].set_modules_to_forward_prefetch([model[1]])
+            wrapped: Any = model[0]
+            wrapped.set_modules_to_forward_prefetch([model[1]])
         ignored = set[nn.Parameter]() if blocks else set(model[0].parameters())
         return fully_shard(model, ignored_params=ignored)
 

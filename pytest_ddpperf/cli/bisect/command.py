@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,11 +13,11 @@ from pathlib import Path
 
 from pytest_ddpperf.cli.bisect import bisector
 from pytest_ddpperf.cli.bisect.commits import SHORT, CommitRange, commits_between
-from pytest_ddpperf.cli.bisect.environments import cache_folder
-from pytest_ddpperf.cli.bisect.package_search import conclusion, prepared
+from pytest_ddpperf.cli.bisect.package_search import cache_folder, conclusion, prepared
 from pytest_ddpperf.cli.bisect.processes import command_line, run_probe
 from pytest_ddpperf.cli.bisect.target import compared, not_compared, obstacle, undecided
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.parsers import argument
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import INDENT, wrapped
 from pytest_ddpperf.reports.phrases import change_line, first_of
@@ -24,7 +25,7 @@ from pytest_ddpperf.reports.table import terminal_width
 from pytest_ddpperf.run.session.probe import Outcome, Probe
 from pytest_ddpperf.units import format_count, format_number, format_percent
 
-FOUND, NOT_FOUND, INTERRUPTED = 0, 1, 130
+FOUND, NOT_FOUND = 0, 1
 _NO_LIMIT = "--ddpperf-max-time does not limit"
 _SPANS = ((3600.0, "h"), (60.0, "min"))
 
@@ -45,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pip-args",
-        default="",
+        type=argument(_pip_words),
+        default=(),
         metavar="ARGS",
         help="further arguments of pip install, such as '--index-url URL' or '--no-index --find-links DIR'",
     )
@@ -65,22 +67,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _pip_words(text: object) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(str(text)))
+    except ValueError as error:
+        raise ValueError(f"arguments as a shell takes them: {error}") from None
+
+
 def run(options: argparse.Namespace) -> int:
     """Bisects and prints the result; the exit status is ``FOUND`` only if the result is a single commit or change."""
-    try:
-        with _ending_on_sigterm():
-            if options.packages is not None:
-                _tell(f"environments are kept in {cache_folder()}")
-                options.good, options.bad = options.packages
-                packages, of_packages = prepared(
-                    (options.good, options.bad), options.pip_args, options.rest, base=options.base_packages
-                )
-                return _bisect(packages, options, of_packages)
-            commits = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
-            return _bisect(commits, options, partial(run_probe, arguments=options.rest))
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return INTERRUPTED
+    with _ending_on_sigterm():
+        if options.packages is not None:
+            _tell(f"environments are kept in {cache_folder()}")
+            options.good, options.bad = options.packages
+            packages, of_packages = prepared(
+                (options.good, options.bad), options.pip_args, options.rest, base=options.base_packages
+            )
+            return _bisect(packages, options, of_packages)
+        commits = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
+        return _bisect(commits, options, partial(run_probe, arguments=options.rest))
 
 
 @contextlib.contextmanager

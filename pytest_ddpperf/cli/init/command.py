@@ -1,13 +1,21 @@
-"""``ddpperf init``: inspects a project, and writes a first test file or a CI job."""
+"""``ddpperf init``: inspects a project, and writes a first test file or a CI job from a template in this folder."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
 import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import distribution
 from pathlib import Path
+from textwrap import wrap
+from types import MappingProxyType
 
-from pytest_ddpperf.cli.init.project import look_at
-from pytest_ddpperf.cli.init.texts import CI_FOLDERS, PLAIN, UNKNOWN, found_lines, from_here, job, test_text
+from pytest_ddpperf.against.git import GitError, top_folder
+from pytest_ddpperf.cli.init.project import Project, TrainingScript, look_at
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.files import write_text
 from pytest_ddpperf.reports.lines import printable
@@ -71,3 +79,141 @@ def _folder(tests: Path, root: Path) -> Path:
             "._-/ that does not begin with -"
         )
     return folder
+
+
+WIDTH = 110  # of a comment
+STEPS = 20  # of a launch, if it is unknown how long a script trains
+CI_FOLDERS: Mapping[str, str] = MappingProxyType({"github": ".github/workflows", "gitlab": ".gitlab"})
+_NAMES = {"trl": "TRL", "fabric": "Fabric", "lightning": "Lightning", "accelerate": "Accelerate"}  # of frameworks
+_LIGHTNING = {"lightning", "fabric"}
+UNKNOWN = "URL-OF-THE-REPOSITORY"
+PLAIN = re.compile(r"(?!-)[\w./-]+")  # a name that a shell and YAML take as it is
+_LISTED = 5  # other scripts that are named, at most
+_HEAD = '"""Is training as fast as it was? Written by ddpperf init: change it as you like."""\n'
+_SCRIPT = """
+from pytest_ddpperf import Script
+
+
+def test_training(ddpperf):
+{remarks}    ddpperf.check({call})
+"""
+_WORKLOAD = """
+import torch
+from torch import nn
+
+from pytest_ddpperf import Workload
+
+# Put your own model, batch, loss and optimizer in place of these.
+workload = Workload(
+    model=lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)),
+    batch=lambda: (torch.randn(32, 64), torch.randint(10, (32,))),
+    loss=nn.functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.AdamW(parameters),
+    samples_per_step=32,
+)
+
+
+def test_training(ddpperf):
+    ddpperf.check(workload, strategy="ddp")
+"""
+
+
+def from_here(file: Path) -> str:
+    """Returns a file's path relative to the current folder."""
+    return Path(os.path.relpath(file)).as_posix()
+
+
+def found_lines(project: Project) -> list[str]:
+    """Returns lines of text on the training script that was found in a project, and on alternatives."""
+    if not project.scripts:
+        return [f"no training script in {project.root}: the test trains a small model; replace it by your own"]
+    script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
+    needs = ", ".join(script.needs)
+    lines = [f"{file} trains with {_NAMES.get(script.framework, script.framework)}: the test runs it unchanged"]
+    if needs:
+        lines = [f"{file} needs {needs} to run: add these arguments after the file name in the test"]
+    lines += [script.command] * bool(script.command)
+    if script.starts:
+        lines.append(f"{file} can start processes itself, whose steps the plugin does not see: run it under torchrun")
+    if others:
+        more = f" and {len(others) - _LISTED} more" * (len(others) > _LISTED)
+        lines.append(f"other scripts that train: {', '.join(others[:_LISTED])}{more}; ddpperf init FILE uses another")
+    return lines
+
+
+def test_text(project: Project, folder: Path) -> str:
+    """Returns the text of a project's test file; ``folder`` is its folder, relative to the root."""
+    if not project.scripts:
+        return _HEAD + _WORKLOAD
+    script = project.scripts[0]
+    lines = (line for remark in _script_remarks(script) for line in wrap(printable(remark), WIDTH))
+    return _HEAD + _SCRIPT.format(
+        remarks="".join(f"    # {line}\n" for line in lines), call=", ".join(_arguments(script, project, folder))
+    )
+
+
+def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, str]:
+    """Returns the path and the text of the CI job of a kind in ``CI_FOLDERS``; ``test`` is the file that it runs."""
+    top = project.root
+    with suppress(GitError):  # without a repository the project is the whole of one to be
+        top = top_folder(project.root)
+    own = project.root.resolve().relative_to(top.resolve())
+    if not PLAIN.fullmatch(own.as_posix()):
+        raise SettingError(f"{own}: a CI job cannot name this folder: rename it, with letters, digits and ._-/ only")
+    name = "-".join(("performance", *own.parts))
+    packages = ["-r requirements.txt"] * project.requirements + ["-e ."] * project.installable
+    framework = project.scripts[0].framework if project.scripts else "torch"
+    if not packages and framework != "torch":
+        packages = [{"fabric": "lightning"}.get(framework, framework)]
+    # A model that the test itself defines is that of the merge base only by the tests of the merge base.
+    of_tests = test.is_file() and "Workload(" in test.read_text(encoding="utf-8", errors="replace")
+    words = {
+        "JOB": name,
+        "FOLDER/": f"{own.as_posix()}/" if own.parts else "",
+        "FOLDER": own.as_posix(),
+        "PACKAGES": " ".join([*packages, shlex.quote(requirement())]),
+        "TESTS": folder.as_posix(),
+        " OPTIONS": " --ddpperf-against-tests" * of_tests,
+    }
+    text = (Path(__file__).parent / f"{kind}.yml").read_text(encoding="utf-8")
+    text = re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], text)  # "FOLDER/" before "FOLDER"
+    return top / CI_FOLDERS[kind] / f"{name}.yml", text
+
+
+def requirement() -> str:
+    """Returns the requirement with which pip installs this plugin as it is installed here: version or commit."""
+    installed = distribution("pytest-ddpperf")
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610: not of what an index had
+    if not origin:
+        return f"pytest-ddpperf=={installed.version}"
+    commit = origin.get("vcs_info", {}).get("commit_id")
+    address = f"{origin['url']}@{commit}" if commit and not origin["url"].startswith("file:") else UNKNOWN
+    return f"pytest-ddpperf @ git+{address}"
+
+
+def _script_remarks(script: TrainingScript) -> list[str]:
+    own_loop = script.framework in {"torch", "accelerate", "fabric"}
+    steps = "a step ends when optimizer.step() returns" if own_loop else f"{script.framework} makes the steps"
+    lines = [f"Each rank runs the script with the environment of torchrun; {steps}."]
+    if script.longer:
+        lines.append("Arguments after the file become sys.argv. A launch stops the script when it has enough steps.")
+    else:
+        lines.append(f"A launch times {STEPS} steps. For more, remove steps= and let the script train for longer.")
+    if script.framework in _LIGHTNING and not script.devices:
+        lines.append(
+            "world_size is the number of processes of Trainer(devices=..., num_nodes=...) or Fabric: keep them equal."
+        )
+    lines += [script.command] * bool(script.command)
+    if not script.joins:
+        lines.append("world_size=1: no call in the script joins a process group; remove world_size if one does.")
+    return lines
+
+
+def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[str]:
+    path = (script.file if project.rooted else Path(os.path.relpath(script.file, folder))).as_posix()
+    literal = json.dumps(path, ensure_ascii=False) if path.isprintable() else repr(path)
+    single = script.framework in _LIGHTNING
+    devices = (script.devices, "2") if single and script.devices else ()
+    words = [literal, *(word if word.isdecimal() else f'"{word}"' for word in (*script.longer, *devices))]
+    ranks = [f"world_size={2 if devices else script.processes}"] * (single or not script.joins)
+    return [f"Script({', '.join(words)})", *ranks, *([] if script.longer else [f"steps={STEPS}"])]

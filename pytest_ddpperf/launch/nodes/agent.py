@@ -20,7 +20,7 @@ from pytest_ddpperf.launch.node_ranks import Printed, States
 from pytest_ddpperf.launch.nodes.network import interface_of
 from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
 from pytest_ddpperf.launch.preloading.zygotes import Judged, Wanted
-from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

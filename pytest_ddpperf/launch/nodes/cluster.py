@@ -19,7 +19,7 @@ from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card, Hello, Role
 from pytest_ddpperf.launch.nodes.network import interface_of
 from pytest_ddpperf.launch.nodes.tunnel import lead_to_store
-from pytest_ddpperf.records.health import CpuHealth
+from pytest_ddpperf.records.launch import CpuHealth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

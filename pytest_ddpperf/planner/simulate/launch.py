@@ -13,7 +13,7 @@ from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.torch_internals import warmed_up
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
-from pytest_ddpperf.planner.rooflines import ACCELERATORS
+from pytest_ddpperf.planner.hardware import ACCELERATORS
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import SIMULATED
 from pytest_ddpperf.strategies.table import row_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.records.counts import Counts
-    from pytest_ddpperf.records.timeline import Timeline
+    from pytest_ddpperf.records.predictions import Timeline
     from pytest_ddpperf.training.jobs import LaunchJob
 
 T = TypeVar("T")
@@ -103,8 +103,7 @@ def _timed(
 ) -> RankTimeline:
     """Returns the timeline of a step after warm-up; the rank may use at most ``room`` bytes of memory."""
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
-    from pytest_ddpperf.planner.simulate.group import rank_of
-    from pytest_ddpperf.planner.simulate.tensors import grouped_as_on_gpus, without_values
+    from pytest_ddpperf.planner.simulate.group import grouped_as_on_gpus, rank_of, without_values
     from pytest_ddpperf.planner.simulate.timeline import Roofline, TimelineRecorder, timeline_of
     from pytest_ddpperf.training.step import build_step
 
@@ -160,8 +159,7 @@ def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts,
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.instruments.counting.sites import making_noted
-    from pytest_ddpperf.planner.simulate.group import rank_of
-    from pytest_ddpperf.planner.simulate.tensors import without_values
+    from pytest_ddpperf.planner.simulate.group import rank_of, without_values
     from pytest_ddpperf.training.seen import countable
     from pytest_ddpperf.training.step import build_step
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.convergence import Trainings
 from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verbs import Trainings
 from pytest_ddpperf.reports.charts import of_benchmark
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, point
 from pytest_ddpperf.reports.documents.entries import Run

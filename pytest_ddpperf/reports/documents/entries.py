@@ -13,16 +13,14 @@ import msgspec
 from pytest_ddpperf.baselines.document import Confidence, Date, MetricName, Moment, Natural, NotNegative, Positive
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records import predictions, results
-from pytest_ddpperf.records.batch_size import Search
-from pytest_ddpperf.records.convergence import Convergence
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.diagnosis import Diagnosis
-from pytest_ddpperf.records.health import Health
-from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.launch import Health, TimeSpent
 from pytest_ddpperf.records.measurement import Better, Environment, Family, Measurement, Mode, Plan, Scale, Series
 from pytest_ddpperf.records.phases import CommunicationProfile, MemoryUse, SectionSummary
 from pytest_ddpperf.records.rhythm import Components
 from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.records.verbs import Convergence, Search
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Rate
 from pytest_ddpperf.stats.suites import CommonChange

@@ -19,11 +19,9 @@ from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.launch_figures import gpus_of
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS, rules_of
-from pytest_ddpperf.records.convergence import Convergence
 from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import Health
-from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.launch import Health, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Measurement, Series
 from pytest_ddpperf.records.predictions import Predicted
 from pytest_ddpperf.records.results import (
@@ -34,6 +32,7 @@ from pytest_ddpperf.records.results import (
     StepAnalysis,
     StoredBaseline,
 )
+from pytest_ddpperf.records.verbs import Convergence
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.diagnosis import in_words
 from pytest_ddpperf.reports.documents import entries

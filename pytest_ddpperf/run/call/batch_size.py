@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
-from pytest_ddpperf.records.batch_size import BatchSize, Trial
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.verbs import BatchSize, Trial
 from pytest_ddpperf.units import format_value
 
 PLAN = Plan(warmup=1, steps=2)  # from the second step on, the optimizer's state and DDP's final buckets exist

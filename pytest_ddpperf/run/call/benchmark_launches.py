@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 
 __tracebackhide__ = errors.hidden
 
-SIMULATING = (
-    "pytest_ddpperf.planner.simulate.group",
-    "pytest_ddpperf.planner.simulate.tensors",
-)  # modules that simulated ranks import
+SIMULATING = ("pytest_ddpperf.planner.simulate.group",)  # modules that simulated ranks import
 
 
 class BenchmarkLaunches:

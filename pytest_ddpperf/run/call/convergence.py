@@ -10,8 +10,8 @@ from typing import Any
 
 from pytest_ddpperf.errors import QualityLost, SettingError, WorkloadError, hidden
 from pytest_ddpperf.judge.quality import QualityRules, held, lost, trained
-from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve
 from pytest_ddpperf.records.measurement import Better
+from pytest_ddpperf.records.verbs import LOSS, Convergence, Curve
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
 from pytest_ddpperf.run.call.variant import Variant

@@ -12,8 +12,7 @@ from typing import TypeAlias
 from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped, SameCode
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Action, Interim, Key
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import Health
-from pytest_ddpperf.records.launch import Launch, Window, timed_window
+from pytest_ddpperf.records.launch import Health, Launch, Window, timed_window
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.run.budget.session_budget import SessionBudget
 from pytest_ddpperf.run.call.planning import LaunchLimits, LaunchPlans, LaunchRunner, Purpose, planned, with_period

@@ -28,8 +28,8 @@ def require_known(unknown: Iterable[str]) -> None:
 def require_foreign(word: str, known: list[str], kind: str) -> None:
     """Raises an error if an unknown option or ini setting looks like a misspelt or removed one of this plugin."""
     prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
-    if prefix == "ddpperf" and (other := instead_of(name, "option" if kind == "option" else "ini")):
-        raise SettingError(f"{word}: there is no such {kind}: {other}")
+    if prefix == "ddpperf" and (instead := instead_of(name)):
+        raise SettingError(f"{word}: there is no such {kind}: {instead}")
     hint = closest(word, known, _ALIKE)
     if hint or (prefix == "ddpperf" and name):
         raise SettingError(f"{word}: there is no such {kind}; {hint or 'pytest --help lists all of them'}".rstrip())

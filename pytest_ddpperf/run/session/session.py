@@ -31,7 +31,6 @@ from pytest_ddpperf.settings import Settings, overlay
 if TYPE_CHECKING:
     from pytest_ddpperf.against.revision_side import RevisionSide
     from pytest_ddpperf.against.worktree import Revision
-    from pytest_ddpperf.baselines.network import NetworkFile
     from pytest_ddpperf.records.results import Result
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.run.session.archive import Archive
@@ -72,7 +71,6 @@ class Session:
         self.leases = Leases(settings.gpu_lock_timeout, line.show)
         launch_run.uncaptured = line.uncaptured
         self.prepared: dict[bytes, Any] = {}  # results of preparing trainings, by preparation.identity
-        self.networks: dict[str, NetworkFile] = {}  # that were measured for predictions, by environment
         self.attempts: dict[str, int] = {}  # by test that is run again: the number of the present run, from 1
         self._hears = threading.current_thread() is threading.main_thread()
         if self._hears and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # as a CI ends a job that is cancelled

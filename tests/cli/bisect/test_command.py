@@ -252,14 +252,6 @@ def test_a_test_without_benchmarks_is_an_error(probes: Any, complaint: Run) -> N
     )
 
 
-def test_ctrl_c_is_told_without_a_traceback(probes: Any, complaint: Run) -> None:
-    def interrupted(*_: int) -> Outcome:
-        raise KeyboardInterrupt
-
-    probes(interrupted)
-    assert complaint("bisect", "t.py", "--good", "c0", status=130) == "\ninterrupted\n"
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.84, "0.84 s"), (60, "1 min"), (160, "2.7 min"), (3599, "60 min"), (5400, "1.5 h"), (1e6, "280 h")],

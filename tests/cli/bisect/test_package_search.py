@@ -1,22 +1,26 @@
-"""The search for a package: on made-up probes, and for real with small packages that are built here."""
+"""The search for a package: on made-up probes, on real small packages that are built here, and kept environments."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import shutil
 import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import pytest_ddpperf
-from pytest_ddpperf.cli.bisect import command
-from pytest_ddpperf.cli.bisect.environments import Environments, PipRefused
+from pytest_ddpperf.cli.bisect import command, package_search
+from pytest_ddpperf.cli.bisect.package_search import Environments, PipRefused
 from pytest_ddpperf.cli.bisect.packages import PackageRange
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.run.session.leases import Locks
 from pytest_ddpperf.run.session.probe import Outcome, Probe
 from tests.cli.bisect.outcomes import counted, outcome
 from tests.cli.running import Run
@@ -162,3 +166,35 @@ def test_a_planted_package_is_named(pytester: pytest.Pytester, tmp_path: Path, m
         ]
     )
     assert run.ret == 0
+
+
+def test_a_file_system_without_locks_keeps_environments_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> NoReturn:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    made: list[Path] = []
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    monkeypatch.setattr(Environments, "_make", lambda _, place, __: made.append(place))
+    monkeypatch.setattr(package_search, "other_interpreter", lambda python, _: python)
+    python = Environments(folder=tmp_path).python({"torch": "torch==2.8"})
+    assert [str(place / "bin" / "python") for place in made] == [str(python)]
+
+
+def test_an_environment_that_another_process_makes_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pins, environment, others = {"torch": "torch==2.8"}, Environments(folder=tmp_path), Locks(tmp_path)
+    name = environment._key(pins)
+    monkeypatch.setattr(package_search, "_LOCK_SECONDS", 0.0)
+    assert others.take([name]) is None
+    told = rf"^--packages: .*process.* has been creating the environment {tmp_path / name} for 0 s: end that "
+    with pytest.raises(SettingError, match=told):
+        environment.python(pins)
+    others.close()
+
+
+def test_pip_that_waits_for_ever_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package_search, "_PIP_SECONDS", 0.05)
+    told = r"^--packages: .*'sleep', '600'.* timed out after 0.05 seconds: run the command by hand to see why it hangs$"
+    with pytest.raises(SettingError, match=told):
+        package_search._run(["sleep", "600"])

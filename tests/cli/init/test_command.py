@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.cli.command import main
-from pytest_ddpperf.cli.init import texts
+from pytest_ddpperf.cli.init import command
 from tests.cli.running import Run
 from tests.factories import git
 
@@ -248,7 +248,7 @@ def test_a_job_is_where_its_ci_looks_and_compares_with_the_merge_base(
         ),
         (
             '{"url": "file:///home/me/ddpperf", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}',
-            f"'pytest-ddpperf @ git+{texts.UNKNOWN}'",
+            f"'pytest-ddpperf @ git+{command.UNKNOWN}'",
         ),
     ],
 )
@@ -256,11 +256,11 @@ def test_a_job_installs_this_package_from_where_it_was_installed_here(
     here: Path, monkeypatch: pytest.MonkeyPatch, printed: Run, origin: str | None, named: str
 ) -> None:
     installed = SimpleNamespace(version="1.2", read_text=lambda _: origin)
-    monkeypatch.setattr(texts, "distribution", lambda _: installed)
+    monkeypatch.setattr(command, "distribution", lambda _: installed)
     out = printed("init", "--ci=github", "--force")
     assert f"pip install {named}\n" in (here / ".github/workflows/performance.yml").read_text()
-    asked = f"in place of {texts.UNKNOWN} in .github/workflows/performance.yml"
-    assert (asked in out) is (texts.UNKNOWN in named)
+    asked = f"in place of {command.UNKNOWN} in .github/workflows/performance.yml"
+    assert (asked in out) is (command.UNKNOWN in named)
 
 
 def test_a_folder_that_a_job_cannot_name_is_refused(

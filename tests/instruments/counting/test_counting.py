@@ -216,7 +216,8 @@ def test_states_in_lists_are_states_of_the_optimizer() -> None:
         loss.backward()  # type: ignore[no-untyped-call]  # torch
         return loss
 
-    found = count(lambda: optimizer.step(closure))
+    step: Any = optimizer.step
+    found = count(lambda: step(closure))
     assert found.details["model_state_bytes"] == {"parameters": 20, "gradients": 20, "optimizer_state": 6 * 20}
 
 

@@ -26,7 +26,7 @@ from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.cluster import Cluster, offset, require_one_agent
 from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers, spread
 from pytest_ddpperf.launch.nodes.meeting import Hello, Role
-from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import CpuHealth, Health
 
 NEEDED = {"torch": "2.13.0", "the tests": "f00d"}
 AT_ONCE = 5.0

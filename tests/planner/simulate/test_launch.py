@@ -160,8 +160,7 @@ def peaks(_ctx: RankContext, one: LaunchJob, world_size: int) -> dict[str, int]:
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from pytest_ddpperf.planner.simulate.group import rank_of
-    from pytest_ddpperf.planner.simulate.tensors import without_values
+    from pytest_ddpperf.planner.simulate.group import rank_of, without_values
     from pytest_ddpperf.training.step import build_step
 
     ctx = RankContext(0, world_size, 0, world_size, torch.device("cpu"), SIMULATED, None)
@@ -281,7 +280,7 @@ def test_the_error_of_a_step_is_its_own(simulated: Simulate) -> None:
 def test_the_chunks_of_a_parameter_are_torchs(rows: int, ranks: int) -> None:
     from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
-    from pytest_ddpperf.planner.simulate.tensors import Chunks
+    from pytest_ddpperf.planner.simulate.group import Chunks
 
     tensor = torch.arange(rows * 2).reshape(rows, 2)
     ours = Chunks(tensor, ranks, 0)

@@ -9,9 +9,9 @@ import pytest
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.judge.quality import trained
-from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verbs import LOSS, Convergence, Curve
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.charts.chart import (
     Axis,

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from pytest_ddpperf.judge.quality import trained
-from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing
 from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.records.verbs import LOSS, Convergence, Curve, FinalValue, Standing
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import phase_table
 from pytest_ddpperf.reports.documents.entries import PredictionEntry

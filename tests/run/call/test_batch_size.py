@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
-from pytest_ddpperf.records.batch_size import BatchSize, Trial
 from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.verbs import BatchSize, Trial
 from pytest_ddpperf.run.call.batch_size import largest, required_limit, search
 from tests.factories import make_rank_launch
 

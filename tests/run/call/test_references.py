@@ -116,7 +116,10 @@ def pairs(
     others = [one for one in references if one.world_size not in new]
     known = [variant.counts for variant in beside.both_sides if variant.of_reference]
     others = [replace(one, counts=counts) for one, counts in zip(others, known, strict=True)]
-    found = [(one, each.pair) for one, each in zip(candidates, beside.of([*candidates, *others]), strict=True)]
+    found = [
+        (one, getattr(each, "pair", None))
+        for one, each in zip(candidates, beside.of([*candidates, *others]), strict=True)
+    ]
     return {
         one.world_size: {series.metric for series in pair.record.series}
         for one, pair in found

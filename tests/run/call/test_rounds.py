@@ -13,8 +13,7 @@ import pytest
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, ReferenceStopped
 from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.launch import Launch, SlowImport
+from pytest_ddpperf.records.launch import CpuHealth, Health, Launch, SlowImport
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 from pytest_ddpperf.run.budget.session_budget import CallId, SessionBudget

@@ -1,4 +1,4 @@
-"""Known links with their bandwidths, and causes of a slow network: a slow rank, a slow link, a wrong interface."""
+"""Causes of a slow network: a slow rank, a slow link, a wrong interface, a wrong backend; each as a sentence."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_ddpperf.planner.costs import Network
-from pytest_ddpperf.records.network import RankSweep
+from pytest_ddpperf.planner.hardware import GB, HARDWARE
+from pytest_ddpperf.planner.network import largest_bandwidths
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.network import CollectiveFit, RankSweep
+from pytest_ddpperf.units import format_count, format_percent, significant
 
 SLOW = 0.75
 """A link is slow if the usual time divided by its time is less; NVIDIA's resiliency extension uses this for ranks."""
@@ -22,34 +25,6 @@ _MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all
 _TRIANGLE = 3  # the fewest ranks whose links can be compared
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hardware(Network):
-    """A link between ranks, with the source of its bandwidth."""
-
-    source: str
-
-
-_NCCL = "latency of NCCL's model (src/graph/tuning.cc, hwLat, ring, Simple)"
-HARDWARE: Mapping[str, Hardware] = {
-    "nvlink4": Hardware(bandwidth=450e9, latency=3.4e-6, source=f"H100 SXM datasheet: 900 GB/s both ways; {_NCCL}"),
-    "nvlink3": Hardware(bandwidth=300e9, latency=3.4e-6, source=f"A100 SXM datasheet: 600 GB/s both ways; {_NCCL}"),
-    "pcie5": Hardware(bandwidth=63e9, latency=5.7e-6, source=f"PCI-SIG: 32 GT/s x 16 lanes x 128/130; {_NCCL}"),
-    "pcie4": Hardware(bandwidth=31.5e9, latency=5.7e-6, source=f"PCI-SIG: 16 GT/s x 16 lanes x 128/130; {_NCCL}"),
-    "infiniband400": Hardware(bandwidth=50e9, latency=14e-6, source=f"InfiniBand NDR: 400 Gbit/s; {_NCCL}"),
-    "ethernet100": Hardware(bandwidth=12.5e9, latency=14e-6, source=f"IEEE 802.3ba: 100 Gbit/s; {_NCCL}"),
-    "ethernet10": Hardware(bandwidth=1.25e9, latency=14e-6, source=f"IEEE 802.3ae: 10 Gbit/s; {_NCCL}"),
-    "ethernet1": Hardware(bandwidth=0.125e9, latency=14e-6, source=f"IEEE 802.3ab: 1 Gbit/s; {_NCCL}"),
-}
-"""Links by name, with the largest bandwidth and the least latency that they can reach."""
-CLUSTERS: Mapping[str, tuple[str, str]] = {
-    "nvlink-infiniband400": ("nvlink4", "infiniband400"),
-    "pcie-ethernet100": ("pcie4", "ethernet100"),
-    "pcie-ethernet10": ("pcie4", "ethernet10"),
-    "pcie-ethernet1": ("pcie4", "ethernet1"),
-}
-"""Clusters by name: the links inside a node, and between nodes."""
-
-
 @dataclass(frozen=True, slots=True)
 class LateRank:
     """The rank that all others wait for in a collective."""
@@ -59,6 +34,13 @@ class LateRank:
     calls: float  # share of the calls that it begins last
     waited: float  # share of these calls' time that the others wait for it
 
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} is slow: it comes last to {format_percent(self.calls)} of the calls of "
+            f"{self.collective}; the others wait {format_percent(self.waited)} of their time: look at its node, its "
+            "cores and its GPU"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
@@ -66,6 +48,13 @@ class SlowLink:
 
     ranks: tuple[int, ...]
     times: float  # time of a message divided by the usual link's time
+
+    def __str__(self) -> str:
+        whose = "every link of rank" if len(self.ranks) == 1 else "the link of ranks"
+        ranks = " and ".join(map(str, self.ranks))
+        return (
+            f"{whose} {ranks} is slow: a message takes {self.times:.1f} times the usual link's time; look at its cable"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +66,13 @@ class WrongInterface:
     speed: float | None  # None if it is not up
     faster: str = ""
     faster_speed: float = 0.0
+
+    def __str__(self) -> str:
+        named = f"{self.variable}={self.interface}"
+        if self.speed is None:
+            return f"{named} names no interface that is up; name one that ip -brief link shows, or unset it"
+        own, other = (f"{speed / GB:g} Gbit/s" for speed in (self.speed, self.faster_speed))
+        return f"{named} is an interface of {own}, and {self.faster} has {other}; name that one"
 
 
 def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
@@ -161,18 +157,21 @@ def wrong_interface(
     return WrongInterface(variable, named, own, fastest, best)
 
 
-# Words of a GPU's name, in capitals, and its link to its neighbours; the first that fits counts.
-_LINKS = (
-    (("H100 PCIE", "H100 NVL", "L40", "H200 NVL"), "pcie5"),
-    (("H100", "H200", "H800", "GH200"), "nvlink4"),
-    (("A100-SXM4", "A100 SXM4", "A800-SXM4"), "nvlink3"),
-    (("A100-PCIE", "A100 PCIE", " L4", " T4", " A10", " A30", " A40", "RTX A"), "pcie4"),
-)
+def backend_line(environment: Environment, gpus: int) -> str:
+    """Returns a sentence if ranks use gloo although there are GPUs; else empty."""
+    if environment.backend != "gloo" or not gpus:
+        return ""
+    return f"gloo moves the data of {format_count(gpus, 'GPU')} through the host; give --backend nccl --device cuda"
 
 
-def link_of(device: str, names: Sequence[str]) -> str | None:
-    """Returns the link between GPUs of one machine, by the GPUs' names; None if it is unknown."""
-    if device != "cuda" or not names:
-        return None
-    name = names[0].upper()
-    return next((link for words, link in _LINKS if any(word in name for word in words)), None)
+def reach_line(fit: CollectiveFit, link: str) -> str:
+    """Returns a sentence if the bandwidth of a collective is far below the link's; else empty."""
+    hardware, (_, busbw) = HARDWARE[link], largest_bandwidths(fit)
+    share = busbw / hardware.bandwidth
+    if share >= REACHED:
+        return ""
+    return (
+        f"{fit.collective} reaches a busbw of {significant(busbw / GB)} GB/s, {format_percent(share)} of "
+        f"the {hardware.bandwidth / GB:g} GB/s of {link} ({hardware.source}); half of it or more is usual with large "
+        "messages: give a larger --max-size, or look at the topology with nvidia-smi topo -m"
+    )

@@ -4,20 +4,21 @@ from itertools import combinations
 
 import pytest
 
-from pytest_ddpperf import settings
-from pytest_ddpperf.planner.links import (
-    CLUSTERS,
-    HARDWARE,
+from pytest_ddpperf.planner.slowness import (
     LateRank,
     SlowLink,
     WrongInterface,
+    backend_line,
     late_ranks,
-    link_of,
+    reach_line,
     slow_links,
     wrong_interface,
 )
-from pytest_ddpperf.planner.rooflines import ACCELERATORS
-from pytest_ddpperf.records.network import CollectiveTimes, RankSweep
+from pytest_ddpperf.records.network import CollectiveFit, CollectiveTimes, RankSweep, Segment
+from tests.factories import make_environment
+
+LINE = Segment(max_bytes=1_000_000, latency=1e-4, seconds_per_byte=1e-10)
+FIT = CollectiveFit(collective="all_reduce", world_size=4, min_bytes=1024, segments=(LINE,), error=0.031)
 
 
 def calls(
@@ -118,42 +119,35 @@ def test_a_wrong_interface_is_found(environ: dict[str, str], backend: str, expec
     assert wrong_interface(environ, SPEEDS, backend) == expected
 
 
-@pytest.mark.parametrize(
-    ("device", "name", "link"),
-    [
-        ("cpu", "NVIDIA H100 80GB HBM3", None),
-        ("cuda", "NVIDIA H100 80GB HBM3", "nvlink4"),
-        ("cuda", "NVIDIA A100-SXM4-80GB", "nvlink3"),
-        ("cuda", "NVIDIA H100 PCIe", "pcie5"),
-        ("cuda", "NVIDIA L4", "pcie4"),
-        ("cuda", "NVIDIA H200", "nvlink4"),
-        ("cuda", "NVIDIA GH200 480GB", "nvlink4"),
-        ("cuda", "Tesla V100-SXM2-16GB", None),
-    ],
-)
-def test_the_link_follows_from_the_gpu(device: str, name: str, link: str | None) -> None:
-    assert link_of(device, [name]) == link
+def test_each_finding_is_a_sentence_with_its_cure() -> None:
+    assert str(LateRank(1, "all_reduce", 0.95, 0.8)) == (
+        "rank 1 is slow: it comes last to 95 % of the calls of all_reduce; the others wait 80 % of their time: "
+        "look at its node, its cores and its GPU"
+    )
+    assert str(SlowLink((1, 3), 2.04)) == (
+        "the link of ranks 1 and 3 is slow: a message takes 2.0 times the usual link's time; look at its cable"
+    )
+    assert str(SlowLink((2,), 3.0)).startswith("every link of rank 2 is slow")
+    assert str(WrongInterface("GLOO_SOCKET_IFNAME", "eth0", 1e9, "ib0", 100e9)) == (
+        "GLOO_SOCKET_IFNAME=eth0 is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one"
+    )
+    assert str(WrongInterface("GLOO_SOCKET_IFNAME", "eth9", None)) == (
+        "GLOO_SOCKET_IFNAME=eth9 names no interface that is up; name one that ip -brief link shows, or unset it"
+    )
 
 
-@pytest.mark.parametrize(
-    ("words", "latency"), [(("nvlink",), 3.4e-6), (("pcie",), 5.7e-6), (("infiniband", "ethernet"), 14e-6)]
-)
-def test_a_message_takes_what_nccls_model_says(words: tuple[str, ...], latency: float) -> None:
-    """NCCL, src/graph/tuning.cc: hwLat of the ring with the protocol Simple, for NVLink, PCI and NET."""
-    found = {link.latency for name, link in HARDWARE.items() if name.startswith(words)}
-    assert found == {latency}
+def test_gloo_beside_gpus_is_told() -> None:
+    assert backend_line(make_environment(), 2) == (
+        "gloo moves the data of 2 GPUs through the host; give --backend nccl --device cuda"
+    )
+    assert backend_line(make_environment(), 0) == ""
+    assert backend_line(make_environment(device="cuda", backend="nccl"), 2) == ""
 
 
-def test_links_and_clusters_have_the_bandwidths_of_their_standards() -> None:
-    assert HARDWARE["infiniband400"].bandwidth == 400e9 / 8
-    assert HARDWARE["ethernet100"].bandwidth == 100e9 / 8
-    assert HARDWARE["ethernet10"].bandwidth == 10e9 / 8
-    assert HARDWARE["ethernet1"].bandwidth == 1e9 / 8
-    assert HARDWARE["pcie4"].bandwidth == pytest.approx(16e9 * 16 / 8 * 128 / 130, rel=1e-3)
-    assert HARDWARE["pcie5"].bandwidth == pytest.approx(32e9 * 16 / 8 * 128 / 130, rel=1e-3)
-    assert all({*links} <= HARDWARE.keys() for links in CLUSTERS.values())
-    assert CLUSTERS["pcie-ethernet1"] == ("pcie4", "ethernet1")
-
-
-def test_settings_name_what_is_known() -> None:
-    assert (tuple(CLUSTERS), tuple(ACCELERATORS)) == (settings.CLUSTERS, settings.ACCELERATORS)
+def test_a_bandwidth_far_below_the_link_is_told() -> None:
+    """7.5 GB/s: more than half of 100 Gbit/s, and 1.7 % of NVLink."""
+    assert reach_line(FIT, "ethernet100") == ""
+    line = reach_line(FIT, "nvlink4")
+    assert line.startswith(
+        "all_reduce reaches a busbw of 7.50 GB/s, 1.7 % of the 450 GB/s of nvlink4 (H100 SXM datasheet"
+    )

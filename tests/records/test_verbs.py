@@ -10,7 +10,7 @@ from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval, Measurement
-from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+from pytest_ddpperf.records.verbs import ScalingCurve, SideBySide
 from tests.factories import make_environment, make_measurement, make_series
 
 
