@@ -280,7 +280,7 @@ class JudgedRun(BenchmarkRun):
         if isinstance(error, errors.IncorrectTraining):
             reasons = error.wrong
         else:
-            guilty, reason = error.benchmark, error.headline
+            guilty, reason = error.benchmark, error.summary
             others = reason if guilty is None else f"not measured, because {guilty[0]} failed"
             reasons = {variant.key: reason if variant.key == guilty else others for variant in variants}
             reasons.update(self._fit.reasons)
