@@ -13,7 +13,6 @@ from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases, remarks
-from pytest_ddpperf.reports.comparisons import how_it_scales, what_pays
 from pytest_ddpperf.reports.lines import INDENT, names_of
 from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval, with_meanings
 from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, signed_percent, span
@@ -22,10 +21,9 @@ _MOST = 30  # benchmarks that are not red and have a row of their own
 
 
 def summary_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """Returns ``benchmark_table`` with notes on the best variants and the scaling, and a legend."""
+    """Returns ``benchmark_table`` with a legend."""
     results = worst_first(results)
-    table = replace(benchmark_table(results, accepted), notes=(*what_pays(results), *how_it_scales(results)))
-    return with_meanings(table, _meanings(results))
+    return with_meanings(benchmark_table(results, accepted), _meanings(results))
 
 
 def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *, brief: bool = False) -> Table:

@@ -47,7 +47,7 @@ def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
             headers=table.headers[:-1],
             rows=tuple(_rows(run, table, charts)),
             notes=tuple(f"{word}: {meaning}" for word, meaning in table.legend.items()),
-            sections=sections_of(_shared(run, charts, compared, table.notes)),
+            sections=sections_of(_shared(run, charts, compared)),
         )
     )
 
@@ -82,15 +82,12 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
         )
 
 
-def _shared(
-    run: Run, charts: Sequence[Chart], compared: Table | None, conclusions: tuple[str, ...]
-) -> Mapping[str, list[Block]]:
+def _shared(run: Run, charts: Sequence[Chart], compared: Table | None) -> Mapping[str, list[Block]]:
     parts: dict[str, list[Block]] = {"Both runs": [replace(compared, notes=())] if compared else []}
     parts |= {
         title: [chart for kind in kinds for chart in charts if chart.kind == kind] for title, kinds in _CURVES.items()
     }
-    parts |= {"Phases": [phase_table(run.results)], "Conclusions": [conclusions]}
-    parts["Notes"] = [tuple(all_findings(run.results))]
+    parts |= {"Phases": [phase_table(run.results)], "Notes": [tuple(all_findings(run.results))]}
     for title, tables in call_tables(run.batch_sizes, run.convergences, run.predictions, run.advice).items():
         parts.setdefault(title.capitalize(), []).extend(tables)
     return parts

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.calls import advice_table, predictions_table
-from pytest_ddpperf.reports.diagnosis import CAUSES, advice_text, cause_text, diagnosis_text
+from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
 from pytest_ddpperf.reports.documents.entries import Run
+from pytest_ddpperf.reports.findings import CAUSES
 from pytest_ddpperf.reports.lines import INDENT, printable
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.remarks import facts_line, headline, reasons
