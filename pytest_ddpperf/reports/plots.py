@@ -14,7 +14,7 @@ from pytest_ddpperf.baselines.files import write_bytes
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, in_units, remark_of, view_of
 from pytest_ddpperf.reports.charts.of_run import charts_of
-from pytest_ddpperf.reports.files import ensure_folder, writing_into
+from pytest_ddpperf.reports.files import ensure_folder, writing
 from pytest_ddpperf.reports.lines import file_stem, wrapped
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.reports.documents.entries import Run
 
-_WHAT = "pictures"
 _WIDTH, _HEIGHT, _DPI = 9.0, 4.0, 110  # inches of a chart, and dots of an inch
 _PLACE = 0.3  # inches of a label of the horizontal axis
 _MARKED = 40  # points of a line that are marked
@@ -39,7 +38,7 @@ def require_plots(folder: Path, option: str) -> None:
     """Checks before the measurement that pictures can be drawn and written; raises SettingError if not."""
     if find_spec("matplotlib") is None:
         raise SettingError(f"{option} needs matplotlib, which is not installed: pip install matplotlib")
-    ensure_folder(folder, option, _WHAT)
+    ensure_folder(folder, option)
 
 
 def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
@@ -60,7 +59,7 @@ def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
         for name, charts in _files(charts_of(run)).items():
             picture = BytesIO()
             figure_of(charts).savefig(picture, format="png")
-            with writing_into(folder, option, _WHAT):
+            with writing(folder, option):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_bytes(folder / name, picture.getvalue())
             drawn.append(folder / name)
