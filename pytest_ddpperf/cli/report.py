@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from pytest_ddpperf.baselines.earlier_run import judged_by
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.parsers import argument
@@ -16,7 +18,6 @@ from pytest_ddpperf.records.results import Provenance
 from pytest_ddpperf.reports.causes import reason_text
 from pytest_ddpperf.reports.documents.entries import JsonEntry, ResultsFile
 from pytest_ddpperf.reports.documents.run_file import read_run
-from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.files import write_text
 from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.formats.kinds import KINDS
@@ -66,7 +67,7 @@ def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
 
 def print_schema(options: argparse.Namespace) -> int:
     """Prints the JSON schema of a document."""
-    print(json.dumps(schema_of(_DOCUMENTS[options.document]), indent=1))
+    print(json.dumps(msgspec.json.schema(_DOCUMENTS[options.document]), indent=1))
     return 0
 
 

@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 import jsonschema
+import msgspec
 import pytest
 
 from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.records.measurement import Interval
-from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.trend import TrendsFile, change_texts, changes_text, trend_table, trends_text
 
@@ -182,7 +182,7 @@ def test_the_json_keeps_to_its_schema() -> None:
     counted, creep = trend([5, 9], COUNTED), trend([0.04 * 0.99**i for i in range(11)])
     loss = trend([0.5] * 8, replace(LOSS, steps=65))
     document = json.loads(trends_text([STEP, counted, creep, loss], "step_time"))
-    jsonschema.validate(document, schema_of(TrendsFile))
+    jsonschema.validate(document, msgspec.json.schema(TrendsFile))
     first = document["trends"][0]
     assert [point["value"] for point in first["points"]] == [0.04] * 4 + [0.05] * 4
     (change,) = first["changes"]
