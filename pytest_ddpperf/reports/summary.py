@@ -11,7 +11,6 @@ from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases, remarks
 from pytest_ddpperf.reports.lines import INDENT, names_of
 from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval, with_meanings
@@ -103,11 +102,7 @@ def _change(step: Comparison | None) -> str:
 
 
 def _word(result: Result, accepted: Collection[str]) -> str:
-    word = result.verdict.value
-    if remarks.failed_otherwise(result):
-        return f"failed ({word})"
-    if result.test in accepted and result.verdict is Verdict.REGRESSED:
-        return f"{word} (accepted)"
+    word = remarks.verdict_word(result, accepted)
     return f"{word} ({remarks.STORED_TIMES})" if phrases.by_stored_times(result) else word
 
 

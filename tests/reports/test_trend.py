@@ -150,13 +150,12 @@ def test_remarks() -> None:
     points[2] = replace(points[2], run=replace(run(2), commit=None, branch=None))
     table = trend_table(replace(STEP, points=tuple(points), outliers=(1,)))
     assert table.headers[2] == "runs"
-    assert table.rows[1][0] == "1111111+"
+    assert table.rows[1][0] == "1111111+changes"
     assert table.rows[1][-1].startswith("x.")
     assert table.rows[2][0] == "-"
     assert table.notes[1:] == (
-        "out of line with their neighbours (x), so they count less: 1111111+ (2026-10-02)",
+        "out of line with their neighbours (x), so they count less: 1111111+changes (2026-10-02)",
         "runs of several branches (a detached HEAD, main, topic); --branch selects one",
-        "+: the work tree differed from the commit",
     )
 
 

@@ -127,7 +127,6 @@ def _before_and_now(metric: str, points: Sequence[tuple[float, int, Result]]) ->
             _points(before, (of_benchmark.before_of(each, x) for x, each in known)),
         ),
         "benchmarks": tuple(i for _, i, _ in points),
-        "note": of_benchmark.BEFORE_NOTE if any(each.baseline is not None for _, each in known) else "",
     }
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -121,10 +120,7 @@ def test_launches_stand_beside_those_of_the_baseline() -> None:
     assert (theirs.name, points(theirs)) == ("baseline", [(1, 150), (2, 160), (3, 170.666667)])
     now, base = chart.references
     assert (now.name, points(now)) == ("this run, all launches", [(1, 200, 198, 202), (3, 200, 198, 202)])
-    # The logarithms of the others lie 0.0645385 to both sides of that of 160: the standard error is 0.0372613, and the
-    # quantile of Student's t with two degrees of freedom is 4.30265.
-    assert base.name == "baseline, all launches"
-    assert points(base)[0] == pytest.approx((1, 160, 160 * math.exp(-0.160322), 160 * math.exp(0.160322)), 1e-4)
+    assert (base.name, points(base)) == ("baseline, all launches", [(1, 160), (3, 160)])
     assert (chart.title, chart.x.name, chart.y.unit) == ("peak_resident by launch", "launch", "B")
 
 
@@ -194,8 +190,7 @@ def test_an_epoch_is_seen_before_and_now() -> None:
     epoch = metric("epoch_time", 10.0, Verdict.REGRESSED, 0.25, samples=(9.9, 10.1), base_samples=(7.9, 8.0, 8.1))
     (chart,) = charts("epoch_time", make_document(result("t.py::test_d", Verdict.REGRESSED, 0.2, 0.25, (epoch,))))
     now, before = chart.series
-    assert (before.name, [point[:2] for point in points(before)]) == ("baseline", [(0, 8.0)])
-    assert points(before)[0][2] < 8.0 < points(before)[0][3]
+    assert (before.name, points(before)) == ("baseline", [(0, 8.0)])
     assert points(now) == [(0, 10.0, 9.9, 10.1)]
     assert charts("epoch_time", make_document(slower())) == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -70,8 +69,8 @@ def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester, mo
     suite.runpytest().assert_outcomes(passed=1)
     document = read_run(suite.path / "run.json")
     assert document.results[0]["collective_calls"].series.value == 1
-    for kind in KINDS.values():
-        assert (suite.path / "out" / kind.name).read_text() == kind.render(document)
+    for name, kind in KINDS.items():
+        assert (suite.path / "out" / name).read_text() == kind.render(document)
     head, mark, page = summary.read_text().partition(MARK)
     assert (head, mark) == ("before\n", MARK)
     assert MARK not in page
@@ -99,7 +98,7 @@ def test_a_fault_of_one_file_costs_no_other(suite: pytest.Pytester, monkeypatch:
         raise ZeroDivisionError("by a fault of ours")
 
     monkeypatch.setattr(
-        "pytest_ddpperf.reports.formats.kinds.KINDS", {**KINDS, "csv": replace(KINDS["csv"], render=faulty)}
+        "pytest_ddpperf.reports.formats.kinds.KINDS", {**KINDS, "csv": KINDS["csv"]._replace(render=faulty)}
     )
     suite.makepyfile(test_red="def test_red():\n    assert 'the text of a failure' == 1\n")
     run = suite.runpytest("--ddpperf-report=csv:a.csv", "--ddpperf-report=text:a.txt")
