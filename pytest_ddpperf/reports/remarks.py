@@ -125,6 +125,12 @@ def facts_line(run: Run) -> str:
     return "; ".join(filter(None, (commit, run.date, *machines, against and f"compared with {against}")))
 
 
+def run_lines(run: Run) -> list[str]:
+    """Returns lines on a whole run: why it ended early, the change that all tests share, targets and slowdowns."""
+    ended = [f"the run ended before all its tests had run: {run.interrupted}"] if run.interrupted else []
+    return [*ended, *common_text(run.common_change), *overall_lines(run.results)]
+
+
 def common_text(common: CommonChange | None) -> list[str]:
     """Returns a line on the step time of all tests together, if it is a slowdown or known precisely; else none."""
     if common is None or not (common.slower or common.interval.high - common.interval.low <= _TELLING):

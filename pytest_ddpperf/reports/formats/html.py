@@ -16,7 +16,7 @@ from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.page.benchmark import sections_of_benchmark
 from pytest_ddpperf.reports.formats.page.page import Block, Page, PageRow, html_of, sections_of
 from pytest_ddpperf.reports.phrases import find, judges
-from pytest_ddpperf.reports.remarks import all_findings, common_text, facts_line, headline, overall_lines, red_lines
+from pytest_ddpperf.reports.remarks import all_findings, facts_line, headline, red_lines, run_lines
 from pytest_ddpperf.reports.summary import summary_table, worst_first
 from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.units import format_count
@@ -38,12 +38,11 @@ def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
     """
     table, charts = summary_table(run.results), charts_of(run)
     notes = compared.notes if compared else ()
-    ended = [f"the run ended before all its tests had run: {run.interrupted}"] if run.interrupted else []
     return html_of(
         Page(
             title=title or f"ddpperf: {headline(run.results)}",
             facts=tuple(facts_line(run).split("; ")) if run.results else (),
-            lines=(*ended, *common_text(run.common_change), *overall_lines(run.results), *notes),
+            lines=(*run_lines(run), *notes),
             headers=table.headers[:-1],
             rows=tuple(_rows(run, table, charts)),
             notes=tuple(f"{word}: {meaning}" for word, meaning in table.legend.items()),
