@@ -59,15 +59,6 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
         if step is not None and step.change is not None and step.series.scale == "ratio" and judges(step):
             ends = step.change_interval
             drawn = (step.change, *((step.change, step.change) if ends is None else (ends.low, ends.high)))
-        own = [
-            chart
-            for chart in charts
-            if places[id(result)] in chart.benchmarks
-            or (chart.kind == "convergence" and chart.subject.startswith(f"{result.test} "))
-        ]
-        predicted = [each for each in run.predictions if each.test == result.test]
-        advised = [each for each in run.advice if each.test == result.test]
-        more = [each for tables in call_tables((), (), predicted, advised).values() for each in tables]
         yield PageRow(
             title=f"{result.test} {result.name}, {format_count(result.measurement.world_size, 'rank')}",
             cells=cells[:-1],
@@ -77,7 +68,7 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
             reasons=tuple(red_lines(result)) if result.red else (),
             change=drawn,
             tolerance=None if step is None or drawn is None else step.tolerance,
-            sections=sections_of_benchmark(result, own, more),
+            sections=sections_of_benchmark(result, [one for one in charts if one.benchmark == places[id(result)]]),
         )
 
 

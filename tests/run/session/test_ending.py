@@ -82,7 +82,7 @@ def test_pictures_and_junit_have_the_figures_of_the_runs_json_file(inner: pytest
     inner.makepyfile(test_suite=TIMED, test_other="def test_other(): pass")
     options = ("--ddpperf-report=json:run.json", "--ddpperf-report=plots:pictures", "--junitxml=out.xml")
     inner.runpytest(*options).assert_outcomes(passed=2)
-    assert (inner.path / "pictures" / "test_suite.test_step-custom-w2.png").is_file()
+    assert (inner.path / "pictures" / "steps.test_suite.test_step-custom-w2.png").is_file()
     found = properties(inner.path / "out.xml")
     assert found["test_other"] == {}
     (result,) = read_run(inner.path / "run.json").results

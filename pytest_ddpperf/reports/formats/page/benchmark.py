@@ -23,11 +23,10 @@ from pytest_ddpperf.reports.table import Quantity, Table, table_of
 from pytest_ddpperf.units import format_number, significant
 
 _PARTS = 12  # of a count, the largest ones
-_OF_CURVES = ("speedup", "efficiency", "rank_throughput", "throughput", "bucket_sizes", "epoch_time", "convergence")
 
 
-def sections_of_benchmark(result: Result, charts: Sequence[Chart], more: Sequence[Block]) -> tuple[PageSection, ...]:
-    """Returns the parts about a benchmark. ``charts``: its charts; ``more``: predictions and advice."""
+def sections_of_benchmark(result: Result, charts: Sequence[Chart]) -> tuple[PageSection, ...]:
+    """Returns the parts about a benchmark, with its charts."""
     measured, diagnosis = result.measurement, result.step.diagnosis
     exact = [each for each in result.comparisons if each.series.scale == "exact"]
     others = [each for each in result.comparisons if each.series.scale != "exact"]
@@ -41,10 +40,8 @@ def sections_of_benchmark(result: Result, charts: Sequence[Chart], more: Sequenc
         "Phases": _of_one(result, breakdown.phase_table, breakdown.section_table),
         "Memory": _drawn(charts, ("memory", "memory_phases")),
         "Counts": [_changes(exact, "counts of a step; the deciding ones come first"), _parts(measured.counts)],
-        "Curves": _drawn(charts, _OF_CURVES),
         "Communication": _of_one(result, breakdown.communication_table, breakdown.collective_table),
         "Diagnosis": [] if diagnosis is None else _diagnosis(diagnosis),
-        "Predictions and advice": more,
         "Environment": [{"machine": phrases.environment_text(environment), **recorded}, _health(measured.launches)],
         "Settings": [_settings(result)],
     }
