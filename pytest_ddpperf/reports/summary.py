@@ -50,7 +50,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
             cells.append("" if each is None else with_interval(common.number, each.value, ends, noisy=noisy))
         column(header, common.unit, cells, [each.interval for each in known if interval])
 
-    measured = _metrics(results)
+    measured = {comparison.series.metric for result in results for comparison in result.comparisons}
     steps = [phrases.find(result, "step_time") for result in results]
     judged = [step if step is not None and phrases.judges(step) else None for step in steps]
     change = ("change", "%", list(map(_change, judged)), [getattr(step, "change_interval", None) for step in judged])
@@ -88,10 +88,6 @@ def worst_first(results: Sequence[Result]) -> list[Result]:
     for result in results:
         worst[result.test] = max(result.severity, worst.get(result.test, 0))
     return sorted(results, key=lambda result: -worst[result.test])
-
-
-def _metrics(results: Sequence[Result]) -> set[str]:
-    return {comparison.series.metric for result in results for comparison in result.comparisons}
 
 
 def _change(step: Comparison | None) -> str:
@@ -154,8 +150,8 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
 
 
 def _meanings(results: Sequence[Result]) -> dict[str, str]:
-    measured = _metrics(results)
-    memory = [LABELS[kind] for kind in (RESIDENT, "peak_allocated") if kind in measured]
+    kinds = (RESIDENT, "peak_allocated")
+    memory = [LABELS[kind] for kind in kinds if any(phrases.find(result, kind) for result in results)]
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
     steps = [result.measurement.plan.steps for result in results if result.measurement.launches] or [1]
     return {

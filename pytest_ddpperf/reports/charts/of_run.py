@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,13 +19,14 @@ from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports.charts import of_benchmark
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, point
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.lines import curve_of, full_name, names_of
+from pytest_ddpperf.reports.lines import full_name, names_of
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.strategies.strategy import parse
 from pytest_ddpperf.units import format_count
 
 _TWO = 2  # points that a comparison needs at least
+_RANKS = re.compile(r" w\d+( over w\d+)?(?= |$)")  # as ddpperf.scaling names points
 _SWEPT = "bucket_cap_mb"
 _RATES = ("throughput", "token_throughput")
 
@@ -43,7 +45,7 @@ def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, in
             if judged is not None:
                 now = of_benchmark.now_of(judged, ranks)
             if now is not None:
-                ways.setdefault(curve_of(result.name), []).append(now)
+                ways.setdefault(_RANKS.sub("", result.name), []).append(now)
         starts = {"": 1.0} if ratio else {way: found[0].y for way, found in ways.items() if found[0].x == base}
         several = len(starts) > 1
         name = metric.replace("_", " ")
