@@ -23,7 +23,7 @@ _LEGEND = {
 
 
 def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> Table:
-    """Returns one row for each collective: its range of sizes, latency and bandwidths, and the error of the fit."""
+    """Returns a table with a row for each collective: range of sizes, latency, bandwidths, and error of the fit."""
     return table_of(
         fits,
         {
@@ -51,7 +51,7 @@ def prediction_lines(fits: Sequence[CollectiveFit], nbytes: int) -> list[str]:
 
 
 def line_of_calls(usual: float, taken: float) -> str:
-    """Returns a sentence with the ``usual`` time of calls, and the share of computing that they stop (``taken``)."""
+    """Returns a sentence on ``usual`` (median call / fastest call) and ``taken`` (the computing that calls stop)."""
     return (
         f"a usual call takes {usual:.2f} times the fastest one; {format_percent(taken)} of computing stands still "
         "while an all-reduce is under way"

@@ -141,7 +141,7 @@ def common_text(common: CommonChange | None) -> list[str]:
 
 
 def overall_lines(results: Sequence[Result]) -> list[str]:
-    """Returns lines on all benchmarks: how many targets were missed and met, and the slowdown that is ruled out."""
+    """Returns lines of text on all benchmarks: numbers of missed and met targets, and the slowdown ruled out."""
     codes = Counter(finding.code for result in results for finding in result.findings)
     numbers = {"missed": codes["target_missed"], "inconclusive": codes["target_open"], "met": codes["target_met"]}
     told = [f"{number} {word}" for word, number in numbers.items() if number]

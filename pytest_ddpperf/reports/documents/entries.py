@@ -53,7 +53,7 @@ class SiteEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CountsEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """The counts of one step, and their parts."""
+    """The counts of one step, and the parts of each count."""
 
     totals: Mapping[str, float] = {}
     details: Mapping[str, Mapping[str, float]] = {}
@@ -66,7 +66,7 @@ class CountsEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgainstEntry(JsonEntry, frozen=True):
-    """The other side of a run with --ddpperf-against or --ddpperf-against-python."""
+    """The reference of a run with --ddpperf-against or --ddpperf-against-python."""
 
     revision: str
     commit: str | None
@@ -78,7 +78,7 @@ class AgainstEntry(JsonEntry, frozen=True):
 
 
 class BaselineEntry(JsonEntry, frozen=True):
-    """The record with which a benchmark is compared."""
+    """The baseline record with which a benchmark is compared."""
 
     date: Date
     commit: str | None
@@ -130,7 +130,7 @@ class BenchmarkEntry(JsonEntry, frozen=True):
 
 
 class ResultEntry(BenchmarkEntry, frozen=True, kw_only=True):
-    """One benchmark."""
+    """One judged benchmark."""
 
     mode: Mode | None
     over: str | None
@@ -161,7 +161,7 @@ class ResultEntry(BenchmarkEntry, frozen=True, kw_only=True):
 
 
 class RateEntry(JsonEntry, frozen=True):
-    """A share of runs."""
+    """The fraction of runs with an event, and its interval."""
 
     found: Natural
     of: Positive
@@ -207,7 +207,7 @@ class PredictionEntry(StepEntry, frozen=True):
 
 
 class CandidateEntry(JsonEntry, frozen=True):
-    """A way to train."""
+    """A candidate of advise: a strategy with settings."""
 
     name: str
     strategy: str

@@ -67,7 +67,7 @@ def _write(session: pytest.Session, ours: Session, write: Callable[[], object]) 
 
 
 def finish(ours: Session) -> None:
-    """Adds the complaints of session, launchers and files to the outputs of the run."""
+    """Adds warnings about the budget, the launchers and unused files to the outputs of the run."""
     made, reference = ours.outputs, ours.sides.reference
     if made.results and ours.settings.allow:
         from pytest_ddpperf.records.acceptance import belongs
@@ -103,7 +103,7 @@ def set_status(session: pytest.Session, unmeasured: int) -> None:
 
 
 def _spoil(session: pytest.Session) -> None:
-    """Sets a failing exit status, unless the run has failed already, because a requested task could not be done."""
+    """Sets a failing exit status, unless the run has failed already, because a requested file was not written."""
     if session.exitstatus in {_PASSED, _NO_TESTS}:
         session.exitstatus = NOT_MEASURED
 
