@@ -177,7 +177,7 @@ class Settings:
     preload: tuple[str, ...] = _of_session(
         ("auto",),
         parsers.modules,
-        "modules to import once for all launches: auto (modules that ranks imported), names, both, or none",
+        "modules to import once for all launches: auto (those that earlier ranks imported), names, both, or none",
         "NAME[,...]",
     )
     timeout: float = _knob(

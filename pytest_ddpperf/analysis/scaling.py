@@ -142,5 +142,5 @@ def status(efficiency: float, speedup: float) -> str:
 
 def _more_than_one(ranks: float) -> float:
     if require_number("ranks", ranks) <= 1:
-        raise SettingError(f"ranks={ranks!r} is not above 1; give a number of ranks that is higher than the base's")
+        raise SettingError(f"ranks={ranks!r} must be above 1, the base's number of ranks")
     return float(ranks)

@@ -32,9 +32,10 @@ class TurnQueue:
     """The queue of interleaved launches, in which one launch at a time runs steps (has a turn).
 
     The next turn goes to the launch that has done the smallest fraction of its timed steps, so that all end together.
-    A launch's slot, its number from 0, breaks ties. Slots 0 and 1, 2 and 3, and so on are pairs, whose two launches
-    begin equally often. The first turn starts when every launch has requested one, and so has built its step. Launches
-    that have ended get no turns. The queue is in the controller, where a thread per launch hears the launch's rank 0.
+    A launch's slot, its number from 0, breaks ties. Slots 0 and 1, 2 and 3, and so on are pairs; each launch of a pair
+    takes the first turn equally often. The first turn starts when every launch has requested one, and so has built its
+    step. Launches that have ended get no turns. The queue is in the controller; a thread per launch hears the launch's
+    rank 0.
     """
 
     def __init__(self, slots: int) -> None:

@@ -192,7 +192,7 @@ def of_steps(measurement: Measurement) -> Within:
 
 
 def of_rates(measurement: Measurement) -> Within:
-    """Returns the scatter within launches of the logarithm of a rate: the mean step's, with the opposite sign."""
+    """Returns the scatter of log(rate) within launches, which is log(mean step time) negated."""
     moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
     return Within(moved, launches.OWN_ALONE)
 

@@ -191,7 +191,7 @@ def _peak(launch: Launch) -> float | None:
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
-    """Returns the scatter of the quotients of (base, other) launches within these launches, from pairs of blocks."""
+    """Returns the scatter of other / base within each pair of launches, by blocks; ``turns``: they are interleaved."""
     moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 

@@ -202,7 +202,7 @@ def _bytes_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
 
 
 def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
-    """Returns the table's row for a fraction; candidate and reference are subtracted, as a fraction may be near 0."""
+    """Returns the table's row for a fraction; it is compared by difference, not by ratio, as it may be near 0."""
     defaults = {"unit": "1", "better": "lower", "family": "relative", "scale": "difference", "gated": False}
     return Metric(name=name, samples=samples, **{**defaults, "bounds": (0.0, math.inf), **columns})
 

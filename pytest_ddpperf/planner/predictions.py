@@ -67,7 +67,7 @@ def typical(timelines: Sequence[Timeline]) -> Timeline:
     """
     first = timelines[0]
     if any(_shape(one) != _shape(first) for one in timelines):
-        raise SettingError("launches send different collectives; let a step of each launch send the same")
+        raise SettingError("launches send different collectives; the step must send the same ones in every launch")
     if len(timelines) == 1:
         return first
     wholes = [one.computing for one in timelines]

@@ -110,9 +110,9 @@ class FittedNetwork:
         fit = next((fit for fit in self.fits if (fit.collective, fit.world_size) == (name, transfer.ranks)), None)
         if fit is None:
             raise SettingError(
-                f"network {self.name} has no fit for {name} of {format_count(transfer.ranks, 'rank')}, only for "
-                f"{', '.join(fit.collective for fit in self.fits)} of all its "
-                f"{format_count(self.fits[0].world_size, 'rank')}; give one of network={', '.join(CLUSTERS)}"
+                f"network {self.name} was not measured for {name} of {format_count(transfer.ranks, 'rank')}, only for "
+                f"{', '.join(fit.collective for fit in self.fits)} of {format_count(self.fits[0].world_size, 'rank')}; "
+                f"choose another network: {', '.join(CLUSTERS)}"
             )
         if transfer.nbytes > fit.max_bytes:
             size = power_of_two(transfer.nbytes, above=True)

@@ -103,7 +103,7 @@ def ruled_out(results: Iterable[Result]) -> str:
 
 
 def green_meanings(results: Sequence[Result]) -> dict[str, str]:
-    """Returns the meanings of good verdicts, as far as they apply to the step times."""
+    """Returns, by green verdict of a step time among the results, the sentence that explains it."""
     steps = [phrases.find(one, "step_time") for one in results if one.verdict is Verdict.UNCHANGED]
     margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
     stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}

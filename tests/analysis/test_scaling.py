@@ -25,7 +25,7 @@ def test_the_serial_fraction_of_a_point() -> None:
     assert serial_fraction(2, 4) == pytest.approx(1 / 3)
     assert serial_fraction(4, 4) == 0
     assert serial_fraction(3.49, 4) == pytest.approx(0.0487, abs=5e-5)
-    with pytest.raises(SettingError, match="ranks=1 is not above 1; give a number of ranks"):
+    with pytest.raises(SettingError, match="ranks=1 must be above 1, the base's number of ranks"):
         serial_fraction(1, 1)
 
 

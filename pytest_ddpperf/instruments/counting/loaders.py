@@ -124,10 +124,10 @@ class Loaders:
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
-        """Returns the lines of code that made slow loaders, by metric, such as loaders without workers.
+        """Returns the lines of code that made slow DataLoaders, by metric of slow loaders.
 
-        Workers restart in each epoch if a loader does not keep them, or if each epoch makes another loader; this metric
-        needs workers. Loaders that stay in memory are counted only after three epochs.
+        The metric of restarted workers has loaders that do not keep their workers, and loaders that each epoch makes
+        anew. Loaders that stay in memory are counted only after three epochs.
         """
         found: dict[str, list[Place]] = {}
         last = [loaders[-1] for loaders in self.used(steps)]

@@ -41,7 +41,7 @@ SIMULATING = (
 
 
 class BenchmarkLaunches:
-    """The launches of a benchmark, one by one; ``paired`` is None, or launches candidate and reference revision."""
+    """The launches of a benchmark, one by one; ``paired`` starts launches of both revisions, if there are two."""
 
     def __init__(
         self,

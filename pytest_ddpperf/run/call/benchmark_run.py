@@ -39,7 +39,7 @@ __tracebackhide__ = hidden
 
 
 class BenchmarkRun:
-    """One call such as ``ddpperf.check(...)``; ``paired`` is None, or launches candidate and reference revision."""
+    """One call such as ``ddpperf.check(...)``; ``paired`` starts launches of both revisions, if there are two."""
 
     def __init__(
         self,

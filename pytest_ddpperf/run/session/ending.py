@@ -97,7 +97,7 @@ def tell_left_out(session: pytest.Session, ours: Session, number: int) -> None:
 
 
 def set_status(session: pytest.Session, unmeasured: int) -> None:
-    """Sets the exit status ``NOT_MEASURED`` if all failures are ``unmeasured`` benchmarks, not verdicts or others."""
+    """Sets the exit status ``NOT_MEASURED`` if benchmarks without a measurement are the only failures."""
     if session.exitstatus == _FAILED and unmeasured and unmeasured == session.testsfailed:
         session.exitstatus = NOT_MEASURED
 
