@@ -156,7 +156,7 @@ def commands_list() -> str:
 
 def kinds_table() -> str:
     """One row for each kind of file that results are written as."""
-    rows = [f"| `{kind.name}` | {kind.help} |" for kind in KINDS.values()]
+    rows = [f"| `{name}` | {kind.help} |" for name, kind in KINDS.items()]
     return "\n".join(["| kind | what it is |", "|---|---|", *rows])
 
 

@@ -19,7 +19,10 @@ class DdpperfError(Exception):
     Attributes:
         benchmark: name and number of ranks of the benchmark that failed; None if unknown.
         sections: titles and texts of the ranks' output, for the test's report.
+        where: the innermost line of the user's code on the rank that failed, as ``file:line in function``; else empty.
     """
+
+    where = ""
 
     def __init__(
         self, message: str, *, benchmark: tuple[str, int] | None = None, sections: Sequence[tuple[str, str]] = ()
@@ -33,6 +36,11 @@ class DdpperfError(Exception):
         """The first line of the message: the fact, without cure and details."""
         first, *others = str(self).split("\n")
         return f"{first} {next(filter(None, map(str.strip, others)), '')}".rstrip() if first.endswith(":") else first
+
+    @property
+    def summary(self) -> str:
+        """The headline, with the line of the user's code that failed on a rank, if it is known."""
+        return f"{self.headline} ({self.where.partition(' ')[0]})" if self.where else self.headline
 
 
 def hidden(excinfo: Any) -> bool:
@@ -123,7 +131,6 @@ class RankFailed(DdpperfError):
 
     Attributes:
         rank: the global rank that failed first; None if no single rank is to blame.
-        where: the innermost line of the user's code on that rank, as ``file:line in function``; empty if it is unknown.
         stack: the part of the message with the traceback or stack of the first rank.
         others: the part of the message with the stacks of other ranks.
         out_of_memory: whether a rank failed because memory ran out: it raised an error, or the kernel killed it.
@@ -151,11 +158,6 @@ class RankFailed(DdpperfError):
     def causes(self) -> list[str]:
         """The failed rank with the reason, and the line of code, as texts."""
         return [str(self).partition("\n")[0], *([f"at {self.where}"] if self.where else [])]
-
-    @property
-    def summary(self) -> str:
-        """The failed rank with the reason and the line of code, as one text."""
-        return f"{self.headline} ({self.where.partition(' ')[0]})" if self.where else self.headline
 
 
 class RanksTimedOut(RankFailed):
@@ -219,4 +221,9 @@ class Regression(FoundWrong):
 
     def __init__(self, message: str, *, summary: str = "") -> None:
         super().__init__(message)
-        self.summary = summary or self.headline  # the cause in one line
+        self._cause = summary
+
+    @property
+    def summary(self) -> str:
+        """The cause in one line."""
+        return self._cause or self.headline

@@ -123,7 +123,7 @@ WRONG = [
     ),
     option(
         "no folder",
-        r"--ddpperf-profile=.*test_wrong.py: traces cannot .*: this is a file",
+        r"--ddpperf-profile: .*test_wrong.py cannot be written: this is a file",
         "--ddpperf-profile=test_wrong.py",
     ),
     option("choice", r"--ddpperf-backend=mpi: expected one of auto, nccl, gloo$", "--ddpperf-backend=mpi"),
@@ -170,7 +170,7 @@ WRONG = [
     ),
     option(
         "json below a file",
-        r"--ddpperf-report=json:file/out.json: .*file/out.json cannot be written: .*; name another file",
+        r"--ddpperf-report=json:file/out.json: .*file/out.json cannot be written: .*; make it writable, or name",
         "--ddpperf-report=json:file/out.json",
         files={"file": ""},
     ),

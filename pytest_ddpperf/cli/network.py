@@ -108,7 +108,7 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
     file = network_file(options.folder, here)
     kept = options.no_save or (options.check is not None and file.exists())
     if not kept:
-        ensure_folder(file.parent, "--baselines", "the network")
+        ensure_folder(file.parent, "--baselines")
     line = command_line()
     what = f"{format_count(len(names), 'collective')} of {len(sizes)} sizes, {format_count(plan.rounds, 'round')}"
     line.show(f"measuring {format_count(here.world_size, 'rank')}: {what}")

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from pytest_ddpperf.baselines.earlier_run import judged_by
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.parsers import argument
@@ -16,7 +18,6 @@ from pytest_ddpperf.records.results import Provenance
 from pytest_ddpperf.reports.causes import reason_text
 from pytest_ddpperf.reports.documents.entries import JsonEntry, ResultsFile
 from pytest_ddpperf.reports.documents.run_file import read_run
-from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.files import write_text
 from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.formats.kinds import KINDS
@@ -36,8 +37,8 @@ _FAIL_ON = KNOBS["fail_on"]
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``ddpperf report``: an option for each kind of report."""
     _add_results(parser, "results")
-    for kind in KINDS.values():
-        parser.add_argument(f"--{kind.name}", type=Path, metavar="FILE", help=f"{kind.help}; - is standard output")
+    for name, kind in KINDS.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"{kind.help}; - is standard output")
     text = "folder for pictures, as PNG files; needs matplotlib (in the extra plots)"
     parser.add_argument("--plots", type=Path, metavar="DIR", help=text)
 
@@ -45,17 +46,17 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 def report(options: argparse.Namespace) -> int:
     """Writes the requested kinds of reports; prints the report in plain text if none is requested."""
     document = read_run(options.results)
-    files = {kind: getattr(options, name.replace("-", "_")) for name, kind in KINDS.items()}
-    asked = {kind: file for kind, file in files.items() if file is not None}
+    files = {name: getattr(options, name.replace("-", "_")) for name in KINDS}
+    asked = {name: file for name, file in files.items() if file is not None}
     if options.plots is not None:
         from pytest_ddpperf.reports.plots import write_plots
 
         drawn = write_plots(document, options.plots, "--plots")
         print(printable(f"{format_count(len(drawn), 'picture')} in {options.plots}"), file=sys.stderr)
     elif not asked:
-        asked = {KINDS["text"]: Path("-")}
-    for kind, file in asked.items():
-        write_text(file, kind.render(document), f"--{kind.name}")
+        asked = {"text": Path("-")}
+    for name, file in asked.items():
+        write_text(file, KINDS[name].render(document), f"--{name}")
     return 0
 
 
@@ -66,7 +67,7 @@ def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
 
 def print_schema(options: argparse.Namespace) -> int:
     """Prints the JSON schema of a document."""
-    print(json.dumps(schema_of(_DOCUMENTS[options.document]), indent=1))
+    print(json.dumps(msgspec.json.schema(_DOCUMENTS[options.document]), indent=1))
     return 0
 
 

@@ -67,6 +67,7 @@ def section_table(results: Sequence[Result]) -> Table:
         "section": lambda each: each[1].path,
         "entries\na step": lambda each: format_number(each[1].count),
         "each": Quantity(value=lambda each: each[1].mean, unit="s"),
+        "own": Quantity(value=lambda each: each[1].own_seconds, unit="s"),
         "of the step": Quantity(value=lambda each: each[1].share, unit="%"),
     }
     if kinds:

@@ -1,4 +1,4 @@
-"""Changes of counts in words: the texts of findings, and the parts of a change."""
+"""Changes of counts in words: the parts of a change."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from pytest_ddpperf.records.counts import SHOWN, Counts, certain, count_row, on_ranks, parts_on_ranks, quantity_texts
+from pytest_ddpperf.records.counts import SHOWN, Counts, certain, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.ranks import as_rank
-from pytest_ddpperf.reports.count_places import changed_at, made_at, reference_text
+from pytest_ddpperf.reports.count_places import changed_at, made_at
 from pytest_ddpperf.reports.count_rates import LOADERS, change_text, difference_of, part_text
 from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import exact_texts, format_change, format_count, format_percent
@@ -21,59 +21,6 @@ _SIBLINGS = {
     "collective_bytes": ("collective_calls", "calls"),
     "collective_send_bytes": ("collective_bytes", "bytes"),
 }
-
-
-def unsure_counts(steps: Mapping[str, int], then: Counts, now: Counts) -> str:
-    """Returns a text on counts that may have changed, with the number of steps that would decide this."""
-    changes = [_whole(metric, then, now) for metric in steps]
-    return f"may have changed: {'; '.join(changes)}; at least {max(steps.values())} steps would decide"
-
-
-def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Returns a text on a count that became smaller, in total or in one of its parts."""
-    made = "; ".join(difference_text(metric, then, now))
-    if now.totals[metric] == then.totals[metric]:
-        return f"{metric}: {made}"
-    before, after = quantity_texts(metric, [then.totals[metric], now.totals[metric]])
-    return f"{metric} is {after} per step, {before} in {reference_text(paired)}: {made}"
-
-
-def other_work(metric: str, before: float, now: float, paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Returns a text on a step that does another amount of work than the reference's step."""
-    passes, rows = format_count(round(now), "backward pass"), format_count(round(now), "row")
-    there = f"a step has batches of {rows}" if metric == "batch_rows" else f"a step has {passes}"
-    return f"{there}, {before:g} in {reference_text(paired)}: batches differ, so nothing else is compared"
-
-
-def other_batch_size(size: int, samples: float, passes: int) -> str:
-    """Returns a text on batches whose size differs from the test's ``samples_per_step``."""
-    a_step = f"a step has {passes} backward passes and " if passes > 1 else ""
-    return (
-        f"samples_per_step={samples:g}, but {a_step}the tensors of a batch begin with a dimension of {size}: rates "
-        f"would be wrong; give samples_per_step={passes * size} if that is the number of samples"
-    )
-
-
-def ungated_counts(
-    counts: Sequence[tuple[str, str, bool, tuple[float, ...]]],
-    paired: bool,  # noqa: FBT001 - a fact
-    renew: bool,  # noqa: FBT001 - a fact
-) -> str:
-    """Returns a text on ungated counts: why steps differ, in which revision, and the largest counts of both."""
-    reference = reference_text(paired)
-
-    def told(metric: str, reason: str, now: bool, values: tuple[float, ...]) -> str:  # noqa: FBT001 - of a tuple
-        text = reason if now or not reason else f"in {reference} {reason}"
-        if values:
-            before, after = quantity_texts(metric, values)
-            text += f"; at most {after} now, {before} in {reference}"
-        return f"{metric} ({text})"
-
-    cure = "; --ddpperf-save renews the baseline" if renew else ""
-    varied = {metric for metric, *_ in counts}
-    if "flops" in varied and not varied & {"operators", "collective_calls"}:  # the same operators on other shapes
-        cure += "; if batches are padded to their longest sequence, pad them to one length, or pack them"
-    return f"not compared exactly, because steps differ: {', '.join(told(*count) for count in counts)}{cure}"
 
 
 def count_difference(metric: str, before: float, after: float) -> str:
@@ -114,10 +61,10 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
         for name in changed
     ]
     if not lines and then.totals[metric] != now.totals[metric]:
-        lines = [_whole(metric, then, now)]
+        lines = [whole_text(metric, then, now)]
     renamed = of_modules and 2 * len(before.keys() & after.keys()) < min(len(before), len(after))
     lines = ["most modules have other names now"] if renamed and len(changed) > SHOWN else lines
-    lines[:0] = [f"{_whole(metric, then, now)}{alone}{places}"] if places else []
+    lines[:0] = [f"{whole_text(metric, then, now)}{alone}{places}"] if places else []
     most = 1 if known and count_row(metric).unit == "B" else SHOWN
     lines = _shortened(lines, "smaller change", most) + made_at(metric, then, now)
     lines = known + ([] if known and metric == "flops" else _explained(metric, then, now)) + lines
@@ -133,7 +80,8 @@ def _alone(metric: str, then: Counts, now: Counts) -> str:
     return f" on rank {changed[0][0]} alone" if [value for _, value in changed] == [now.totals[metric]] else ""
 
 
-def _whole(metric: str, then: Counts, now: Counts) -> str:
+def whole_text(metric: str, then: Counts, now: Counts) -> str:
+    """Returns the change of a whole count: ``operators 120 -> 118 per step (-2)``."""
     return f"{metric} {part_text(metric, '', then, now, alone=True)}"
 
 

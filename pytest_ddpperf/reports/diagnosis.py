@@ -8,7 +8,7 @@ from dataclasses import replace
 from pytest_ddpperf.analysis.diagnosis import DISTURBED
 from pytest_ddpperf.records.diagnosis import Advice, Cause, Diagnosis
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.findings import sentence
+from pytest_ddpperf.reports.findings import CAUSES, sentence
 from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
@@ -86,18 +86,6 @@ BOUND_BY: Mapping[str, str] = {
     **{bottleneck: f"{bottleneck.replace('_', '-')}-bound" for bottleneck in _BOUND},
     **{word: word for word in ("straggler", "oversubscribed", "disturbed", "unclear")},
 }
-CAUSES: Mapping[str, str] = {
-    "compute": "matrix products",
-    "communication": "exposed communication",
-    "memory_bandwidth": "moving memory",
-    "data": "waiting for data",
-    "overhead": "calling operators",
-    "straggler": "waiting for a slow rank",
-    "oversubscribed": "sharing cores",
-    "disturbed": "other processes",
-    "unclear": "an unknown cause",
-}
-"""The name of each cause."""
 _FIGURES: Mapping[str, str | Callable[..., str]] = {
     "compute": "{flops:FLOP}; a rank computes up to {rate:G}FLOP/s",
     "communication": "{sent:B} in {collectives:collective}",

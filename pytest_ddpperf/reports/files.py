@@ -20,30 +20,19 @@ _HEAD = 1024  # bytes of a file that tell whether it is JSON
 
 
 @contextmanager
-def _writing(path: Path, option: str) -> Iterator[None]:
-    """Turns a failure to write a file, in this context, into a SettingError that names the option."""
+def writing(place: Path, option: str) -> Iterator[None]:
+    """Turns a failure to write a file, or into a folder, in this context, into a SettingError that names the option."""
     try:
         yield
     except OSError as error:
         why = "the folder of this path is a file" if isinstance(error, FileExistsError) else error.strerror or error
-        raise SettingError(f"{option}: {path} cannot be written: {why}; name another file") from None
+        cure = "make it writable, or name another"
+        raise SettingError(f"{option}: {place} cannot be written: {why}; {cure}") from None
 
 
-@contextmanager
-def writing_into(folder: Path, option: str, what: str) -> Iterator[None]:
-    """Turns a failure to write into a folder, in this context, into a SettingError that names the planned content."""
-    try:
-        yield
-    except OSError as error:
-        raise SettingError(
-            f"{option}={folder}: {what} cannot be written there: {error.strerror or error}; make it writable, or name "
-            "another folder"
-        ) from None
-
-
-def ensure_folder(folder: Path, option: str, what: str) -> None:
+def ensure_folder(folder: Path, option: str) -> None:
     """Checks before the measurement that files can be written into a folder; raises SettingError if not."""
-    with writing_into(folder, option, what):
+    with writing(folder, option):
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(0, "this is a file")
         require_writable_folder(folder)
@@ -51,7 +40,7 @@ def ensure_folder(folder: Path, option: str, what: str) -> None:
 
 def ensure_text(path: Path, option: str) -> None:
     """Checks before the measurement that a text can be written to a file; raises SettingError if not."""
-    with _writing(path, option):
+    with writing(path, option):
         require_writable(path)
 
 
@@ -62,7 +51,7 @@ def ensure_writable(path: Path, option: str) -> None:
     """
     ensure_text(path, option)
     special = path.parts[1:2] in {("dev",), ("proc",)}  # standard output may be a log that has begun
-    with _writing(path, option):
+    with writing(path, option):
         if special or not path.is_file() or not path.stat().st_size:
             return
         with path.open("rb") as file:
@@ -75,7 +64,7 @@ def write_text(path: Path, text: str, option: str, *, append: bool = False) -> N
 
     ``append``: adds the text to the end of the file. ``-`` is standard output; see ``baselines.files.write_file``.
     """
-    with _writing(path, option):
+    with writing(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
         if append:
             with path.open("a", encoding="utf-8") as file:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from string import Formatter
 from typing import Any
 
-from pytest_ddpperf.records.counts import quantity_texts
+from pytest_ddpperf.records.counts import Counts, quantity_texts
 from pytest_ddpperf.records.finding import APART, Finding
 from pytest_ddpperf.records.launch import LongSteps, SlowImport
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.phases import DATA_WAIT, OTHER
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.sites import CallSite
-from pytest_ddpperf.reports import count_changes
+from pytest_ddpperf.reports.count_changes import difference_text, whole_text
 from pytest_ddpperf.reports.count_places import place_text, reference_text
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.units import (
@@ -59,6 +62,7 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
     ),
     "and": lambda items: words_of(list(map(str, items))),
     "list": ", ".join,
+    "causes": lambda kinds: ", ".join(f"{CAUSES[kind]} {format_value(lost, 's')}" for kind, lost in kinds.items()),
 }
 
 
@@ -213,6 +217,32 @@ def _told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, flo
     return f"{why}: {', '.join(texts) or f'all {number} are the same'}"
 
 
+def _fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str:  # noqa: FBT001 - a fact
+    before, after = quantity_texts(metric, [then.totals[metric], now.totals[metric]])
+    whole = "" if before == after else f" is {after} per step, {before} in {reference_text(paired)}"
+    return f"{metric}{whole}: {'; '.join(difference_text(metric, then, now))}"
+
+
+def _ungated_counts(
+    counts: Sequence[tuple[str, str, bool, tuple[float, ...]]],
+    paired: bool,  # noqa: FBT001 - a fact
+    renew: bool,  # noqa: FBT001 - a fact
+) -> str:
+    """Returns a text on ungated counts: why steps differ, in which revision, and the largest counts of both."""
+    reference, told = reference_text(paired), []
+    for metric, reason, now, values in counts:
+        text = reason if now or not reason else f"in {reference} {reason}"
+        if values:
+            before, after = quantity_texts(metric, values)
+            text += f"; at most {after} now, {before} in {reference}"
+        told.append(f"{metric} ({text})")
+    cure = "; --ddpperf-save renews the baseline" if renew else ""
+    varied = {metric for metric, *_ in counts}
+    if "flops" in varied and not varied & {"operators", "collective_calls"}:  # the same operators on other shapes
+        cure += "; if batches are padded to their longest sequence, pad them to one length, or pack them"
+    return f"not compared exactly, because steps differ: {', '.join(told)}{cure}"
+
+
 def _not_on_network(
     reason: str, collective: str, nbytes: float, most: int | None, ranks: int, *, profiled: bool
 ) -> str:
@@ -241,6 +271,39 @@ def _on_network(predicted: float, error: float, measured: float | None, how: str
     return f"{told}; {seen} are exposed, more than predicted: ranks wait for each other, or share cores or links"
 
 
+CAUSES: Mapping[str, str] = {
+    "compute": "matrix products",
+    "computing": "slower computing",
+    "communication": "exposed communication",
+    "memory_bandwidth": "moving memory",
+    "data": "waiting for data",
+    "overhead": "calling operators",
+    "straggler": "waiting for a slow rank",
+    "oversubscribed": "sharing cores",
+    "cores": "shared cores",
+    "disturbed": "other processes",
+    "unclear": "an unknown cause",
+}
+"""The name of each cause of a step's time, and of a scaling loss."""
+
+
+def _scaling_law(  # noqa: PLR0917 - called by name
+    points: Sequence[tuple[str, int]],
+    law: str,
+    serial: float,
+    interval: Interval | None,
+    pays: int | None,
+    sharing: Sequence[int],
+) -> str:
+    alike = groupby(points, itemgetter(0))
+    told = ", ".join(f"{word} with {' and '.join(str(size) for _, size in sizes)}" for word, sizes in alike)
+    ends = "" if interval is None else f" [{100 * interval.low:.1f} .. {100 * interval.high:.1f}]"
+    share = f"{format_percent(min(max(0.0, serial), 1.0))}{ends} ({law.capitalize()})"
+    end = "" if pays is None else f"; from {format_count(pays, 'rank')} on, one more rank adds under half a rank's work"
+    out = f"; the fit omits {' and '.join(map(str, sharing))} ranks, which share cores or GPUs" if sharing else ""
+    return f"{told} ranks; serial fraction {share}{end}{out}"
+
+
 WORDS: Mapping[str, str | Callable[..., str]] = {
     "broken": "{reason}",
     "read_again": "{text}",  # read from a results file, which has only texts
@@ -261,7 +324,11 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "loader_without_effect": "loader={loader} has no effect: this Workload has one batch for all steps",
     "effective_batch_size": "effective batch size {size:g}: {micro_batches} micro-batches on each of {ranks:rank}",
     "picked_loader": "{reason}",
-    "other_batch_size": count_changes.other_batch_size,
+    "other_batch_size": lambda size, samples, passes: (
+        f"samples_per_step={samples:g}, but {f'a step has {passes} backward passes and ' * (passes > 1)}the tensors of "
+        f"a batch begin with a dimension of {size}: rates would be wrong; give samples_per_step={passes * size} if "
+        "that is the number of samples"
+    ),
     "evaluating": "the model of {model} is in eval mode, which switches dropout off and fixes BatchNorm: call "
     "model.train()",
     "left_by_steps": lambda processes, threads: (
@@ -329,6 +396,17 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "outlying_launches": _outlying_launches,
     "negative_scaling": "negative scaling: {world_size} ranks do less work per second than {base_size} "
     "(x{speedup:.2f})",
+    "scaling_law": _scaling_law,
+    "scaling_loss": "{ranks} ranks lose {lost:s} of a step of {step:s}: {kinds:causes}",
+    "best_variants": lambda fastest, leanest, unbeaten: "; ".join(
+        f"{words} {' or '.join(names)}"
+        for words, names in (
+            ("fastest variant:", fastest),
+            ("least memory:", leanest),
+            ("no variant is faster and needs less memory than", unbeaten),
+        )
+        if names
+    ),
     "grown_work": "a rank computes {work:.2f} times the FLOPs of one of {base_size:rank}; efficiency allows for that",
     "idle_gpus": "GPUs were busy for {share:%} of the time, less than {busy:%}: a larger batch, more workers of the "
     "loader or pin_memory=true may keep them busier; the diagnosis shows what they wait for",
@@ -437,22 +515,29 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "no_device_counts": lambda counts: _not_profiled(f"not counted: {words_of(counts)}"),
     "calls_unseen": "{library} is imported, but only collectives of torch.distributed are counted",
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
-    "count_changed": lambda metric, then, now: "; ".join(count_changes.difference_text(metric, then, now)),
+    "count_changed": lambda metric, then, now: "; ".join(difference_text(metric, then, now)),
     "unsteady_count": lambda reason, doubled: (
         f"the mean has doubled, but steps differ irregularly ({reason}), so only times can decide"
         if doubled
         else f"the count differs from step to step, so it is not compared exactly: {reason}"
     ),
-    "fewer_counted": count_changes.fewer_counted,
+    "fewer_counted": _fewer_counted,
     "ranks_apart": "{ranks} ranks send each other nothing, so each trains alone: {paired:reference} has "
     "{calls:collective call} a step",
     "same_data": _same_data,
     "parameters_apart": _parameters_apart,
     "not_compared": "the baseline is older and has no {metrics:and}; --ddpperf-save renews it",
     "equal_batches": "ranks {ranks:and} train on the same batches; let the loader give each rank its own share",
-    "other_work": count_changes.other_work,
-    "ungated_counts": count_changes.ungated_counts,
-    "unsure_counts": count_changes.unsure_counts,
+    "other_work": lambda metric, before, now, paired: (
+        f"a step has {'batches of ' * (metric == 'batch_rows')}"
+        f"{format_count(round(now), 'row' if metric == 'batch_rows' else 'backward pass')}, {before:g} in "
+        f"{reference_text(paired)}: batches differ, so nothing else is compared"
+    ),
+    "ungated_counts": _ungated_counts,
+    "unsure_counts": lambda steps, then, now: (
+        f"may have changed: {'; '.join(whole_text(metric, then, now) for metric in steps)}; at least "
+        f"{max(steps.values())} steps would decide"
+    ),
     # The other revision.
     "cannot_run": lambda revision, reason, submodules: (
         f"{revision} cannot run this benchmark: {reason}"

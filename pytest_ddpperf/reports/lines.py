@@ -17,7 +17,6 @@ Listed = TypeVar("Listed", bound="Result | Calibrated")
 """A benchmark that has a row in a table: a result or a calibration."""
 
 _LONGEST_NAME = 120  # characters of a benchmark's name in the name of a file: file systems take 255
-_RANKS = re.compile(r" w\d+( over w\d+)?(?= |$)")  # as ddpperf.scaling names points
 _SAFE = re.compile(r"[A-Za-z0-9_.,=+-]+")
 INDENT = "  "
 JOINED = "\u00a0"  # a space that no line is broken at
@@ -115,11 +114,6 @@ def some_of(names: Sequence[str]) -> str:
     """Returns the names as a list in words, shortened if there are many: ``flops, operators, buffers and 2 more``."""
     more = len(names) - _NAMED
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
-
-
-def curve_of(name: str) -> str:
-    """Returns the name of a scaling curve from the name of one of its points: without the number of ranks."""
-    return _RANKS.sub("", name)
 
 
 def file_stem(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from itertools import cycle
@@ -14,7 +14,7 @@ from pytest_ddpperf.baselines.files import write_bytes
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, in_units, remark_of, view_of
 from pytest_ddpperf.reports.charts.of_run import charts_of
-from pytest_ddpperf.reports.files import ensure_folder, writing_into
+from pytest_ddpperf.reports.files import ensure_folder, writing
 from pytest_ddpperf.reports.lines import file_stem, wrapped
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.reports.documents.entries import Run
 
-_WHAT = "pictures"
 _WIDTH, _HEIGHT, _DPI = 9.0, 4.0, 110  # inches of a chart, and dots of an inch
 _PLACE = 0.3  # inches of a label of the horizontal axis
 _MARKED = 40  # points of a line that are marked
@@ -39,11 +38,11 @@ def require_plots(folder: Path, option: str) -> None:
     """Checks before the measurement that pictures can be drawn and written; raises SettingError if not."""
     if find_spec("matplotlib") is None:
         raise SettingError(f"{option} needs matplotlib, which is not installed: pip install matplotlib")
-    ensure_folder(folder, option, _WHAT)
+    ensure_folder(folder, option)
 
 
 def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
-    """Draws all charts of a run; the charts of one benchmark are in one file.
+    """Draws each chart of a run into a file, named after its kind and its subject.
 
     Returns:
         The files, in the order in which they were drawn; they replace files with equal names. Empty without charts.
@@ -57,42 +56,23 @@ def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
     drawn: list[Path] = []
     with warnings.catch_warnings(), style.context(["default", _STYLE, _TEXT]):  # not as the user has set it
         warnings.simplefilter("ignore")  # of letters that the font lacks
-        for name, charts in _files(charts_of(run)).items():
-            picture = BytesIO()
-            figure_of(charts).savefig(picture, format="png")
-            with writing_into(folder, option, _WHAT):
+        for chart in charts_of(run):
+            picture, file = BytesIO(), folder / f"{file_stem(f'{chart.kind}.{chart.subject}')}.png"
+            figure_of(chart).savefig(picture, format="png")
+            with writing(folder, option):
                 folder.mkdir(parents=True, exist_ok=True)
-                write_bytes(folder / name, picture.getvalue())
-            drawn.append(folder / name)
+                write_bytes(file, picture.getvalue())
+            drawn.append(file)
     return drawn
 
 
-def _files(charts: Sequence[Chart]) -> Mapping[str, Sequence[Chart]]:
-    """Returns the charts of each file, by the file's name: all charts of one benchmark, or one chart of several."""
-    files: dict[str, list[Chart]] = {}
-    subjects: dict[int, str] = {}  # of benchmarks, by their places
-    for chart in charts:
-        if len(chart.benchmarks) == 1:
-            name = subjects.setdefault(chart.benchmarks[0], chart.subject)
-        else:
-            name = f"{chart.kind}.{chart.subject}"
-        files.setdefault(f"{file_stem(name)}.png", []).append(chart)
-    return files
-
-
-def figure_of(charts: Sequence[Chart]) -> Figure:
-    """Returns a matplotlib figure with the charts below each other."""
+def figure_of(chart: Chart) -> Figure:
+    """Returns a matplotlib figure of a chart."""
     from matplotlib.figure import Figure
 
-    width = max(_WIDTH, *(_PLACE * len(chart.x.labels) for chart in charts))
-    figure = Figure(figsize=(width, _HEIGHT * len(charts)), dpi=_DPI, layout="constrained")
-    for chart, axes in zip(charts, figure.subplots(len(charts), squeeze=False)[:, 0], strict=True):
-        _draw(chart, axes)
-    return figure
-
-
-def _draw(chart: Chart, axes: Axes) -> None:
-    chart = in_units(chart)
+    width = max(_WIDTH, _PLACE * len(chart.x.labels))
+    figure, chart = Figure(figsize=(width, _HEIGHT), dpi=_DPI, layout="constrained"), in_units(chart)
+    axes = figure.subplots()
     axes.set_xlabel(_axis_name(chart.x))
     axes.set_ylabel(_axis_name(chart.y))
     axes.grid(axis="y", alpha=0.3)
@@ -108,6 +88,7 @@ def _draw(chart: Chart, axes: Axes) -> None:
     axes.set_ylim(low, high)
     said += [CUT] * cut
     axes.set_title("\n".join((chart.title, chart.subject, *said)), loc="left", fontsize="medium")
+    return figure
 
 
 def _axis_name(axis: Axis) -> str:

@@ -68,17 +68,17 @@ def passed(result: Result) -> bool:
     return result.verdict in GREEN and not result.failure
 
 
-def failed_otherwise(result: Result) -> bool:
-    """Returns whether a test failed for a reason other than the verdicts regressed and broken."""
-    return bool(result.failure) and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN}
+def verdict_word(result: Result, accepted: Collection[str]) -> str:
+    """Returns a verdict; in brackets if the test failed for another reason, and with a remark if it was accepted."""
+    if result.failure and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN}:
+        return f"failed ({result.verdict.value})"
+    return result.verdict.value + " (accepted)" * (result.verdict is Verdict.REGRESSED and result.test in accepted)
 
 
 def _kind(result: Result, accepted: Collection[str]) -> str:
     """Returns the words for a benchmark in the first line: ``passed``, ``new (no baseline)``."""
     verdict, reference, why = result.verdict, result.reference, ""
-    word = verdict.value.replace("_", " ")
-    if failed_otherwise(result):
-        return f"failed ({word})"
+    word = verdict_word(result, accepted).replace("_", " ")
     if passed(result):
         return _PASSED
     if verdict is Verdict.NEW and result.paired is not None:
@@ -88,9 +88,7 @@ def _kind(result: Result, accepted: Collection[str]) -> str:
         why = f"no times stored; counts {counts}" if counts else "no baseline" * (result.baseline is None)
     elif verdict is Verdict.INCOMPATIBLE:
         why = next(iter((*reference.counted_differs, *reference.differs)), "")
-    elif verdict is Verdict.REGRESSED and result.test in accepted:
-        why = "accepted"
-    elif not result.failure and verdict is not Verdict.DOES_NOT_FIT:
+    elif not (result.failure or word.endswith(")") or verdict is Verdict.DOES_NOT_FIT):
         why = "does not fail"
     return f"{word} ({why})" if why else word
 
@@ -125,6 +123,12 @@ def facts_line(run: Run) -> str:
     machines = dict.fromkeys(phrases.environment_text(result.measurement.environment) for result in run.results)
     against = "; ".join(filter(None, dict.fromkeys(result.reference.origin for result in run.results)))
     return "; ".join(filter(None, (commit, run.date, *machines, against and f"compared with {against}")))
+
+
+def run_lines(run: Run) -> list[str]:
+    """Returns lines on a whole run: why it ended early, the change that all tests share, targets and slowdowns."""
+    ended = [f"the run ended before all its tests had run: {run.interrupted}"] if run.interrupted else []
+    return [*ended, *common_text(run.common_change), *overall_lines(run.results)]
 
 
 def common_text(common: CommonChange | None) -> list[str]:

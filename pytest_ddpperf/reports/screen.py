@@ -7,28 +7,12 @@ from dataclasses import replace
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.breakdown import (
-    collective_table,
-    communication_table,
-    phase_table,
-    section_table,
-    time_table,
-)
+from pytest_ddpperf.reports import breakdown, phrases, remarks
 from pytest_ddpperf.reports.calls import call_tables
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.findings import MACHINE, finding_text
 from pytest_ddpperf.reports.lines import clipped, columns, with_names, wrapped
 from pytest_ddpperf.reports.outputs import Outputs, Stored
-from pytest_ddpperf.reports.phrases import decisive, every_finding, first_of, machines_text
-from pytest_ddpperf.reports.remarks import (
-    common_text,
-    every_remark,
-    green_meanings,
-    headline,
-    overall_lines,
-    told_once,
-    undecided_lines,
-)
 from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
 from pytest_ddpperf.reports.table import Paint, Table, render
@@ -61,7 +45,7 @@ def last_lines(made: Outputs) -> list[str]:
 
 
 def _first_line(made: Outputs) -> str:
-    return f"ddpperf: {headline(made.results, _accepted(made), made.unmeasured)}"
+    return f"ddpperf: {remarks.headline(made.results, _accepted(made), made.unmeasured)}"
 
 
 def summary_parts(
@@ -83,12 +67,12 @@ def summary_parts(
     tables = call_tables(*calls) if any(calls) else {}
     if verbosity > 0:
         tables |= {
-            "phases": [phase_table(results)],
-            "sections": [section_table(results)],
+            "phases": [breakdown.phase_table(results)],
+            "sections": [breakdown.section_table(results)],
             "diagnosis": [Table((), (), tuple(diagnosis_lines(results)))],
-            "communication": [communication_table(results)],
-            "collectives": [collective_table(results)],
-            "time": [time_table(results)],
+            "communication": [breakdown.communication_table(results)],
+            "collectives": [breakdown.collective_table(results)],
+            "time": [breakdown.time_table(results)],
         }
     for part, several in tables.items():
         shown = [each if verbosity > 0 else replace(each, legend={}) for each in several if each.rows or each.notes]
@@ -111,7 +95,7 @@ def colour_of(made: Outputs) -> str:
 
 
 def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> list[str]:
-    results, more, common = made.results, verbosity > 0, common_text(made.common_change)
+    results, more, common = made.results, verbosity > 0, remarks.common_text(made.common_change)
     slower = made.common_change is not None and made.common_change.slower
     warnings = [*made.complaints, *(common * (slower and verbosity >= 0)), *(_warnings(made) if verbosity == 0 else [])]
     lines = [paint(line, "yellow") for line in wrapped([f"WARNING {text}" for text in warnings], width)]
@@ -123,15 +107,15 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
         notes = _notes(made, every=more)
         lines += [*([""] if lines else []), *render(table, width, paint).splitlines()]
         lines += [*(line for note in notes for line in clipped(note, width)), ""]
-    meanings = green_meanings(results)
+    meanings = remarks.green_meanings(results)
     closing = [
         *([_DO] if any(one.failure for one in results) else []),
         *([] if made.accepting else _not_compared(results)),
-        *overall_lines(results),
+        *remarks.overall_lines(results),
         *(["; ".join(f"{word}: {text}" for word, text in meanings.items())] if len(meanings) > 1 and not more else []),
         *(common * (more and not slower)),
         *filter(None, [made.recorded, f"measured: {made.here}" if more and made.here else ""]),
-        *([machines_text(results)] if results and not more else []),
+        *([phrases.machines_text(results)] if results and not more else []),
         *([] if more or not results else [_MORE]),
     ]
     stored = [] if made.stored == Stored() else stored_lines(made.stored, width)
@@ -141,12 +125,12 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
 def _notes(made: Outputs, *, every: bool) -> list[str]:
     """Returns lines on undecided metrics; with ``every``, all remarks on benchmarks."""
     named = with_names(made.results)
-    notes = [] if made.accepting else undecided_lines(named, every=every)
+    notes = [] if made.accepting else remarks.undecided_lines(named, every=every)
     if not every:
-        return first_of(notes, _TOLD)
+        return phrases.first_of(notes, _TOLD)
     untold = [(name, one) for name, one in named if made.accepting or not one.red]  # failure messages have the others
-    remarks = ((name, remark) for name, one in untold for remark in every_remark(one, accepting=made.accepting))
-    return [*notes, *told_once(remarks, len(named))]
+    told = ((name, remark) for name, one in untold for remark in remarks.every_remark(one, accepting=made.accepting))
+    return [*notes, *remarks.told_once(told, len(named))]
 
 
 def _warnings(made: Outputs) -> list[str]:
@@ -155,14 +139,14 @@ def _warnings(made: Outputs) -> list[str]:
     Doubts about a red benchmark are part of its failure message.
     """
     results = made.results
-    remarks = [
+    doubts = [
         (name, finding)
         for name, result in with_names(results)
-        for finding in every_finding(result)
+        for finding in phrases.every_finding(result)
         if finding.code in _WARNINGS and (made.accepting or not result.red or finding.code == "unpaired")
     ]
-    remarks.sort(key=lambda remark: remark[1].code != "unpaired")
-    return first_of(told_once(remarks, len(results)), _TOLD)
+    doubts.sort(key=lambda remark: remark[1].code != "unpaired")
+    return phrases.first_of(remarks.told_once(doubts, len(results)), _TOLD)
 
 
 def _not_compared(results: Sequence[Result]) -> list[str]:
@@ -171,7 +155,7 @@ def _not_compared(results: Sequence[Result]) -> list[str]:
     found = [one for one in results if one.verdict in _NOT_COMPARED]
     for one in found:
         lacking = "" if one.paired is None else one.paired.lacking.partition("\n")[0]
-        notes = (each.note for each in decisive(one, {Verdict.INCOMPATIBLE}) if each.note)
+        notes = (each.note for each in phrases.decisive(one, {Verdict.INCOMPATIBLE}) if each.note)
         reasons.append(lacking or ", ".join(one.reference.differs) or finding_text(next(notes, None)))
     why = "; ".join(filter(None, dict.fromkeys(reasons)))
     stored = any(one.paired is None for one in found)

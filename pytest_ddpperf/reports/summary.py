@@ -11,9 +11,7 @@ from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases, remarks
-from pytest_ddpperf.reports.comparisons import how_it_scales, what_pays
 from pytest_ddpperf.reports.lines import INDENT, names_of
 from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval, with_meanings
 from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, signed_percent, span
@@ -22,10 +20,9 @@ _MOST = 30  # benchmarks that are not red and have a row of their own
 
 
 def summary_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """Returns ``benchmark_table`` with notes on the best variants and the scaling, and a legend."""
+    """Returns ``benchmark_table`` with a legend."""
     results = worst_first(results)
-    table = replace(benchmark_table(results, accepted), notes=(*what_pays(results), *how_it_scales(results)))
-    return with_meanings(table, _meanings(results))
+    return with_meanings(benchmark_table(results, accepted), _meanings(results))
 
 
 def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *, brief: bool = False) -> Table:
@@ -53,7 +50,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
             cells.append("" if each is None else with_interval(common.number, each.value, ends, noisy=noisy))
         column(header, common.unit, cells, [each.interval for each in known if interval])
 
-    measured = _metrics(results)
+    measured = {comparison.series.metric for result in results for comparison in result.comparisons}
     steps = [phrases.find(result, "step_time") for result in results]
     judged = [step if step is not None and phrases.judges(step) else None for step in steps]
     change = ("change", "%", list(map(_change, judged)), [getattr(step, "change_interval", None) for step in judged])
@@ -93,10 +90,6 @@ def worst_first(results: Sequence[Result]) -> list[Result]:
     return sorted(results, key=lambda result: -worst[result.test])
 
 
-def _metrics(results: Sequence[Result]) -> set[str]:
-    return {comparison.series.metric for result in results for comparison in result.comparisons}
-
-
 def _change(step: Comparison | None) -> str:
     if step is None or step.change is None:
         return ""
@@ -105,11 +98,7 @@ def _change(step: Comparison | None) -> str:
 
 
 def _word(result: Result, accepted: Collection[str]) -> str:
-    word = result.verdict.value
-    if remarks.failed_otherwise(result):
-        return f"failed ({word})"
-    if result.test in accepted and result.verdict is Verdict.REGRESSED:
-        return f"{word} (accepted)"
+    word = remarks.verdict_word(result, accepted)
     return f"{word} ({remarks.STORED_TIMES})" if phrases.by_stored_times(result) else word
 
 
@@ -161,8 +150,8 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
 
 
 def _meanings(results: Sequence[Result]) -> dict[str, str]:
-    measured = _metrics(results)
-    memory = [LABELS[kind] for kind in (RESIDENT, "peak_allocated") if kind in measured]
+    kinds = (RESIDENT, "peak_allocated")
+    memory = [LABELS[kind] for kind in kinds if any(phrases.find(result, kind) for result in results)]
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
     steps = [result.measurement.plan.steps for result in results if result.measurement.launches] or [1]
     return {

@@ -14,7 +14,7 @@ from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import training_text
 from pytest_ddpperf.reports.documents.entries import JsonEntry
 from pytest_ddpperf.reports.files import document_text
-from pytest_ddpperf.reports.phrases import SHORT_COMMIT, confidence_text
+from pytest_ddpperf.reports.phrases import commit_text, confidence_text
 from pytest_ddpperf.reports.table import NOTHING, Table, table_of, with_interval
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_number, scale, signed_percent
 
@@ -148,13 +148,11 @@ def _remarks(trend: Trend) -> tuple[str, ...]:
     branches = sorted({point.run.branch or "a detached HEAD" for point in trend.points})
     if len(branches) > 1:
         remarks.append(f"runs of several branches ({', '.join(branches)}); --branch selects one")
-    if any(point.run.dirty for point in trend.points):
-        remarks.append("+: the work tree differed from the commit")
     return tuple(remarks)
 
 
 def _commit(run: HistoryRun) -> str:
-    return NOTHING if run.commit is None else run.commit[:SHORT_COMMIT] + ("+" if run.dirty else "")
+    return NOTHING if run.commit is None else commit_text(run.commit, dirty=run.dirty)
 
 
 def _day(run: HistoryRun) -> str:
@@ -163,7 +161,7 @@ def _day(run: HistoryRun) -> str:
 
 
 def place_of(run: HistoryRun) -> str:
-    """Returns the commit, with a plus sign for a changed work tree, and its day; else the minute of the run."""
+    """Returns the commit and its day; if no commit is known, the minute of the run."""
     return f"{_commit(run)} ({_day(run)})" if run.commit is not None else run.date[:16].replace("T", " ")
 
 

@@ -4,10 +4,10 @@ import datetime as dt
 import gc
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -19,7 +19,6 @@ from pytest_ddpperf.baselines.jsonfile import uncollected
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.documents.entries import ResultsFile
-from pytest_ddpperf.reports.documents.schema import kinds_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +112,17 @@ def test_garbage_is_collected_again_afterwards(*, collects: bool) -> None:
         assert gc.isenabled() is collects
     finally:
         (gc.enable if before else gc.disable)()
+
+
+def kinds_of(hint: Any, known: set[Any]) -> Iterator[Any]:
+    """The classes that occur in a type, directly or inside other classes."""
+    inner = get_args(hint)
+    if (is_dataclass(hint) or isinstance(hint, msgspec.StructMeta)) and hint not in known:
+        known.add(hint)
+        yield hint
+        inner = tuple(get_type_hints(hint, include_extras=True).values())
+    for each in inner:
+        yield from kinds_of(each, known)
 
 
 def test_types_of_records_are_no_texts_inside_of_others_which_python_3_10_cannot_read() -> None:

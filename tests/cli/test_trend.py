@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.trend import TrendsFile
 from tests.cli.running import Run
 from tests.factories import make_environment, make_history_run, make_new_result, make_series
@@ -77,7 +77,7 @@ def test_another_metric_fewer_commits_and_larger_changes(history: Path, printed:
 def test_json_to_the_terminal_and_to_a_file(history: Path, tmp_path: Path, printed: Run, complaint: Run) -> None:
     text = printed("trend", "--history", history, "--json")
     document = json.loads(text)
-    jsonschema.validate(document, schema_of(TrendsFile))
+    jsonschema.validate(document, msgspec.json.schema(TrendsFile))
     assert [trend["benchmark"]["test"] for trend in document["trends"]] == ["t.py::test_slower"]
     assert printed("trend", "--history", history, "--json", tmp_path / "trend.json") == ""
     assert (tmp_path / "trend.json").read_text() == text

@@ -46,8 +46,10 @@ def test_shares_of_a_step_add_up(taken_apart: Result) -> None:
 
 def test_the_users_own_sections_have_a_table(taken_apart: Result) -> None:
     table = section_table([taken_apart])
-    assert table.headers == (*("benchmark", "section", "entries\na step", "each\nus", "of the step\n%", "heap\nMiB"),)
-    assert table.rows == (("test_step[bucketed]", "encode", "2", "625", "12.5", "+1.50"),)
+    assert table.headers == (
+        *("benchmark", "section", "entries\na step", "each\nus", "own\nus", "of the step\n%", "heap\nMiB"),
+    )
+    assert table.rows == (("test_step[bucketed]", "encode", "2", "625", "1250", "12.5", "+1.50"),)
 
 
 def test_without_measured_parts_there_is_no_table() -> None:

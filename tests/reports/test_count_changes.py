@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.sites import RECORDED_LINES, CallSite, of_lines
-from pytest_ddpperf.reports.count_changes import difference_text, ungated_counts
+from pytest_ddpperf.reports.count_changes import difference_text
+from pytest_ddpperf.reports.findings import finding_text
 from tests.factories import make_counts as counts
 
 MIB = 2.0**20
@@ -150,7 +152,8 @@ def test_more_trained_parameters_of_the_same_model_are_called_that() -> None:
     [(["flops", "peak_tensor_bytes"], True), (["flops", "operators"], False), (["operators"], False)],
 )
 def test_counts_that_vary_as_those_of_padded_batches_have_a_cure(varied: list[str], *, padded: bool) -> None:
-    told = ungated_counts([(metric, "layer 6 in one step, 8 in the next", True, ()) for metric in varied], False, False)  # noqa: FBT003
+    every = [(metric, "layer 6 in one step, 8 in the next", True, ()) for metric in varied]
+    told = finding_text(Finding("ungated_counts", {"counts": every, "paired": False, "renew": False}))
     assert ("pad them to one length, or pack them" in told) is padded
 
 

@@ -15,6 +15,7 @@ import pytest_ddpperf
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import LongSteps, SlowImport
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
@@ -36,6 +37,7 @@ SEEN = {"seen": 2, "launches": 3}
 LONG = LongSteps(number=18, steps=180, factor=67.0, share=0.84, period=10)
 NEVER = {"stored": False, "seen": (12, 500.0, 700.0)}
 SITE = CallSite(part="no_sync", file="train.py", line=41, function="step", source="", backward=False, value=1.0)
+LAW = {"points": [("excellent", 2)], "law": "amdahl", "serial": 0.2, "interval": None, "pays": None, "sharing": []}
 GROWTH = {"device": "cpu", "least": MIB, "most": 2 * MIB, "ranks": (1,), "world_size": 4, "steps": 10, "launches": 3}
 
 
@@ -219,6 +221,14 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "gpu_used_by_others": [{"pid": 7, "nbytes": 3 * GIB, **SEEN}, {"pid": 8, "nbytes": None, **SEEN}],
     "unread_gpus": [{"reasons": ("0000:1b:00.0: Insufficient Permissions", "0000:5d:00.0: GPU is lost"), **SEEN}],
     "busy_baseline": [{"lost": None}, {"lost": 0.5}],
+    "scaling_law": [
+        {**LAW, "points": [("good", 2), ("good", 4), ("poor", 8)]},
+        {**LAW, "interval": Interval(low=0.1, high=0.3, confidence=0.95), "pays": 9, "sharing": [16]},
+    ],
+    "best_variants": [
+        {"fastest": ("ddp",), "leanest": ("fsdp2", "zero1"), "unbeaten": ("ddp", "fsdp2")},
+        {"fastest": (), "leanest": ("fsdp2",), "unbeaten": ()},
+    ],
 }
 """Facts by the code of their finding; ``golden/findings.txt`` has the sentence of each."""
 

@@ -33,7 +33,7 @@ LINES = made_chart(
 
 
 def axes_of(chart: Chart) -> Any:
-    (axes,) = figure_of([chart]).axes
+    (axes,) = figure_of(chart).axes
     return axes
 
 
@@ -79,12 +79,12 @@ def test_numbers_of_ranks_are_the_ticks_of_their_axis() -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "25"]
 
 
-def test_each_benchmark_has_a_file_and_so_has_each_comparison(tmp_path: Path) -> None:
+def test_each_chart_has_a_file(tmp_path: Path) -> None:
     drawn = write_plots(make_document(*RUNS[7].results[:2]), tmp_path / "deep" / "pictures", "--plots")
     assert {file.parent for file in drawn} == {tmp_path / "deep" / "pictures"}
     assert {file.name for file in drawn} == {
         "throughput.perf.test_strategies.test_step-on-2-ranks.png",
-        *(f"perf.test_strategies.test_step-{name}-{name}-w2.png" for name in ("ddp", "flat")),
+        *(f"steps.perf.test_strategies.test_step-{name}-{name}-w2.png" for name in ("ddp", "flat")),
     }
     assert all(file.read_bytes().startswith(PNG) for file in drawn)
 
@@ -134,9 +134,7 @@ def test_a_run_without_charts_draws_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_document(RUNS[7].results[0])
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        SettingError, match=r"--plots=.*file: pictures cannot be written there: this is a file; make it"
-    ):
+    with pytest.raises(SettingError, match=r"--plots: .*file cannot be written: this is a file; make it"):
         write_plots(made, tmp_path / "file", "--plots")
     monkeypatch.setattr(plots, "find_spec", lambda _: None)
     with pytest.raises(SettingError, match=r"--plots needs matplotlib.* pip install matplotlib"):

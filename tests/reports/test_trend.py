@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 import jsonschema
+import msgspec
 import pytest
 
 from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.records.measurement import Interval
-from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.trend import TrendsFile, change_texts, changes_text, trend_table, trends_text
 
@@ -150,13 +150,12 @@ def test_remarks() -> None:
     points[2] = replace(points[2], run=replace(run(2), commit=None, branch=None))
     table = trend_table(replace(STEP, points=tuple(points), outliers=(1,)))
     assert table.headers[2] == "runs"
-    assert table.rows[1][0] == "1111111+"
+    assert table.rows[1][0] == "1111111+changes"
     assert table.rows[1][-1].startswith("x.")
     assert table.rows[2][0] == "-"
     assert table.notes[1:] == (
-        "out of line with their neighbours (x), so they count less: 1111111+ (2026-10-02)",
+        "out of line with their neighbours (x), so they count less: 1111111+changes (2026-10-02)",
         "runs of several branches (a detached HEAD, main, topic); --branch selects one",
-        "+: the work tree differed from the commit",
     )
 
 
@@ -182,7 +181,7 @@ def test_the_json_keeps_to_its_schema() -> None:
     counted, creep = trend([5, 9], COUNTED), trend([0.04 * 0.99**i for i in range(11)])
     loss = trend([0.5] * 8, replace(LOSS, steps=65))
     document = json.loads(trends_text([STEP, counted, creep, loss], "step_time"))
-    jsonschema.validate(document, schema_of(TrendsFile))
+    jsonschema.validate(document, msgspec.json.schema(TrendsFile))
     first = document["trends"][0]
     assert [point["value"] for point in first["points"]] == [0.04] * 4 + [0.05] * 4
     (change,) = first["changes"]

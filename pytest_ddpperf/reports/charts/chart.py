@@ -62,7 +62,7 @@ class Chart:
     series: tuple[ChartSeries, ...]  # at least one, each with at least one point
     # What the series are compared with, such as the ideal: lines without marks, with a band if points have intervals.
     references: tuple[ChartSeries, ...] = ()
-    benchmarks: tuple[int, ...] = ()  # the shown benchmarks, as indices of the results
+    benchmark: int | None = None  # the shown benchmark, as an index of the results; None for several
     note: str = ""  # a remark that a reader of the data needs
     subject: str = ""  # the test or benchmark that the chart is about
     kind: str = ""  # the key of its row in ``CHARTS``

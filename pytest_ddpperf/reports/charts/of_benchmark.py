@@ -10,10 +10,8 @@ from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, point
-from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.units import format_count
 
-BEFORE_NOTE = "the interval of the reference is computed only from the reference's launches"
 THIS_RUN = "this run"
 _TWO = 2  # samples that a distribution needs at least
 _BYTES = "peak_"  # the prefix of kinds of memory in bytes; others are counts
@@ -32,13 +30,8 @@ def now_of(judged: Comparison, x: float) -> ChartPoint | None:
 
 
 def before_of(judged: Comparison, x: float) -> ChartPoint | None:
-    """Returns the baseline of a metric at ``x``, with the interval over its launches; None without a baseline."""
-    if judged.baseline is None:
-        return None
-    samples = list(filter(math.isfinite, judged.base_samples))
-    interval = center(samples, judged.series.scale)[1] if samples else None
-    within = interval is not None and interval.low <= judged.baseline <= interval.high
-    return point(x, judged.baseline, interval if within else None)
+    """Returns the baseline of a metric at ``x``; None without a baseline."""
+    return None if judged.baseline is None else ChartPoint(x, judged.baseline)
 
 
 def steps(result: Result) -> Iterator[Chart]:
@@ -78,7 +71,6 @@ def launches(result: Result) -> Iterator[Chart]:
                 for one, mid in middles.items()
                 if mid is not None
             ),
-            note=BEFORE_NOTE if theirs.points else "",
         )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import Any
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
@@ -18,16 +19,14 @@ from pytest_ddpperf.records.verbs import Trainings
 from pytest_ddpperf.reports.charts import of_benchmark
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, point
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.lines import curve_of, full_name, names_of
+from pytest_ddpperf.reports.lines import full_name, names_of
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.strategies.strategy import parse
 from pytest_ddpperf.units import format_count
 
-Placed: TypeAlias = "tuple[int, Result]"
-"""The place of a benchmark among the run's benchmarks, from 0, and the benchmark."""
-
 _TWO = 2  # points that a comparison needs at least
+_RANKS = re.compile(r" w\d+( over w\d+)?(?= |$)")  # as ddpperf.scaling names points
 _SWEPT = "bucket_cap_mb"
 _RATES = ("throughput", "token_throughput")
 
@@ -40,13 +39,13 @@ def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, in
             continue
         base, sizes = _sizes(points)
         ways: dict[str, list[ChartPoint]] = {}
-        for _, result in sorted(points, key=lambda placed: placed[1].measurement.world_size):
+        for result in sorted(points, key=lambda result: result.measurement.world_size):
             ranks, judged = result.measurement.world_size, find(result, metric)
             now = ChartPoint(base, 1.0) if ratio and ranks == base else None
             if judged is not None:
                 now = of_benchmark.now_of(judged, ranks)
             if now is not None:
-                ways.setdefault(curve_of(result.name), []).append(now)
+                ways.setdefault(_RANKS.sub("", result.name), []).append(now)
         starts = {"": 1.0} if ratio else {way: found[0].y for way, found in ways.items() if found[0].x == base}
         several = len(starts) > 1
         name = metric.replace("_", " ")
@@ -67,11 +66,10 @@ def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, in
                 )
                 for way, start in starts.items()
             ),
-            benchmarks=tuple(i for i, _ in points),
         )
 
 
-def _curves(run: Run) -> dict[tuple[str, str], list[Placed]]:
+def _curves(run: Run) -> dict[tuple[str, str], list[Result]]:
     """Returns the points of scaling curves with at least two numbers of ranks, by test and mode."""
 
     def key(result: Result) -> tuple[str, str] | None:
@@ -81,8 +79,8 @@ def _curves(run: Run) -> dict[tuple[str, str], list[Placed]]:
     return {key: points for key, points in _groups(run, key).items() if len(_sizes(points)[1]) >= _TWO}
 
 
-def _sizes(points: Sequence[Placed]) -> tuple[int, list[int]]:
-    sizes = sorted({result.measurement.world_size for _, result in points})
+def _sizes(points: Sequence[Result]) -> tuple[int, list[int]]:
+    sizes = sorted({result.measurement.world_size for result in points})
     return sizes[0], sizes
 
 
@@ -90,7 +88,7 @@ def throughput(run: Run) -> Iterator[Chart]:
     """Yields charts of the throughput of several trainings that a test measures with the same number of ranks."""
 
     def key(result: Result) -> tuple[str, int] | None:
-        return (_function(result), result.measurement.world_size) if _rate([(0, result)]) else None
+        return (_function(result), result.measurement.world_size) if _rate([result]) else None
 
     for (test, ranks), points in _groups(run, key).items():
         rate = _rate(points)
@@ -105,29 +103,26 @@ def epoch_time(run: Run) -> Iterator[Chart]:
         yield _side_by_side("time of an epoch, before and now", test, points, "epoch_time")
 
 
-def _side_by_side(title: str, subject: str, points: Sequence[Placed], metric: str) -> Chart:
-    results = [result for _, result in points]
+def _side_by_side(title: str, subject: str, results: Sequence[Result], metric: str) -> Chart:
     return Chart(
         title=title,
         subject=subject,
         style="points",
         x=Axis(name="", labels=names_of(results)),
         y=Axis(name=metric.replace("_", " "), unit=results[0][metric].series.unit),
-        **_before_and_now(metric, [(x, *placed) for x, placed in enumerate(points)]),
+        **_before_and_now(metric, list(enumerate(results))),
     )
 
 
-def _before_and_now(metric: str, points: Sequence[tuple[float, int, Result]]) -> dict[str, Any]:
+def _before_and_now(metric: str, points: Sequence[tuple[float, Result]]) -> dict[str, Any]:
     """Returns the fields of a chart that shows a metric of benchmarks, each at its ``x``, and of their references."""
-    known = [(x, result[metric]) for x, _, result in points]
-    before = " and ".join(dict.fromkeys(of_benchmark.reference_of(result) for *_, result in points))
+    known = [(x, result[metric]) for x, result in points]
+    before = " and ".join(dict.fromkeys(of_benchmark.reference_of(result) for _, result in points))
     return {
         "series": (
             _points(of_benchmark.THIS_RUN, (of_benchmark.now_of(each, x) for x, each in known)),
             _points(before, (of_benchmark.before_of(each, x) for x, each in known)),
-        ),
-        "benchmarks": tuple(i for _, i, _ in points),
-        "note": of_benchmark.BEFORE_NOTE if any(each.baseline is not None for _, each in known) else "",
+        )
     }
 
 
@@ -141,8 +136,8 @@ def bucket_sizes(run: Run) -> Iterator[Chart]:
         return _function(result), swept[1], measured.world_size, tuple(sorted(measured.recipe.items()))
 
     for (test, strategy, ranks, _), points in _groups(run, key).items():
-        sizes = [(swept[0], i, result) for i, result in points if (swept := _swept(result))]
-        if len({size for size, *_ in sizes}) < _TWO:
+        sizes = [(swept[0], result) for result in points if (swept := _swept(result))]
+        if len({size for size, _ in sizes}) < _TWO:
             continue
         sizes.sort(key=itemgetter(0))
         yield Chart(
@@ -190,12 +185,12 @@ def _course(one: Trainings, quantity: str) -> Iterator[ChartPoint]:
             yield point(step, fmean(values), center(values, "difference")[1])
 
 
-def _groups(run: Run, key: Callable[[Result], Any]) -> dict[Any, list[Placed]]:
+def _groups(run: Run, key: Callable[[Result], Any]) -> dict[Any, list[Result]]:
     """Groups benchmarks by key, in order; omits benchmarks whose key is None."""
-    groups: dict[Any, list[Placed]] = {}
-    for i, result in enumerate(run.results):
+    groups: dict[Any, list[Result]] = {}
+    for result in run.results:
         if (found := key(result)) is not None:
-            groups.setdefault(found, []).append((i, result))
+            groups.setdefault(found, []).append(result)
     return groups
 
 
@@ -204,12 +199,12 @@ def _function(result: Result) -> str:
     return result.test.partition("[")[0]
 
 
-def _rate(points: Sequence[Placed]) -> str | None:
+def _rate(points: Sequence[Result]) -> str | None:
     return next((rate for rate in _RATES if len(_known(points, rate)) == len(points)), None)
 
 
-def _known(points: Sequence[Placed], metric: str) -> list[Comparison]:
-    return [judged for _, result in points if (judged := find(result, metric)) is not None]
+def _known(points: Sequence[Result], metric: str) -> list[Comparison]:
+    return [judged for result in points if (judged := find(result, metric)) is not None]
 
 
 def _points(name: str, found: Iterator[ChartPoint | None]) -> ChartSeries:
@@ -223,7 +218,7 @@ def _of_each(make: Callable[[Result], Iterator[Chart]]) -> Callable[[Run], Itera
         for i, result in enumerate(run.results):
             name = full_name(result)
             yield from (
-                replace(chart, benchmarks=(i,), subject=f"{name} {chart.subject}".rstrip()) for chart in make(result)
+                replace(chart, benchmark=i, subject=f"{name} {chart.subject}".rstrip()) for chart in make(result)
             )
 
     return charts

@@ -1,28 +1,24 @@
 """The results document: the objects of its JSON, with their fields.
 
-A field without a comment has the same meaning as the attribute of the same name in the records that its class lists.
+A field without a comment has the same meaning as the attribute of the same name in the record of the same subject.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import msgspec
 
 from pytest_ddpperf.baselines.document import Confidence, Date, MetricName, Moment, Natural, NotNegative, Positive
-from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records import predictions, results
-from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.diagnosis import Diagnosis
 from pytest_ddpperf.records.launch import Health, TimeSpent
-from pytest_ddpperf.records.measurement import Better, Environment, Family, Measurement, Mode, Plan, Scale, Series
+from pytest_ddpperf.records.measurement import Better, Environment, Family, Mode, Plan, Scale
 from pytest_ddpperf.records.phases import CommunicationProfile, MemoryUse, SectionSummary
 from pytest_ddpperf.records.rhythm import Components
-from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verbs import Convergence, Search
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.intervals import Rate
 from pytest_ddpperf.stats.suites import CommonChange
 
 _Steps = Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
@@ -30,8 +26,6 @@ _Steps = Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
 
 class JsonEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):  # a tree has no circles
     """The base class of the JSON objects in a file of results."""
-
-    words_from: ClassVar[Sequence[type]] = ()  # the records that describe its fields
 
 
 class IntervalEntry(JsonEntry, frozen=True):
@@ -45,7 +39,6 @@ class IntervalEntry(JsonEntry, frozen=True):
 class SiteEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
     """A line of code that causes a part of a count."""
 
-    words_from = (CallSite,)
     part: str = ""
     file: str = ""
     line: int
@@ -62,7 +55,6 @@ class SiteEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
 class CountsEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
     """The counts of one step, and the parts of each count."""
 
-    words_from = (Counts,)
     totals: Mapping[str, float] = {}
     details: Mapping[str, Mapping[str, float]] = {}
     unstable: Mapping[str, str] = {}
@@ -76,7 +68,6 @@ class CountsEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
 class AgainstEntry(JsonEntry, frozen=True):
     """The reference of a run with --ddpperf-against or --ddpperf-against-python."""
 
-    words_from = (results.PairedRevision,)
     revision: str
     commit: str | None
     launches: Natural
@@ -89,7 +80,6 @@ class AgainstEntry(JsonEntry, frozen=True):
 class BaselineEntry(JsonEntry, frozen=True):
     """The baseline record with which a benchmark is compared."""
 
-    words_from = (results.BaselineRecord,)
     date: Date
     commit: str | None
     dirty: bool
@@ -100,7 +90,6 @@ class BaselineEntry(JsonEntry, frozen=True):
 class MetricEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
     """The judgement on one metric. Times are in seconds, sizes in bytes, and shares are fractions."""
 
-    words_from = (results.Comparison, Series)
     unit: str = ""  # SI base unit: s, B, samples/s, or 1 for plain ratios
     better: Better | None = None  # the direction of an improvement; null for counts, of which less is better
     family: Family | None = None  # absolute: of the machine. relative: to a partner of the run. Null for counts
@@ -131,7 +120,6 @@ class MetricEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
 class BenchmarkEntry(JsonEntry, frozen=True):
     """A benchmark that was measured."""
 
-    words_from = (results.Result, Measurement, results.StepAnalysis, results.StoredBaseline, Calibrated)
     test: str
     name: str
     strategy: str
@@ -175,7 +163,6 @@ class ResultEntry(BenchmarkEntry, frozen=True, kw_only=True):
 class RateEntry(JsonEntry, frozen=True):
     """The fraction of runs with an event, and its interval."""
 
-    words_from = (Rate,)
     found: Natural
     of: Positive
     value: NotNegative | None
@@ -195,7 +182,6 @@ class CalibratedEntry(BenchmarkEntry, frozen=True):
 class StepEntry(JsonEntry, frozen=True):
     """A predicted step, in seconds."""
 
-    words_from = (predictions.Prediction, predictions.Replayed)
     world_size: Positive
     network: str
     accelerator: str
@@ -223,7 +209,6 @@ class PredictionEntry(StepEntry, frozen=True):
 class CandidateEntry(JsonEntry, frozen=True):
     """A candidate of advise: a strategy with settings."""
 
-    words_from = (predictions.Candidate,)
     name: str
     strategy: str
     batch_size: Positive | None
@@ -238,7 +223,6 @@ class CandidateEntry(JsonEntry, frozen=True):
 class StrategyAdviceEntry(JsonEntry, frozen=True):
     """Advice on strategy, precision and batch size for training."""
 
-    words_from = (predictions.StrategyAdvice,)
     test: str
     world_size: Positive
     memory: NotNegative | None

@@ -17,9 +17,8 @@ from pytest_ddpperf.baselines.jsonfile import FileKind, checked, problem_text, r
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.launch_figures import gpus_of
-from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
-from pytest_ddpperf.metrics.table import METRICS, rules_of
-from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
+from pytest_ddpperf.metrics.table import rules_of
+from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Health, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Measurement, Series
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.reports.outputs import Outputs
 
 RESULTS = FileKind(subject="results", version=3, cure="write it again with --ddpperf-report=json:FILE")
-_PLACES = {
-    name: place for place, name in enumerate((*COUNTS, *(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY))
-}
 _UNPLACED = ("operators", "flops", "collective_send_bytes")  # counts of which others have the lines
 _UNKNOWN = {"commit": None, "branch": None, "dirty": False, "commit_date": None}  # code outside of a repository
 _OF_SERIES = ("unit", "better", "family", "scale", "value", "interval", "samples", "min_tolerance")
@@ -220,9 +216,7 @@ def _result(data: entries.ResultEntry, read: _Read) -> Result:
     environment = read.environments.get(data.environment_key, read.environment)
     if environment is None:
         raise msgspec.ValidationError("is null, although the file has benchmarks - at `$.environment`")
-    # In the order of the tables of counts and metrics, those of hooks last.
-    names = sorted(data.metrics, key=lambda name: (_PLACES.get(name, len(_PLACES)), name))
-    comparisons = tuple(_comparison(name, data.metrics[name]) for name in names)
+    comparisons = tuple(_comparison(name, metric) for name, metric in data.metrics.items())
     launches = zip(data.step_times, chain(data.health, repeat(None)), strict=False)
     measured = Measurement(
         **{name: getattr(data, name) for name in _OF_MEASUREMENT},

@@ -16,7 +16,7 @@ from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.page.benchmark import sections_of_benchmark
 from pytest_ddpperf.reports.formats.page.page import Block, Page, PageRow, html_of, sections_of
 from pytest_ddpperf.reports.phrases import find, judges
-from pytest_ddpperf.reports.remarks import all_findings, common_text, facts_line, headline, overall_lines, red_lines
+from pytest_ddpperf.reports.remarks import all_findings, facts_line, headline, red_lines, run_lines
 from pytest_ddpperf.reports.summary import summary_table, worst_first
 from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.units import format_count
@@ -38,16 +38,15 @@ def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
     """
     table, charts = summary_table(run.results), charts_of(run)
     notes = compared.notes if compared else ()
-    ended = [f"the run ended before all its tests had run: {run.interrupted}"] if run.interrupted else []
     return html_of(
         Page(
             title=title or f"ddpperf: {headline(run.results)}",
             facts=tuple(facts_line(run).split("; ")) if run.results else (),
-            lines=(*ended, *common_text(run.common_change), *overall_lines(run.results), *notes),
+            lines=(*run_lines(run), *notes),
             headers=table.headers[:-1],
             rows=tuple(_rows(run, table, charts)),
             notes=tuple(f"{word}: {meaning}" for word, meaning in table.legend.items()),
-            sections=sections_of(_shared(run, charts, compared, table.notes)),
+            sections=sections_of(_shared(run, charts, compared)),
         )
     )
 
@@ -60,15 +59,6 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
         if step is not None and step.change is not None and step.series.scale == "ratio" and judges(step):
             ends = step.change_interval
             drawn = (step.change, *((step.change, step.change) if ends is None else (ends.low, ends.high)))
-        own = [
-            chart
-            for chart in charts
-            if places[id(result)] in chart.benchmarks
-            or (chart.kind == "convergence" and chart.subject.startswith(f"{result.test} "))
-        ]
-        predicted = [each for each in run.predictions if each.test == result.test]
-        advised = [each for each in run.advice if each.test == result.test]
-        more = [each for tables in call_tables((), (), predicted, advised).values() for each in tables]
         yield PageRow(
             title=f"{result.test} {result.name}, {format_count(result.measurement.world_size, 'rank')}",
             cells=cells[:-1],
@@ -78,19 +68,16 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
             reasons=tuple(red_lines(result)) if result.red else (),
             change=drawn,
             tolerance=None if step is None or drawn is None else step.tolerance,
-            sections=sections_of_benchmark(result, own, more),
+            sections=sections_of_benchmark(result, [one for one in charts if one.benchmark == places[id(result)]]),
         )
 
 
-def _shared(
-    run: Run, charts: Sequence[Chart], compared: Table | None, conclusions: tuple[str, ...]
-) -> Mapping[str, list[Block]]:
+def _shared(run: Run, charts: Sequence[Chart], compared: Table | None) -> Mapping[str, list[Block]]:
     parts: dict[str, list[Block]] = {"Both runs": [replace(compared, notes=())] if compared else []}
     parts |= {
         title: [chart for kind in kinds for chart in charts if chart.kind == kind] for title, kinds in _CURVES.items()
     }
-    parts |= {"Phases": [phase_table(run.results)], "Conclusions": [conclusions]}
-    parts["Notes"] = [tuple(all_findings(run.results))]
+    parts |= {"Phases": [phase_table(run.results)], "Notes": [tuple(all_findings(run.results))]}
     for title, tables in call_tables(run.batch_sizes, run.convergences, run.predictions, run.advice).items():
         parts.setdefault(title.capitalize(), []).extend(tables)
     return parts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest, instead
@@ -17,39 +17,31 @@ from pytest_ddpperf.reports.formats.performance_report import performance_report
 from pytest_ddpperf.reports.formats.pytest_benchmark import pytest_benchmark
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """A file format: a row of ``KINDS``."""
 
-    name: str  # of the option of ``ddpperf report``, and in ``--ddpperf-report=KIND:FILE``
     help: str  # what it is, and for whom
     render: Callable[[Run], str]  # the text of the file
 
 
 KINDS: Mapping[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind(name="html", help="a page for a browser with charts, all in one file", render=html),
-        Kind(name="markdown", help="a pull request comment: red benchmarks first, others folded", render=markdown),
-        Kind(name="text", help="a report in plain text, with recommendations", render=performance_report),
-        Kind(name="csv", help="a table for spreadsheets, with a row for each metric", render=comma_separated),
-        Kind(name="latex", help="a table for LaTeX, with the package booktabs", render=latex),
-        Kind(name="bencher", help="Bencher's metric format, for its adapter json", render=bencher),
-        Kind(
-            name="benchmark-action",
-            help="customSmallerIsBetter of github-action-benchmark: times, bytes, counts",
-            render=partial(benchmark_action, better="lower"),
-        ),
-        Kind(
-            name="benchmark-action-bigger",
-            help="customBiggerIsBetter of github-action-benchmark: rates, speedups, efficiencies",
-            render=partial(benchmark_action, better="higher"),
-        ),
-        Kind(
-            name="benchmark-json", help="pytest-benchmark's JSON, for pytest-benchmark compare", render=pytest_benchmark
-        ),
-    )
+    "html": Kind("a page for a browser with charts, all in one file", html),
+    "markdown": Kind("a pull request comment: red benchmarks first, others folded", markdown),
+    "text": Kind("a report in plain text, with recommendations", performance_report),
+    "csv": Kind("a table for spreadsheets, with a row for each metric", comma_separated),
+    "latex": Kind("a table for LaTeX, with the package booktabs", latex),
+    "bencher": Kind("Bencher's metric format, for its adapter json", bencher),
+    "benchmark-action": Kind(
+        "customSmallerIsBetter of github-action-benchmark: times, bytes, counts",
+        partial(benchmark_action, better="lower"),
+    ),
+    "benchmark-action-bigger": Kind(
+        "customBiggerIsBetter of github-action-benchmark: rates, speedups, efficiencies",
+        partial(benchmark_action, better="higher"),
+    ),
+    "benchmark-json": Kind("pytest-benchmark's JSON, for pytest-benchmark compare", pytest_benchmark),
 }
+"""The formats by name: of the option of ``ddpperf report``, and in ``--ddpperf-report=KIND:FILE``."""
 
 
 def kind_named(name: str, option: str, others: Iterable[str] = ()) -> Kind:

@@ -32,16 +32,11 @@ _DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 def markdown(run: Run) -> str:
     """Returns the worsenings with their causes, then the other benchmarks, folded; names are escaped."""
     results = worst_first(run.results)
-    head = [MARK, f"## ddpperf: {plain(remarks.headline(results))}"]
-    if run.interrupted:
-        head.append(f"The run ended before all its tests had run: {plain(run.interrupted)}")
+    head, lines = [MARK, f"## ddpperf: {plain(remarks.headline(results))}"], list(map(plain, remarks.run_lines(run)))
     if not results:
-        return "\n\n".join(head) + "\n"
+        return "\n\n".join([*head, *lines]) + "\n"
     undecided = remarks.undecided_lines(list(zip(names_of(results), results, strict=True)))
-    told = [
-        _listed(first_of(undecided, _UNDECIDED)),
-        *map(plain, (*remarks.common_text(run.common_change), *remarks.overall_lines(results))),
-    ]
+    told = [_listed(first_of(undecided, _UNDECIDED)), *lines]
     notes, facts = _listed(first_of(remarks.all_findings(results), _NOTES)), plain(remarks.facts_line(run))
     room = _LINES - _FOLD - sum(text.count("\n") + 2 for text in filter(None, (*head, *told, notes, facts)))
     red, others = _red_first(results, room - _LEAST)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.calls import advice_table, predictions_table
-from pytest_ddpperf.reports.diagnosis import CAUSES, advice_text, cause_text, diagnosis_text
+from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
 from pytest_ddpperf.reports.documents.entries import Run
+from pytest_ddpperf.reports.findings import CAUSES
 from pytest_ddpperf.reports.lines import INDENT, printable
 from pytest_ddpperf.reports.phrases import findings
-from pytest_ddpperf.reports.remarks import facts_line, headline, reasons
+from pytest_ddpperf.reports.remarks import facts_line, headline, reasons, run_lines
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import render
 
@@ -24,10 +25,9 @@ def performance_report(run: Run) -> str:
     Tables of predicted steps and of advice on strategies follow.
     """
     ordered = worst_first(run.results)
-    ended = [f"the run ended before all its tests had run: {run.interrupted}"] if run.interrupted else []
     facts = [facts_line(run)] if ordered else []
-    head = [_TITLE, "=" * len(_TITLE), *map(printable, (*facts, *ended))]
-    blocks = ["\n".join(head), headline(ordered)]
+    head = [_TITLE, "=" * len(_TITLE), *map(printable, facts)]
+    blocks = ["\n".join(head), "\n".join(map(printable, (headline(ordered), *run_lines(run))))]
     if ordered:
         blocks.append(render(benchmark_table(ordered)))
     blocks += ["\n".join(_benchmark(result)) for result in ordered]

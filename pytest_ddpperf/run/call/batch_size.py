@@ -62,7 +62,7 @@ def search(
             if not failed.out_of_memory:
                 raise
             trials[size] = Trial(size, fits=False, peak=None)
-            reasons[size] = failed.headline
+            reasons[size] = failed.summary
         return trials[size].fits
 
     found = largest(fits, start, limit, resolution)

@@ -57,6 +57,7 @@ class JudgedRun(BenchmarkRun):
 
     def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         """Verifies, measures and judges the variants; reports the results, and fails the test for a failing verdict."""
+        from pytest_ddpperf.analysis.conclusions import concluded
         from pytest_ddpperf.analysis.diagnosis import analysis_of
 
         if self._paired is not None:
@@ -80,7 +81,7 @@ class JudgedRun(BenchmarkRun):
             raise told from error.__cause__
         results = self._with_profiles(results)
         spent = self._spent()
-        results = tuple(replace(one, spent=spent, step=analysis_of(one.measurement)) for one in results)
+        results = concluded([replace(one, spent=spent, step=analysis_of(one.measurement)) for one in results])
         measured = tuple(result.measurement for result in results)
         self._tell_measured([each for each in measured if not each.unfit])
         failing = () if self.settings.accepting else self.settings.failing
@@ -279,7 +280,7 @@ class JudgedRun(BenchmarkRun):
         if isinstance(error, errors.IncorrectTraining):
             reasons = error.wrong
         else:
-            guilty, reason = error.benchmark, error.headline
+            guilty, reason = error.benchmark, error.summary
             others = reason if guilty is None else f"not measured, because {guilty[0]} failed"
             reasons = {variant.key: reason if variant.key == guilty else others for variant in variants}
             reasons.update(self._fit.reasons)

@@ -39,7 +39,7 @@ class MemoryFit:
         if self._tries[key] < TRIES:
             return True
         others = "".join(f"{name}: {reason}\n" for (name, _), reason in self.reasons.items())
-        self.reasons[key] = error.headline
+        self.reasons[key] = error.summary
         if len(self.left) == 1:
             raise extended(error, before=f"nothing fits into memory\n{others}{key[0]}: ") from error.__cause__
         self.left = [variant for variant in self.left if variant.key != key]

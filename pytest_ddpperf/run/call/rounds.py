@@ -175,7 +175,7 @@ class Measuring:
         except DdpperfError as error:
             if not action.worse and not isinstance(error, (ReferenceFailed, ReferenceStopped, SameCode)):
                 raise
-            findings.append(Finding("not_diagnosed", {"reason": error.headline}))
+            findings.append(Finding("not_diagnosed", {"reason": error.summary}))
             self.rounds.forget_diagnoses()  # the results of the first were not confirmed
             self._look_at_diagnoses(interim)
         return self._measurements()

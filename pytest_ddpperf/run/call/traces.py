@@ -15,7 +15,7 @@ from pytest_ddpperf.analysis.traces.clocks import align, merged_trace
 from pytest_ddpperf.analysis.traces.difference import difference
 from pytest_ddpperf.analysis.traces.reading import RankTrace, rank_in_name, read_trace
 from pytest_ddpperf.errors import TraceError
-from pytest_ddpperf.reports.files import write_text, writing_into
+from pytest_ddpperf.reports.files import write_text, writing
 from pytest_ddpperf.reports.lines import file_stem
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.traces import alignment_line, difference_table, summary_table
@@ -49,7 +49,7 @@ def write_beside(folder: Path, name: str, ranks: int, beside: str = "") -> list[
 
     ``beside`` is the name of the reference's traces, for a comparison; empty without a reference.
     """
-    with writing_into(folder, KNOBS["profile"].option, "traces"):
+    with writing(folder, KNOBS["profile"].option):
         folder.mkdir(parents=True, exist_ok=True)
         merged = folder / f"{name}_merged_trace.json"
         merged.unlink(missing_ok=True)  # of an earlier run

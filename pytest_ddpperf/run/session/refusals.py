@@ -135,7 +135,7 @@ def require_outputs(settings: Settings, root: Path) -> None:
     if isinstance(settings.profile, Path):
         from pytest_ddpperf.reports.files import ensure_folder
 
-        ensure_folder(root / settings.profile, KNOBS["profile"].option, "traces")
+        ensure_folder(root / settings.profile, KNOBS["profile"].option)
     if settings.history is not None:
         from pytest_ddpperf.baselines.history.database import ensure_recordable
 

@@ -63,7 +63,7 @@ def text_alone(error: errors.DdpperfError, file: str, test: str, width: int, *, 
     """
     shown = pytest.ExceptionInfo.from_exception(error).getrepr(style="value", chain=False)
     if shown.reprcrash is not None:
-        shown.reprcrash.message = getattr(error, "summary", error.headline)
+        shown.reprcrash.message = error.summary
     text = str(error)
     if isinstance(error, (errors.RankFailed, errors.IncorrectTraining)):
         from pytest_ddpperf.reports.failure import error_text

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -78,7 +77,7 @@ def test_a_scaling_curve_stands_beside_its_ideal() -> None:
     assert (curve.name, points(curve)) == ("ddp", [(2, 1.0), (4, 1.6, 1.584, 1.616), (8, 2.0, 1.98, 2.02)])
     assert (ideal.name, points(ideal)) == ("ideal", [(2, 1.0), (4, 2.0), (8, 4.0)])
     assert (speedup.y, remark_of(speedup)) == (Axis(name="speedup over 2 ranks", unit="1"), "bars and bands: 95 % CI")
-    assert speedup.benchmarks == (0, 1, 2)
+    assert speedup.benchmark is None
 
     (efficiency,) = charts("efficiency", made)
     assert [point[:2] for point in points(efficiency.series[0])] == [(2, 1.0), (4, 0.8), (8, 0.5)]
@@ -104,7 +103,7 @@ def test_each_step_of_each_launch_is_shown() -> None:
         ("launch 1", [(1, 0.1), (2, 0.2)]),
         ("launch 2", [(1, 0.3)]),
     ]
-    assert (chart.y.unit, chart.note, chart.benchmarks) == ("s", "after 5 steps of warm-up", (0,))
+    assert (chart.y.unit, chart.note, chart.benchmark) == ("s", "after 5 steps of warm-up", 0)
 
 
 def slower(**step: Any) -> Result:
@@ -121,10 +120,7 @@ def test_launches_stand_beside_those_of_the_baseline() -> None:
     assert (theirs.name, points(theirs)) == ("baseline", [(1, 150), (2, 160), (3, 170.666667)])
     now, base = chart.references
     assert (now.name, points(now)) == ("this run, all launches", [(1, 200, 198, 202), (3, 200, 198, 202)])
-    # The logarithms of the others lie 0.0645385 to both sides of that of 160: the standard error is 0.0372613, and the
-    # quantile of Student's t with two degrees of freedom is 4.30265.
-    assert base.name == "baseline, all launches"
-    assert points(base)[0] == pytest.approx((1, 160, 160 * math.exp(-0.160322), 160 * math.exp(0.160322)), 1e-4)
+    assert (base.name, points(base)) == ("baseline, all launches", [(1, 160), (3, 160)])
     assert (chart.title, chart.x.name, chart.y.unit) == ("peak_resident by launch", "launch", "B")
 
 
@@ -170,11 +166,7 @@ def test_sizes_of_buckets_are_swept_where_nothing_else_differs() -> None:
     assert [(each.name, points(each)) for each in chart.series] == [
         ("this run", [(5, 0.4, 0.396, 0.404), (25, 0.3, 0.297, 0.303)])
     ]
-    assert (chart.x.log, chart.benchmarks, chart.subject) == (
-        True,
-        (1, 0),
-        "t.py::test_b, ddp static_graph=true, 2 ranks",
-    )
+    assert (chart.x.log, chart.subject) == (True, "t.py::test_b, ddp static_graph=true, 2 ranks")
 
 
 def test_throughput_of_ways_to_train_is_side_by_side() -> None:
@@ -194,8 +186,7 @@ def test_an_epoch_is_seen_before_and_now() -> None:
     epoch = metric("epoch_time", 10.0, Verdict.REGRESSED, 0.25, samples=(9.9, 10.1), base_samples=(7.9, 8.0, 8.1))
     (chart,) = charts("epoch_time", make_document(result("t.py::test_d", Verdict.REGRESSED, 0.2, 0.25, (epoch,))))
     now, before = chart.series
-    assert (before.name, [point[:2] for point in points(before)]) == ("baseline", [(0, 8.0)])
-    assert points(before)[0][2] < 8.0 < points(before)[0][3]
+    assert (before.name, points(before)) == ("baseline", [(0, 8.0)])
     assert points(now) == [(0, 10.0, 9.9, 10.1)]
     assert charts("epoch_time", make_document(slower())) == []
 

@@ -32,7 +32,7 @@ def test_nothing_worse_is_said_in_one_line() -> None:
 
 
 def test_a_run_that_ended_early_says_so() -> None:
-    assert "The run ended before all its tests had run: stopping\\<" in markdown(
+    assert "the run ended before all its tests had run: stopping\\<" in markdown(
         make_document(UNCHANGED, interrupted="stopping<")
     )
 

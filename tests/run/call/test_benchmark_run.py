@@ -185,10 +185,14 @@ def test_it(ddpperf):
     )
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["Cause      bad: rank 1 of 2 raised ZeroDivisionError*"])
+    lines = (inner.path / "test_suite.py").read_text().splitlines()
+    (line,) = (number for number, text in enumerate(lines, 1) if "1.0 / (50" in text)
+    why = f"rank 1 of 2 raised ZeroDivisionError: float division by zero (test_suite.py:{line})"
     assert [(one["name"], one["verdict"], one["findings"]) for one in results] == [
         ("fine", "broken", ["not measured, because bad failed"]),
-        ("bad", "broken", ["rank 1 of 2 raised ZeroDivisionError: float division by zero"]),
+        ("bad", "broken", [why]),
     ]
+    run.stdout.fnmatch_lines([f"    {why}"])
     assert None not in [one["counts"] for one in results], "what was counted before is kept"
 
 

@@ -18,7 +18,8 @@ VARIANTS = [make_variant(name) for name in ("a", "b", "c")]
 
 
 def out_of_memory(name: str, *, shared: bool = False) -> RankFailed:
-    error = extended(RankFailed(f"{name} ran out", out_of_memory=True), benchmark=(name, VARIANTS[0].world_size))
+    error = RankFailed(f"{name} ran out", out_of_memory=True, where="train.py:7 in step")
+    error = extended(error, benchmark=(name, VARIANTS[0].world_size))
     error.shared = shared
     return error
 
@@ -46,7 +47,7 @@ def test_what_ran_out_of_memory_once_is_tried_again() -> None:
 def test_what_runs_out_of_memory_again_is_left_out() -> None:
     found, reasons, tried = run({"b": 2})
     assert found == ["a", "c"]
-    assert list(reasons.values()) == ["b ran out"]
+    assert list(reasons.values()) == ["b ran out (train.py:7)"]
     assert tried[-1] == ["a", "c"]
 
 
@@ -56,7 +57,10 @@ def test_where_others_use_the_memory_it_is_no_fault_of_the_benchmark() -> None:
 
 
 def test_where_nothing_fits_all_are_named() -> None:
-    with pytest.raises(RankFailed, match=r"^nothing fits into memory\na: a ran out\nb: b ran out\nc: c ran out$"):
+    with pytest.raises(
+        RankFailed,
+        match=r"^nothing fits into memory\na: a ran out \(train.py:7\)\nb: b ran out \(train.py:7\)\nc: c ran out$",
+    ):
         run({"a": 2, "b": 2, "c": 2})
 
 

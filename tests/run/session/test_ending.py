@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -70,8 +69,8 @@ def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester, mo
     suite.runpytest().assert_outcomes(passed=1)
     document = read_run(suite.path / "run.json")
     assert document.results[0]["collective_calls"].series.value == 1
-    for kind in KINDS.values():
-        assert (suite.path / "out" / kind.name).read_text() == kind.render(document)
+    for name, kind in KINDS.items():
+        assert (suite.path / "out" / name).read_text() == kind.render(document)
     head, mark, page = summary.read_text().partition(MARK)
     assert (head, mark) == ("before\n", MARK)
     assert MARK not in page
@@ -83,7 +82,7 @@ def test_pictures_and_junit_have_the_figures_of_the_runs_json_file(inner: pytest
     inner.makepyfile(test_suite=TIMED, test_other="def test_other(): pass")
     options = ("--ddpperf-report=json:run.json", "--ddpperf-report=plots:pictures", "--junitxml=out.xml")
     inner.runpytest(*options).assert_outcomes(passed=2)
-    assert (inner.path / "pictures" / "test_suite.test_step-custom-w2.png").is_file()
+    assert (inner.path / "pictures" / "steps.test_suite.test_step-custom-w2.png").is_file()
     found = properties(inner.path / "out.xml")
     assert found["test_other"] == {}
     (result,) = read_run(inner.path / "run.json").results
@@ -99,7 +98,7 @@ def test_a_fault_of_one_file_costs_no_other(suite: pytest.Pytester, monkeypatch:
         raise ZeroDivisionError("by a fault of ours")
 
     monkeypatch.setattr(
-        "pytest_ddpperf.reports.formats.kinds.KINDS", {**KINDS, "csv": replace(KINDS["csv"], render=faulty)}
+        "pytest_ddpperf.reports.formats.kinds.KINDS", {**KINDS, "csv": KINDS["csv"]._replace(render=faulty)}
     )
     suite.makepyfile(test_red="def test_red():\n    assert 'the text of a failure' == 1\n")
     run = suite.runpytest("--ddpperf-report=csv:a.csv", "--ddpperf-report=text:a.txt")

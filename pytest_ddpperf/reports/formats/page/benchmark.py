@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -11,41 +11,38 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.diagnosis import Diagnosis
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, time_text
+from pytest_ddpperf.reports import breakdown, phrases
 from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.formats.page.page import Block, PageSection, sections_of
-from pytest_ddpperf.reports.phrases import bound_text, change_text, findings, names_by_remark, size_text, values_text
 from pytest_ddpperf.reports.remarks import reasons
 from pytest_ddpperf.reports.table import Quantity, Table, table_of
-from pytest_ddpperf.units import format_count, format_number, significant
+from pytest_ddpperf.units import format_number, significant
 
 _PARTS = 12  # of a count, the largest ones
-_OF_CURVES = ("speedup", "efficiency", "rank_throughput", "throughput", "bucket_sizes", "epoch_time", "convergence")
 
 
-def sections_of_benchmark(result: Result, charts: Sequence[Chart], more: Sequence[Block]) -> tuple[PageSection, ...]:
-    """Returns the parts about a benchmark. ``charts``: its charts; ``more``: predictions and advice."""
+def sections_of_benchmark(result: Result, charts: Sequence[Chart]) -> tuple[PageSection, ...]:
+    """Returns the parts about a benchmark, with its charts."""
     measured, diagnosis = result.measurement, result.step.diagnosis
     exact = [each for each in result.comparisons if each.series.scale == "exact"]
     others = [each for each in result.comparisons if each.series.scale != "exact"]
+    environment = measured.environment
+    recorded = {name.replace("_", " "): text for name, text in sorted(environment.recorded.items()) if text}
     parts: dict[str, Sequence[Block]] = {
         "Verdict": [tuple(reasons(result))],
-        "Findings": [() if result.verdict is Verdict.BROKEN else findings(result)],
+        "Findings": [() if result.verdict is Verdict.BROKEN else phrases.findings(result)],
         "Change": [_changes(others, "metrics; the deciding ones come first")],
         "Distribution over launches": _drawn(charts, ("launches", "steps")),
-        "Phases": [_of_one(phase_table([result])), _named_sections(result)],
+        "Phases": _of_one(result, breakdown.phase_table, breakdown.section_table),
         "Memory": _drawn(charts, ("memory", "memory_phases")),
         "Counts": [_changes(exact, "counts of a step; the deciding ones come first"), _parts(measured.counts)],
-        "Curves": _drawn(charts, _OF_CURVES),
-        "Communication": [_of_one(communication_table([result])), _of_one(collective_table([result]))],
+        "Communication": _of_one(result, breakdown.communication_table, breakdown.collective_table),
         "Diagnosis": [] if diagnosis is None else _diagnosis(diagnosis),
-        "Predictions and advice": more,
-        "Environment": [environment_facts(measured.environment), _health(measured.launches)],
+        "Environment": [{"machine": phrases.environment_text(environment), **recorded}, _health(measured.launches)],
         "Settings": [_settings(result)],
     }
     return sections_of(parts)
@@ -57,19 +54,19 @@ def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
 
 def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
     exact = all(each.series.scale == "exact" for each in comparisons)
-    notes = names_by_remark((each.series.metric, finding_text(each.note)) for each in comparisons if each.note)
+    notes = phrases.names_by_remark((each.series.metric, finding_text(each.note)) for each in comparisons if each.note)
     return table_of(
         sorted(comparisons, key=lambda each: not each.gated),
         {
             "metric": lambda each: each.series.metric,
             "verdict": lambda each: each.verdict.value.replace("_", " ") + ("" if each.gated else ", decides nothing"),
-            "value": values_text,
-            "change": lambda each: "" if exact else change_text(each),
-            "at most": bound_text,
+            "value": phrases.values_text,
+            "change": lambda each: "" if exact else phrases.change_text(each),
+            "at most": phrases.bound_text,
             "tolerance": lambda each: (
-                size_text(each.tolerance, each) if each.gated and not exact and math.isfinite(each.tolerance) else ""
+                "" if exact or not each.gated or math.isinf(each.tolerance) else phrases.size_text(each.tolerance, each)
             ),
-            "could have seen": lambda each: "" if exact or each.mde is None else size_text(each.mde, each),
+            "could have seen": lambda each: "" if exact or each.mde is None else phrases.size_text(each.mde, each),
         },
         every=False,
         title=title,
@@ -96,25 +93,12 @@ def _parts(counts: Counts | None) -> Table:
     )
 
 
-def _named_sections(result: Result) -> Table:
-    return table_of(
-        result.step.sections,
-        {
-            "section": lambda each: each.path,
-            "entries a step": lambda each: significant(each.count),
-            "time": Quantity(value=lambda each: each.seconds, unit="s"),
-            "own time": Quantity(value=lambda each: each.own_seconds, unit="s"),
-            "of the step": Quantity(value=lambda each: each.share, unit="%"),
-        },
-        title="parts of a step that the test names",
-        right=0,
-    )
-
-
-def _of_one(table: Table) -> Table:
-    """Returns the table of one benchmark without the first column, which only repeats its name."""
-    rows = tuple(row[1:] for row in table.rows)
-    return replace(table, headers=table.headers[1:], rows=rows, left=0)
+def _of_one(result: Result, *makers: Callable[[Sequence[Result]], Table]) -> list[Block]:
+    """Returns tables of one benchmark without the first column, which only repeats its name."""
+    return [
+        replace(each, headers=each.headers[1:], rows=tuple(row[1:] for row in each.rows), left=each.left - 1)
+        for each in (make([result]) for make in makers)
+    ]
 
 
 def _diagnosis(found: Diagnosis) -> list[Block]:
@@ -130,23 +114,6 @@ def _diagnosis(found: Diagnosis) -> list[Block]:
     )
     advice = tuple(f"{number}. {advice_text(each)}" for number, each in enumerate(found.advice, 1))
     return [(f"bound by {diagnosis_text(found)}",), causes, advice]
-
-
-def environment_facts(environment: Environment) -> dict[str, str]:
-    """Returns the facts of machine and software; the facts that decide comparability come first."""
-    facts = {
-        "device": f"{environment.device} {environment.device_model}".strip(),
-        "processor": environment.cpu_model,
-        "cores": f"{environment.cores}, {format_count(environment.threads, 'thread')} per rank",
-        "GPUs": str(environment.device_count) if environment.device_count else "",
-        "GPU setup": environment.gpu_setup or "",
-        "nodes": str(environment.nodes),
-        "backend": "simulated" if environment.simulated else environment.backend,
-        "torch": environment.torch,
-        "CUDA": environment.cuda or "",
-        **{name.replace("_", " "): text for name, text in sorted(environment.recorded.items())},
-    }
-    return {name: text for name, text in facts.items() if text}
 
 
 def _health(launches: Sequence[Launch]) -> Table:
@@ -185,6 +152,6 @@ def _settings(result: Result) -> dict[str, str]:
         "compared with": result.reference.origin,
         "baseline saved": "" if baseline is None else baseline.date,
         "environment key": environment_key(measured.environment),
-        "time of the call": "" if result.spent is None else time_text(result.spent),
+        "time of the call": "" if result.spent is None else breakdown.time_text(result.spent),
     }
     return {name: text for name, text in facts.items() if text}

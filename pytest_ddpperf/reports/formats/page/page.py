@@ -68,9 +68,9 @@ class Page:
 
 @dataclass(slots=True)
 class _Blocks:
-    """The charts and the other blocks of a page, each stored once; elements of the page refer to their numbers."""
+    """The charts and the other blocks of a page, equal blocks stored once; elements refer to their numbers."""
 
-    numbers: dict[Chart, int] = field(default_factory=dict)
+    charts: list[Chart] = field(default_factory=list)
     made: dict[str, int] = field(default_factory=dict)  # number of each block, by its data
 
     def section(self, section: PageSection) -> dict[str, Any]:
@@ -82,7 +82,8 @@ class _Blocks:
 
     def _block(self, block: Block) -> dict[str, Any]:
         if isinstance(block, Chart):
-            return {"chart": self.numbers.setdefault(block, len(self.numbers))}
+            self.charts.append(block)
+            return {"chart": len(self.charts) - 1}
         if isinstance(block, Table):
             return {"table": _table_data(block)}
         if isinstance(block, Mapping):
@@ -91,11 +92,10 @@ class _Blocks:
 
     @property
     def data(self) -> list[dict[str, Any]]:
-        lines = sum(len(chart.series) for chart in self.numbers if chart.style == "lines")
+        lines = sum(len(chart.series) for chart in self.charts if chart.style == "lines")
         most = _POINTS // max(lines, 1)  # of a series
         return [
-            chart_data(thinned(chart, max(_FEWEST, min(most, _OF_CHART // len(chart.series)))))
-            for chart in self.numbers
+            chart_data(thinned(chart, max(_FEWEST, min(most, _OF_CHART // len(chart.series))))) for chart in self.charts
         ]
 
 
@@ -208,7 +208,7 @@ def chart_data(chart: Chart) -> dict[str, Any]:
         "kind": chart.kind,
         "title": printable(chart.title),
         "style": chart.style,
-        "subject": "" if len(chart.benchmarks) == 1 else printable(chart.subject),
+        "subject": "" if chart.benchmark is not None else printable(chart.subject),
         "x": _axis(chart.x),
         "y": _axis(chart.y),
         "series": [_series(series) for series in chart.series],

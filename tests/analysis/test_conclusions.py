@@ -1,18 +1,26 @@
-"""What pays of several ways, in a line for each comparison."""
+"""What pays of several ways, and how training scales, as findings on the last benchmark of the call."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from pytest_ddpperf.analysis.conclusions import concluded
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, MetricRules
 from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.comparisons import how_it_scales, what_pays
+from pytest_ddpperf.reports.findings import finding_text
 from tests.factories import analysed, make_environment, make_new_result, make_rank_launch, make_series
 
 
-def way(name: str, speedup: float | None, memory: float = 1.0, test: str = "t.py::test_ways") -> Result:
+def told(*results: Result) -> list[str]:
+    """The conclusions of one call, as text."""
+    *others, last = concluded(results)
+    assert not any(each.findings for each in others)
+    return list(map(finding_text, last.findings))
+
+
+def way(name: str, speedup: float | None, memory: float = 1.0) -> Result:
     """Of a comparison over base; None for the base itself."""
     series = []
     if speedup is not None:
@@ -22,31 +30,20 @@ def way(name: str, speedup: float | None, memory: float = 1.0, test: str = "t.py
             make_series("speedup", speedup, better="higher", interval=sure),
             make_series("memory_ratio", memory, rules=of_bytes),
         ]
-    result = make_new_result(test, *series)
+    result = make_new_result("t.py::test_ways", *series)
     measurement = replace(result.measurement, name=name, over=None if speedup is None else "base", series=tuple(series))
     return replace(result, measurement=measurement)
 
 
-def test_each_comparison_has_a_line() -> None:
-    results = [
-        *(way("base", None), way("quick", 2.0, 1.5), way("lean", 0.5, 0.5)),
-        *(way("base", None, test="t.py::test_two"), way("worse", 0.5, 2.0, test="t.py::test_two")),
-        way("alone", None, test="t.py::test_alone"),
+def test_a_comparison_has_its_best_variants() -> None:
+    base, quick, lean = way("base", None), way("quick", 2.0, 1.5), way("lean", 0.5, 0.5)
+    assert told(base, quick, lean) == ["fastest variant: quick; least memory: lean"]
+    assert told(base, way("worse", 0.5, 2.0)) == ["fastest variant: base; least memory: base"]
+    best = "no variant is faster and needs less memory than base"
+    assert told(base, way("worse", 0.5, 2.0), way("bad", 0.5, 2.0)) == [
+        f"fastest variant: base; least memory: base; {best}"
     ]
-    assert what_pays(results) == [
-        "test_ways: fastest quick; least memory lean",
-        "test_two: fastest base; least memory base",
-    ]
-
-
-def test_of_many_comparisons_few_are_told() -> None:
-    results = [
-        each
-        for number in range(7)
-        for test in [f"t.py::test_{number}"]
-        for each in (way("base", None, test=test), way("quick", 2.0, test=test))
-    ]
-    assert what_pays(results)[-2:] == ["test_4: fastest quick", "and 2 more"]
+    assert told(way("alone", None)) == []
 
 
 def point(
@@ -62,9 +59,9 @@ def point(
 
 def test_a_curve_has_its_serial_fraction_and_where_it_stops_to_pay() -> None:
     """By Amdahl's law with 20 % serial: 1.667 and 2.5 times the speed; the third rank would add 0.476."""
-    (line,) = how_it_scales([point(1), point(2, 1 / 0.6), point(4, 2.5)])
-    told = "test_curve: good with 2, fair with 4 ranks; serial fraction 20 % [20.0 .. 20.0] (Amdahl); "
-    assert line == f"{told}from 2 ranks on, one more rank adds under half a rank's work"
+    (line,) = told(point(1), point(2, 1 / 0.6), point(4, 2.5))
+    law = "good with 2, fair with 4 ranks; serial fraction 20 % [20.0 .. 20.0] (Amdahl)"
+    assert line == f"{law}; from 2 ranks on, one more rank adds under half a rank's work"
 
 
 def test_a_serial_fraction_is_a_share_and_an_interval_of_any_share_is_not_told() -> None:
@@ -72,15 +69,15 @@ def test_a_serial_fraction_is_a_share_and_an_interval_of_any_share_is_not_told()
     base, wide = point(1), point(2, 1.1)
     speedups = make_series("speedup", 1.1, unit="1", samples=(1.03, 1.06, 1.95))
     relative = tuple(each if each.metric != "speedup" else speedups for each in wide.measurement.series)
-    (line,) = how_it_scales([base, replace(wide, measurement=replace(wide.measurement, series=relative))])
+    (line,) = told(base, replace(wide, measurement=replace(wide.measurement, series=relative)))
     assert "; serial fraction 61.8 % (Amdahl)" in line
-    (line,) = how_it_scales([base, point(2, 2.1)])  # more than twice the speed
+    (line,) = told(base, point(2, 2.1))  # more than twice the speed
     assert "; serial fraction 0 % (Amdahl)" in line
 
 
 def test_a_weak_curve_is_held_against_gustafsons_law() -> None:
-    assert how_it_scales([point(1, mode="weak"), point(2, 1.8, mode="weak")]) == [
-        "test_curve: excellent with 2 ranks; serial fraction 20 % [20.0 .. 20.0] (Gustafson)"
+    assert told(point(1, mode="weak"), point(2, 1.8, mode="weak")) == [
+        "excellent with 2 ranks; serial fraction 20 % [20.0 .. 20.0] (Gustafson)"
     ]
 
 
@@ -96,14 +93,14 @@ def test_what_a_curve_loses_is_told_by_cause() -> None:
         point(1, mode="weak", launches=taken_apart(forward=0.1)),
         point(2, 1.0, mode="weak", launches=taken_apart(forward=0.1, data_wait=0.1)),
     ]
-    assert how_it_scales(curve)[1:] == ["test_curve: 2 ranks lose 100 ms of a step of 200 ms: waiting for data 100 ms"]
+    assert told(*curve)[1:] == ["2 ranks lose 100 ms of a step of 200 ms: waiting for data 100 ms"]
     little = [curve[0], point(2, 1.94, mode="weak", launches=taken_apart(forward=0.103))]
-    assert len(how_it_scales(little)) == 1
+    assert len(told(*little)) == 1
 
 
 def test_points_that_share_cores_are_left_out_of_it() -> None:
     curve = [point(1, cores=2), point(2, 0.8, cores=2), point(4, 0.1, cores=2)]
-    (line,) = how_it_scales(curve)
-    assert line.startswith("test_curve: negative scaling with 2 ranks; serial fraction 100 % (")
+    (line,) = told(*curve)
+    assert line.startswith("negative scaling with 2 ranks; serial fraction 100 % (")
     assert line.endswith("; the fit omits 4 ranks, which share cores or GPUs")
-    assert how_it_scales([curve[0], curve[2]]) == []
+    assert told(curve[0], curve[2]) == []
