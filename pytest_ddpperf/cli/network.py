@@ -29,7 +29,7 @@ from pytest_ddpperf.reports.files import ensure_folder
 from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.units import format_count
+from pytest_ddpperf.units import format_count, format_percent
 
 _AUTO = "auto"
 
@@ -129,7 +129,8 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
     finally:
         line.clear()
     print(render(tables.network_table(here, measured.fits), terminal_width()))
-    print(tables.line_of_calls(measured.usual, measured.taken))
+    usual, taken = f"a usual call takes {measured.usual:.2f} times the fastest one", format_percent(measured.taken)
+    print(f"{usual}; {taken} of computing stands still while an all-reduce is under way")
     found: list[str] = []
     if options.check is not None:
         found = _check_lines(here, measured.fits, ranks, options.check, launcher.machine().gpus.names)

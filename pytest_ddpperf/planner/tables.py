@@ -50,14 +50,6 @@ def prediction_lines(fits: Sequence[CollectiveFit], nbytes: int) -> list[str]:
     ]
 
 
-def line_of_calls(usual: float, taken: float) -> str:
-    """Returns a sentence with the ``usual`` time of calls, and the share of computing that they stop (``taken``)."""
-    return (
-        f"a usual call takes {usual:.2f} times the fastest one; {format_percent(taken)} of computing stands still "
-        "while an all-reduce is under way"
-    )
-
-
 def late_line(late: LateRank) -> str:
     """Returns the sentence about a rank that others wait for."""
     return (
